@@ -1,0 +1,67 @@
+"""Every error mileage raises on purpose.
+
+MileageError                     base; the CLI prints it as one sentence and exits with 2
+├── UsageError (ValueError)      an argument, option or hyperparameter that cannot be used
+├── UnknownNameError (UsageError) a name that is not registered: env, algorithm, preset, instance
+├── MissingExtraError            a feature whose optional dependency is not installed
+├── CheckpointError              a checkpoint that cannot be read, written or resumed
+├── EnvCompileError              a user's environment function that Numba cannot compile
+├── LedgerError                  the ledger cannot be opened, read or written
+│   └── SchemaError              the database was written by a newer mileage
+├── UnmatchedError               two sets of runs that may not be compared
+└── BuildError                   a project that rl-bench cannot copy, detect or build
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MileageError(Exception):
+    """Base of all errors raised on purpose; its text is one sentence that says what to do."""
+
+
+class UsageError(MileageError, ValueError):
+    """An argument, option or hyperparameter that cannot be used."""
+
+
+class UnknownNameError(UsageError):
+    """A name that is not registered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+        super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+class MissingExtraError(MileageError, ImportError):
+    """A feature whose optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'mileage[{extra}]'")
+
+
+class CheckpointError(MileageError):
+    """A checkpoint that cannot be read, written or resumed."""
+
+
+class EnvCompileError(MileageError):
+    """A user's environment function that Numba cannot compile."""
+
+
+class LedgerError(MileageError):
+    """The ledger cannot be opened, read or written."""
+
+
+class SchemaError(LedgerError):
+    """The database was written by a newer mileage."""
+
+
+class UnmatchedError(MileageError):
+    """Two sets of runs that may not be compared."""
+
+
+class BuildError(MileageError):
+    """A project that rl-bench cannot copy, detect or build."""

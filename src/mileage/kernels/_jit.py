@@ -1,0 +1,136 @@
+"""How kernels are compiled and where compiled kernels are kept.
+
+Numba's own cache is keyed by the file a function stands in: a kernel that calls a helper from another file
+goes stale when only the helper changes, and functions made at run time are not cached at all. Ours is keyed by
+the content of all compiled mileage source plus whatever the caller adds (a user's environment source), so that a hit
+is always right, and it lives in one directory per version that can be warmed, moved or deleted as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
+
+CACHE_ENV = "MILEAGE_CACHE_DIR"
+# Packages whose source ends up in compiled code.
+_COMPILED_PACKAGES = ("kernels", "envs", "buffers", "algorithms")
+
+
+@functools.cache
+def source_stamp() -> str:
+    """Digest of every mileage source file that compiled code can come from."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    root = Path(__file__).resolve().parent.parent
+    for package in _COMPILED_PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_root() -> Path:
+    """Directory of all compiled kernels, `MILEAGE_CACHE_DIR` or the user's cache directory."""
+    return Path(os.environ.get(CACHE_ENV) or platformdirs.user_cache_dir("mileage")) / "kernels"
+
+
+def cache_dir() -> Path:
+    """Directory of the kernels compiled from this very source."""
+    return cache_root() / source_stamp()
+
+
+class KernelCache(_Cache):  # type: ignore[misc]
+    """One file per compiled signature; unreadable or unwritable files mean compiling again, never an error."""
+
+    def __init__(self, function: Callable[..., Any], extra_key: str = "") -> None:
+        self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+        self._extra_key = extra_key
+        self._enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        """The directory as text, as Numba expects it."""
+        return str(cache_dir())
+
+    def enable(self) -> None:
+        """Use the cache."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Neither read nor write."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Forget nothing: files are keyed by content, so none can be stale."""
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        digest = hashlib.sha256(repr((str(sig), codegen.magic_tuple(), self._extra_key)).encode())
+        return cache_dir() / f"{self._name[-80:]}-{digest.hexdigest()[:16]}.nbc"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for `sig`, or None."""
+        if not self._enabled:
+            return None
+        try:
+            payload = pickle.loads(self._path(sig, target_context.codegen()).read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+        # Numba would refresh the whole target here (200 ms of registries that only compiling needs);
+        # running loaded code needs no more than the reference-counting runtime.
+        rtsys.initialize(target_context)
+        return CompileResult._rebuild(target_context, *payload)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep `data` for other processes; a directory that cannot be written is not an error."""
+        if not self._enabled:
+            return
+        path = self._path(sig, data.codegen if hasattr(data, "codegen") else data.library.codegen)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(dumps(data._reduce()))
+            Path(file.name).replace(path)
+        except OSError:
+            return
+
+
+def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **options: Any) -> Any:
+    """Compile `function` with Numba on first call: GIL released, division as in NumPy, kept on disk.
+
+    Used bare (`@kernel`) or with Numba options (`@kernel(fastmath=True)`). `key` distinguishes functions made at run
+    time whose name and signature are the same.
+    """
+    if function is None:
+        return functools.partial(kernel, key=key, **options)
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    dispatcher = numba.njit(**settings)(function)
+    dispatcher._cache = KernelCache(function, key)
+    return dispatcher
+
+
+def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function to a C function pointer (`.address`) at once, or load it from the cache."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        from numba.core.ccallback import CFunc
+        from numba.core.sigutils import normalize_signature
+
+        settings: dict[str, Any] = {"nopython": True, "error_model": "numpy"} | options
+        compiled = CFunc(function, normalize_signature(signature), locals={}, options=settings)
+        compiled._cache = KernelCache(function, key)
+        compiled.compile()
+        return compiled
+
+    return decorate

@@ -1,0 +1,45 @@
+"""Raw pointers inside kernels: C functions by address, and array views on them.
+
+An environment is compiled to C functions with one fixed signature each (see `mileage.envs`); kernels receive their addresses as
+plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel that calls
+through an address is compiled once and cached for every environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    """LLVM value of an array's data pointer, as i8*."""
+    struct = context.make_array(array_type)(context, builder, array)
+    return builder.bitcast(struct.data, cgutils.voidptr_t)
+
+
+@intrinsic
+def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:  # noqa: ARG001
+    """Call `int64 f(...)` at `address`; arrays in the tuple `arguments` are passed as data pointers, integers as int64."""
+    if not isinstance(arguments, types.BaseTuple):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target, packed = args
+        values, value_types = [], []
+        for position, item_type in enumerate(signature.args[1].types):
+            item = builder.extract_value(packed, position)
+            if isinstance(item_type, types.Array):
+                values.append(data_pointer(context, builder, item_type, item))
+                value_types.append(cgutils.voidptr_t)
+            else:
+                values.append(context.cast(builder, item, item_type, types.int64))
+                value_types.append(ir.IntType(64))
+        function_type = ir.FunctionType(ir.IntType(64), value_types)
+        pointer = builder.inttoptr(target, function_type.as_pointer())
+        return builder.call(pointer, values)
+
+    return types.int64(types.int64, arguments), codegen
