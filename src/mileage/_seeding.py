@@ -1,7 +1,7 @@
 """The only place where randomness starts.
 
-Training seeds and held-out seeds come from disjoint ranges: a run's seed is below `HELD_OUT_START`, a panel's seeds are at or
-above it, so that training cannot meet an episode of its own exam.
+Training seeds and held-out seeds come from disjoint ranges: a run's seed is below `HELD_OUT_START`, a panel's
+seeds are at or above it, so that training cannot meet an episode of its own exam.
 """
 
 from __future__ import annotations

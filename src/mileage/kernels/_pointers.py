@@ -1,7 +1,7 @@
 """Raw pointers inside kernels: C functions by address, and array views on them.
 
-An environment is compiled to C functions with one fixed signature each (see `mileage.envs`); kernels receive their addresses as
-plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel that calls
+An environment is compiled to C functions with one fixed signature each (see `mileage.envs`); kernels receive
+their addresses as plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel that calls
 through an address is compiled once and cached for every environment.
 """
 
@@ -22,8 +22,8 @@ def data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any
 
 
 @intrinsic
-def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:  # noqa: ARG001
-    """Call `int64 f(...)` at `address`; arrays in the tuple `arguments` are passed as data pointers, integers as int64."""
+def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """Call `int64 f(...)` at `address`; arrays in the tuple `arguments` go as data pointers, integers as int64."""
     if not isinstance(arguments, types.BaseTuple):
         return None
 
