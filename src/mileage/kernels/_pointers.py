@@ -1,8 +1,8 @@
 """Raw pointers inside kernels: C functions by address, and array views on them.
 
 An environment is compiled to C functions with one fixed signature each (see `mileage.envs`); kernels receive
-their addresses as plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel that calls
-through an address is compiled once and cached for every environment.
+their addresses as plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel
+that calls through an address is compiled once and cached for every environment.
 """
 
 from __future__ import annotations
