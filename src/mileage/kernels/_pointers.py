@@ -23,23 +23,35 @@ def data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any
 
 @intrinsic
 def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call `int64 f(...)` at `address`; arrays in the tuple `arguments` go as data pointers, integers as int64."""
+    """Call `int64 f(...)` at `address`.
+
+    Of the tuple `arguments`, an array goes as its data pointer, a pair `(array, row)` as a pointer to that row of it
+    (no view is made), and an integer as int64.
+    """
     if not isinstance(arguments, types.BaseTuple):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target, packed = args
-        values, value_types = [], []
+        values = []
         for position, item_type in enumerate(signature.args[1].types):
             item = builder.extract_value(packed, position)
             if isinstance(item_type, types.Array):
                 values.append(data_pointer(context, builder, item_type, item))
-                value_types.append(cgutils.voidptr_t)
+            elif isinstance(item_type, types.BaseTuple):
+                values.append(_row_pointer(context, builder, item_type, item))
             else:
                 values.append(context.cast(builder, item, item_type, types.int64))
-                value_types.append(ir.IntType(64))
-        function_type = ir.FunctionType(ir.IntType(64), value_types)
+        function_type = ir.FunctionType(ir.IntType(64), [value.type for value in values])
         pointer = builder.inttoptr(target, function_type.as_pointer())
         return builder.call(pointer, values)
 
     return types.int64(types.int64, arguments), codegen
+
+
+def _row_pointer(context: Any, builder: Any, pair_type: Any, pair: Any) -> Any:
+    array_type, row_type = pair_type.types
+    struct = context.make_array(array_type)(context, builder, builder.extract_value(pair, 0))
+    row = context.cast(builder, builder.extract_value(pair, 1), row_type, types.int64)
+    stride = builder.extract_value(struct.strides, 0)
+    return builder.gep(builder.bitcast(struct.data, cgutils.voidptr_t), [builder.mul(row, stride)])
