@@ -1,0 +1,151 @@
+"""From a user's three functions to the two C functions that collectors call.
+
+    advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
+            final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
+    reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      always 0
+
+The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
+arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import carray
+from numba.core.ccallback import CFunc, _CFuncCompiler
+from numba.core.compiler import Compiler
+from numba.core.sigutils import normalize_signature
+
+from mileage.envs._portable import Portable
+from mileage.kernels._jit import KernelCache
+
+_F32 = numba.types.CPointer(numba.float32)
+_I64 = numba.types.CPointer(numba.int64)
+_U64 = numba.types.CPointer(numba.uint64)
+_U8 = numba.types.CPointer(numba.uint8)
+ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
+RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
+
+
+class Sizes(NamedTuple):
+    """Row lengths of an environment's arrays; `discrete` says that the action is an index."""
+
+    state: int
+    obs: int
+    action: int
+    discrete: bool
+
+
+class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
+    """Declares pointer arguments as not overlapping."""
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags = super()._customize_flags(flags)
+        flags.noalias = True
+        return flags
+
+
+def _callback(function: Any, signature: Any, key: str) -> Any:
+    options = {"nopython": True, "error_model": "numpy"}
+    compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
+    compiled._compiler = _NoAliasCompiler(function, CFunc._targetdescr, options, {}, Compiler)
+    compiled._cache = KernelCache(function, key)
+    compiled.compile()
+    return compiled
+
+
+def _copy_state(size: int) -> Any:
+    def observe(state: Any, obs: Any) -> None:
+        for j in range(size):
+            obs[j] = state[j]
+
+    return observe
+
+
+def _act(step: Any, discrete: bool) -> Any:
+    if discrete:
+
+        def act(state: Any, action: Any, rng: Any) -> Any:
+            return step(state, np.int64(action[0]), rng)
+    else:
+
+        def act(state: Any, action: Any, rng: Any) -> Any:
+            return step(state, action, rng)
+
+    return act
+
+
+def compile_advance(
+    functions: tuple[types.FunctionType, types.FunctionType, types.FunctionType | None], sizes: Sizes, key: str
+) -> Any:
+    """Compile, or load from the cache, the C function `advance` from (reset, step, observe)."""
+    portable = Portable()
+    begin = portable.compile(functions[0])
+    act = portable.compile(_act(portable.compile(functions[1]), sizes.discrete))
+    observe = portable.compile(functions[2] or _copy_state(sizes.state))
+    state_size, obs_size, action_size = sizes.state, sizes.obs, sizes.action
+
+    def advance(
+        state_p: Any, elapsed_p: Any, rng_p: Any, action_p: Any, obs_p: Any, reward_p: Any,
+        terminated_p: Any, truncated_p: Any, final_obs_p: Any, n: Any, max_steps: Any,
+    ) -> Any:  # fmt: skip
+        state = carray(state_p, (n, state_size))
+        elapsed = carray(elapsed_p, (n,))
+        rng = carray(rng_p, (n, 2))
+        action = carray(action_p, (n, action_size))
+        obs = carray(obs_p, (n, obs_size))
+        reward = carray(reward_p, (n,))
+        terminated = carray(terminated_p, (n,))
+        truncated = carray(truncated_p, (n,))
+        final_obs = carray(final_obs_p, (n, obs_size))
+        for i in range(n):
+            gained, ended = act(state[i], action[i], rng[i])
+            reward[i] = gained
+            terminated[i] = ended
+        for i in range(n):
+            observe(state[i], obs[i])
+        done = 0
+        for i in range(n):
+            steps = elapsed[i] + 1
+            elapsed[i] = steps
+            late = np.uint8((max_steps > 0) & (steps >= max_steps)) & (terminated[i] ^ np.uint8(1))
+            truncated[i] = late
+            done += terminated[i] | late
+        if done > 0:
+            for i in range(n):
+                if terminated[i] | truncated[i]:
+                    for j in range(obs_size):
+                        final_obs[i, j] = obs[i, j]
+                    begin(state[i], rng[i])
+                    observe(state[i], obs[i])
+                    elapsed[i] = 0
+        return done
+
+    return _callback(advance, ADVANCE, key)
+
+
+def compile_reset(
+    functions: tuple[types.FunctionType, types.FunctionType, types.FunctionType | None], sizes: Sizes, key: str
+) -> Any:
+    """Compile, or load from the cache, the C function `reset` from (reset, step, observe)."""
+    portable = Portable()
+    begin = portable.compile(functions[0])
+    observe = portable.compile(functions[2] or _copy_state(sizes.state))
+    state_size, obs_size = sizes.state, sizes.obs
+
+    def reset(state_p: Any, elapsed_p: Any, rng_p: Any, obs_p: Any, n: Any) -> Any:
+        state = carray(state_p, (n, state_size))
+        elapsed = carray(elapsed_p, (n,))
+        rng = carray(rng_p, (n, 2))
+        obs = carray(obs_p, (n, obs_size))
+        for i in range(n):
+            begin(state[i], rng[i])
+            observe(state[i], obs[i])
+            elapsed[i] = 0
+        return 0
+
+    return _callback(reset, RESET, key)
