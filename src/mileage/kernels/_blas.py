@@ -1,7 +1,7 @@
 """Single-precision matrix products inside kernels, through the BLAS that NumPy or SciPy already carries.
 
 `np.dot` in a kernel would need array views of the right shape for every operand, and pulls reshape and error formatting into
-the compiled code (seconds of compile time). This calls `sgemm` on offsets into flat buffers instead. The symbol
+the compiled code (seconds of compile time). This calls `sgemm` on pointers instead. The symbol
 is registered by name, so that kernels which use it can be cached on disk.
 """
 
@@ -19,8 +19,6 @@ from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-from mileage.kernels._pointers import data_pointer
 
 _SYMBOL = "mileage_sgemm"
 
@@ -93,30 +91,22 @@ def sgemm(
     n: Any,
     k: Any,
     a: Any,
-    a_offset: Any,
     lda: Any,
     b: Any,
-    b_offset: Any,
     ldb: Any,
-    beta: Any,
     out: Any,
-    out_offset: Any,
     ldo: Any,
 ) -> Any:
-    """out[m, n] = op(a)[m, k] @ op(b)[k, n] + beta * out, row-major, on flat float32 arrays from given offsets.
+    """out[m, n] = op(a)[m, k] @ op(b)[k, n], row-major, on float32 pointers.
 
     `transpose_a`, `transpose_b` are 0 or 1; `lda`, `ldb`, `ldo` are the row lengths as stored.
     """
     whole = types.int64
-    signature = types.void(
-        whole, whole, whole, whole, whole, a, whole, whole, b, whole, whole, types.float32, out, whole, whole
-    )
-    return signature, _sgemm_codegen
+    return types.void(whole, whole, whole, whole, whole, a, whole, b, whole, out, whole), _sgemm_codegen
 
 
 def _sgemm_codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    ta, tb, m, n, k, a, a_offset, lda, b, b_offset, ldb, beta, out, out_offset, ldo = args
-    types_ = signature.args
+    ta, tb, m, n, k, a, lda, b, ldb, out, ldo = args
 
     def by_reference(value: Any) -> Any:
         # Fortran takes scalars by reference. 64-bit integers serve 32-bit BLAS too on little-endian machines.
@@ -129,15 +119,21 @@ def _sgemm_codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any
         letters = (ir.Constant(ir.IntType(8), ord(letter)) for letter in "TN")
         return by_reference(builder.select(yes, *letters))
 
-    def start(array_type: Any, array: Any, offset: Any) -> Any:
-        pointer = data_pointer(context, builder, array_type, array)
-        return builder.gep(pointer, [builder.mul(offset, ir.Constant(offset.type, 4))])
+    def start(pointer: Any) -> Any:
+        return builder.bitcast(pointer, cgutils.voidptr_t)
 
-    one = ir.Constant(ir.FloatType(), 1.0)
+    one, zero = (ir.Constant(ir.FloatType(), value) for value in (1.0, 0.0))
     # Column-major BLAS sees row-major matrices transposed: out' = op(b)' op(a)'.
     operands = [flag(tb), flag(ta), by_reference(n), by_reference(m), by_reference(k), by_reference(one)]
-    operands += [start(types_[8], b, b_offset), by_reference(ldb), start(types_[5], a, a_offset), by_reference(lda)]
-    operands += [by_reference(beta), start(types_[12], out, out_offset), by_reference(ldo)]
+    operands += [
+        start(b),
+        by_reference(ldb),
+        start(a),
+        by_reference(lda),
+        by_reference(zero),
+        start(out),
+        by_reference(ldo),
+    ]
     function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * len(operands))
     builder.call(cgutils.get_or_insert_function(builder.module, function_type, _SYMBOL), operands)
     return context.get_dummy_value()

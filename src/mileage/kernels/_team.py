@@ -18,34 +18,27 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mileage._types import I64
-from mileage.kernels._jit import kernel
+from mileage.kernels._jit import inner
 
 # Spins before giving the core away: enough for ranks that run, little for ranks that were descheduled.
 _SPINS = 4000
 _ARRIVED, _GENERATION = 0, 8  # a cache line apart
 
 
-def _element(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    struct = context.make_array(array_type)(context, builder, array)
-    return builder.gep(struct.data, [index])
+@intrinsic
+def _atomic_add(typingctx: Any, pointer: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.gep(args[0], [args[1]]), args[2], "seq_cst")
+
+    return types.int64(pointer, types.int64, types.int64), codegen
 
 
 @intrinsic
-def _atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+def _atomic_load(typingctx: Any, pointer: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], args[1])
-        return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
+        return builder.load_atomic(builder.gep(args[0], [args[1]]), "seq_cst", 8)
 
-    return types.int64(array, types.int64, types.int64), codegen
-
-
-@intrinsic
-def _atomic_load(typingctx: Any, array: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], args[1])
-        return builder.load_atomic(pointer, "seq_cst", 8)
-
-    return types.int64(array, types.int64), codegen
+    return types.int64(pointer, types.int64), codegen
 
 
 @intrinsic
@@ -58,9 +51,9 @@ def _yield_core(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-@kernel
+@inner
 def meet(barrier_state: Any, n_ranks: Any) -> None:
-    """Wait until all ranks have called this. `barrier_state` is (16,) int64, zero at first, shared by the ranks."""
+    """Wait until all ranks have called this. `barrier_state` points to 16 int64, zero at first, shared by the ranks."""
     if n_ranks > 1:
         generation = _atomic_load(barrier_state, _GENERATION)
         if _atomic_add(barrier_state, _ARRIVED, 1) == n_ranks - 1:
@@ -75,14 +68,14 @@ def meet(barrier_state: Any, n_ranks: Any) -> None:
 
 
 class Team:
-    """A fixed number of threads that run kernels together: `kernel(rank, n_ranks, barrier_state, *args)`.
+    """A fixed number of threads that run kernels together: `function(rank, n_ranks, barrier, record)`.
 
-    The caller is rank 0. Every kernel ends with `meet`, so that `run` returns when the work is done.
+    The caller is rank 0. Every such kernel ends with `meet`, so that `run` returns when the work is done.
     """
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
-        self.barrier_state: I64 = np.zeros(16, np.int64)
+        self._barrier: I64 = np.zeros(16, np.int64)
         self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
         self._threads = [
             threading.Thread(target=self._serve, args=(jobs, rank), name=f"mileage-{rank}", daemon=True)
@@ -93,17 +86,18 @@ class Team:
 
     def _serve(self, jobs: queue.SimpleQueue[Any], rank: int) -> None:
         while (job := jobs.get()) is not None:
-            function, args = job
-            function(rank, self.n_ranks, self.barrier_state, *args)
+            function, record = job
+            function(rank, self.n_ranks, self._barrier, record)
 
-    def run(self, function: Any, *args: Any, n_ranks: int | None = None) -> Any:
+    def run(self, function: Any, record: Any) -> Any:
         """Run `function` on all ranks and return what rank 0 returned."""
+        job = (function, record)
         for jobs in self._jobs:
-            jobs.put((function, args))
-        return function(0, self.n_ranks, self.barrier_state, *args)
+            jobs.put(job)
+        return function(0, self.n_ranks, self._barrier, record)
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads; the team goes on with the caller alone."""
         for jobs in self._jobs:
             jobs.put(None)
         for thread in self._threads:

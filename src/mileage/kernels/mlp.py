@@ -1,8 +1,8 @@
-"""Multilayer perceptrons on flat buffers: forward and backward, tanh or relu, any depth and widths.
+"""Multilayer perceptrons on pointers: forward and backward, tanh or relu, any depth and widths.
 
 A network is a range of a flat float32 parameter vector: for each layer its weights `(inputs, outputs)`, row-major, then its
-biases `(outputs,)`. `sizes` holds the widths, inputs first. Activations of a batch of `rows` lie in a flat workspace: each
-layer's output `(rows, width)` after the other from `h_offset` on, the input `(rows, sizes[0])` at `x_offset`. The last layer is linear.
+biases `(outputs,)`. `sizes` points to the `n_sizes` widths, inputs first. Activations of a batch of `rows` lie one layer's output
+`(rows, width)` after the other from `hidden` on. The last layer is linear.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels._blas import sgemm
-from mileage.kernels._jit import kernel
+from mileage.kernels._jit import inner
+from mileage.kernels._pointers import shift
 
 TANH, RELU = 0, 1
 _F = np.float32
@@ -34,7 +35,7 @@ _B0, _B2, _B4, _B6 = (
 )
 
 
-@kernel(fastmath=True)
+@inner(fastmath=True)
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent of a float32."""
     x = min(max(x, -_CLAMP), _CLAMP)
@@ -51,124 +52,98 @@ def tanh(x: Any) -> Any:
     return x * p / q
 
 
-# Inner loops index with unsigned integers: a signed index may count from the end, which keeps LLVM from vectorising.
-_U = np.uint64
-
-
-@kernel(fastmath=True)
-def _add_bias(out: Any, offset: Any, rows: Any, width: Any, params: Any, biases: Any, kind: Any) -> None:
+@inner(fastmath=True)
+def _add_bias(out: Any, rows: Any, width: Any, bias: Any, kind: Any) -> None:
     """Add biases in place and apply the activation (`kind` < 0: none)."""
-    columns, bias = _U(width), _U(biases)
     for i in range(rows):
-        row = _U(offset + i * width)
+        row = shift(out, i * width)
         if kind == TANH:
-            for j in range(columns):
-                out[row + j] = tanh(out[row + j] + params[bias + j])
+            for j in range(width):
+                row[j] = tanh(row[j] + bias[j])
         elif kind == RELU:
-            for j in range(columns):
-                out[row + j] = max(out[row + j] + params[bias + j], _F(0.0))
+            for j in range(width):
+                row[j] = max(row[j] + bias[j], _F(0.0))
         else:
-            for j in range(columns):
-                out[row + j] += params[bias + j]
+            for j in range(width):
+                row[j] += bias[j]
 
 
-@kernel(fastmath=True)
-def _through_activation(work: Any, deltas: Any, size: Any, activations: Any, kind: Any) -> None:
-    """Multiply deltas by the activation's derivative, a function of its output (both ranges of one workspace)."""
-    delta, h, n = _U(deltas), _U(activations), _U(size)
+@inner(fastmath=True)
+def _through_activation(delta: Any, h: Any, n: Any, kind: Any) -> None:
+    """Multiply deltas by the activation's derivative, a function of its output `h`."""
     if kind == TANH:
         for i in range(n):
-            work[delta + i] *= _F(1.0) - work[h + i] * work[h + i]
+            delta[i] *= _F(1.0) - h[i] * h[i]
     else:
         for i in range(n):
-            work[delta + i] = work[delta + i] if work[h + i] > _F(0.0) else _F(0.0)
+            delta[i] = delta[i] if h[i] > _F(0.0) else _F(0.0)
 
 
-@kernel(fastmath=True)
-def _column_sums(values: Any, offset: Any, rows: Any, width: Any, out: Any, sums: Any) -> None:
-    columns, target = _U(width), _U(sums)
-    for j in range(columns):
-        out[target + j] = _F(0.0)
+@inner(fastmath=True)
+def _column_sums(values: Any, rows: Any, width: Any, out: Any) -> None:
+    for j in range(width):
+        out[j] = _F(0.0)
     for i in range(rows):
-        row = _U(offset + i * width)
-        for j in range(columns):
-            out[target + j] += values[row + j]
+        row = shift(values, i * width)
+        for j in range(width):
+            out[j] += row[j]
 
 
-@kernel
-def forward(
-    params: Any, p_offset: Any, sizes: Any, rows: Any, work: Any, x_offset: Any, h_offset: Any, kind: Any
-) -> Any:
-    """Run the network on the rows at `x_offset`; return the offset of its output `(rows, sizes[-1])` in `work`."""
-    last = sizes.shape[0] - 2
-    source, target, weights = x_offset, h_offset, p_offset
-    for layer in range(last + 1):
+@inner
+def forward(params: Any, sizes: Any, n_sizes: Any, rows: Any, x: Any, hidden: Any, kind: Any) -> Any:
+    """Run the network on `x` `(rows, sizes[0])`; return the pointer to its output `(rows, sizes[-1])`."""
+    source, target, weights = x, hidden, params
+    for layer in range(n_sizes - 1):
         inputs, outputs = sizes[layer], sizes[layer + 1]
-        sgemm(
-            0, 0, rows, outputs, inputs, work, source, inputs, params, weights, outputs, _F(0.0), work, target, outputs
-        )
-        biases = weights + inputs * outputs
-        _add_bias(work, target, rows, outputs, params, biases, kind if layer < last else -1)
-        source, target, weights = target, target + rows * outputs, biases + outputs
+        sgemm(0, 0, rows, outputs, inputs, source, inputs, weights, outputs, target, outputs)
+        biases = shift(weights, inputs * outputs)
+        _add_bias(target, rows, outputs, biases, kind if layer < n_sizes - 2 else -1)
+        source, target, weights = target, shift(target, rows * outputs), shift(biases, outputs)
     return source
 
 
-@kernel
+@inner
 def backward(
     params: Any,
-    p_offset: Any,
     sizes: Any,
+    n_sizes: Any,
     rows: Any,
-    work: Any,
-    x_offset: Any,
-    h_offset: Any,
+    x: Any,
+    hidden: Any,
     delta: Any,
     spare: Any,
     kind: Any,
     grads: Any,
-    g_offset: Any,
 ) -> None:
-    """Write the gradient of every parameter to `grads` from `g_offset` on.
+    """Write the gradient of every parameter to `grads`.
 
-    `delta` is the offset in `work` of the loss gradient with respect to the output, `(rows, sizes[-1])`; it and `spare`
-    are scratch ranges of `rows * max(sizes[1:])` floats each. `forward` must have run with the same workspace.
+    `delta` holds the loss gradient by the output, `(rows, sizes[-1])`; it and `spare` are scratch ranges of
+    `rows * max(sizes[1:])` floats each. `forward` must have run with the same `hidden`.
     """
-    layers = sizes.shape[0] - 1
-    weights, h = p_offset, h_offset
-    for layer in range(layers - 1):
-        weights += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        h += rows * sizes[layer + 1]
-    for step in range(layers):
-        layer = layers - 1 - step
+    first, activations = 0, 0
+    for layer in range(n_sizes - 2):
+        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
+        activations += rows * sizes[layer + 1]
+    for step in range(n_sizes - 1):
+        layer = n_sizes - 2 - step
         inputs, outputs = sizes[layer], sizes[layer + 1]
-        h -= rows * inputs
-        source = h if layer > 0 else x_offset
-        out = g_offset + weights - p_offset
-        sgemm(1, 0, inputs, outputs, rows, work, source, inputs, work, delta, outputs, _F(0.0), grads, out, outputs)
-        _column_sums(work, delta, rows, outputs, grads, out + inputs * outputs)
+        activations -= rows * inputs
+        source = shift(hidden, activations) if layer > 0 else x
+        out = shift(grads, first)
+        sgemm(1, 0, inputs, outputs, rows, source, inputs, delta, outputs, out, outputs)
+        _column_sums(delta, rows, outputs, shift(out, inputs * outputs))
         if layer > 0:
-            sgemm(
-                0,
-                1,
-                rows,
-                inputs,
-                outputs,
-                work,
-                delta,
-                outputs,
-                params,
-                weights,
-                outputs,
-                _F(0.0),
-                work,
-                spare,
-                inputs,
-            )
-            _through_activation(work, spare, rows * inputs, source, kind)
+            sgemm(0, 1, rows, inputs, outputs, delta, outputs, shift(params, first), outputs, spare, inputs)
+            _through_activation(spare, source, rows * inputs, kind)
             delta, spare = spare, delta
-            weights -= sizes[layer - 1] * inputs + inputs
+            first -= sizes[layer - 1] * inputs + inputs
 
 
 def n_params(sizes: tuple[int, ...]) -> int:
     """Number of parameters of a network with these widths."""
     return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+
+
+def work_floats(rows: int, sizes: tuple[int, ...]) -> int:
+    """Floats of workspace for input, activations and both scratch ranges of a batch of `rows`."""
+    return rows * (sum(sizes) + 2 * max(sizes[1:]))

@@ -11,30 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels._jit import kernel
+from mileage.kernels._jit import inner
+from mileage.kernels._pointers import shift
 
 _F = np.float32
-_U = np.uint64
 BLOCK = 1024
 
 
-@kernel(fastmath=True)
-def reduce_gradients(grads: Any, n_chunks: Any, block: Any) -> Any:
+@inner(fastmath=True)
+def reduce_gradients(grads: Any, n_params: Any, n_chunks: Any, block: Any) -> Any:
     """Sum one block of the gradients `(chunks, params)` over chunks into row 0; return the block's sum of squares."""
-    n_params = grads.shape[1]
-    first, last = block * BLOCK, min((block + 1) * BLOCK, n_params)
-    total = grads[0]
+    first = block * BLOCK
+    size = min(BLOCK, n_params - first)
+    total = shift(grads, first)
     for c in range(1, n_chunks):
-        other = grads[c]
-        for i in range(_U(first), _U(last)):
+        other = shift(total, c * n_params)
+        for i in range(size):
             total[i] += other[i]
     squares = _F(0.0)
-    for i in range(_U(first), _U(last)):
+    for i in range(size):
         squares += total[i] * total[i]
     return squares
 
 
-@kernel
+@inner
 def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
     """Global gradient norm from the blocks' sums of squares, and the factor that clips it to `max_norm` (<= 0: none)."""
     total = 0.0
@@ -44,15 +44,16 @@ def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
     scale = 1.0
     if max_norm > 0.0 and norm > max_norm:
         scale = max_norm / (norm + 1e-6)
-    return _F(norm), _F(scale)
+    return norm, _F(scale)
 
 
-@kernel(fastmath=True)
+@inner(fastmath=True)
 def adam(
     params: Any,
-    grad: Any,
-    mean: Any,
-    square: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n_params: Any,
     block: Any,
     scale: Any,
     rate: Any,
@@ -62,16 +63,18 @@ def adam(
     step: Any,
 ) -> None:
     """One Adam step (Kingma and Ba, 2015) on one block of `params`, in place; `step` counts from 1."""
-    first, last = _U(block * BLOCK), _U(min((block + 1) * BLOCK, params.shape[0]))
+    first = block * BLOCK
+    size = min(BLOCK, n_params - first)
+    p, g, m, v = shift(params, first), shift(grads, first), shift(means, first), shift(squares, first)
     b1, b2 = _F(beta1), _F(beta2)
     c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
-    size = _F(rate / (1.0 - beta1**step))
-    unbias = _F(1.0 / (1.0 - beta2**step))
+    length = _F(rate / (1.0 - math.pow(beta1, step)))
+    unbias = _F(1.0 / (1.0 - math.pow(beta2, step)))
     small = _F(eps)
-    for i in range(first, last):
-        g = grad[i] * scale
-        m = b1 * mean[i] + c1 * g
-        v = b2 * square[i] + c2 * g * g
-        mean[i] = m
-        square[i] = v
-        params[i] -= size * m / (_F(math.sqrt(v * unbias)) + small)
+    for i in range(size):
+        slope = g[i] * scale
+        mean = b1 * m[i] + c1 * slope
+        square = b2 * v[i] + c2 * slope * slope
+        m[i] = mean
+        v[i] = square
+        p[i] -= length * mean / (_F(math.sqrt(square * unbias)) + small)

@@ -13,258 +13,240 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels import heads, mlp
-from mileage.kernels._jit import kernel
-from mileage.kernels._pointers import call_int64
+from mileage.kernels._jit import inner, kernel
+from mileage.kernels._pointers import call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels._team import meet
 
 _F = np.float32
+_INFINITE = _F(np.inf)
+
+# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`; the critic's parameters
+# start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations are (obs - mean) * scale, kept within +-limit.
+POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
+POLICY_INTEGERS = "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
+POLICY_FLOATS = "limit"
+# One row per environment; `advance` is the address of the environment's step function.
+ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
+ENV_INTEGERS = "n_envs state_size max_steps block"
+
+STORE_ARRAYS = "store_obs store_actions store_log_probs store_values"
+ROLLOUT = frame_type(
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
+    " episode episode_sums works",
+    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} n_steps work_floats",
+    floats=POLICY_FLOATS,
+)
+EVALUATE = frame_type(
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths works",
+    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
+    floats=POLICY_FLOATS,
+)
+ACT = frame_type(
+    arrays=f"{POLICY_ARRAYS} {STORE_ARRAYS} obs env_action works",
+    integers=f"{POLICY_INTEGERS} n_envs",
+    floats=POLICY_FLOATS,
+)
 
 
 def block_size(n_envs: int) -> int:
-    """Environments per block: a quarter of all, a multiple of 4, from 4 to 32."""
+    """Environments per block: about a quarter of all, a multiple of 4, from 4 to 32."""
     return min(32, max(4, -(-n_envs // 16) * 4))
 
 
-@kernel
-def load_observations(
-    obs: Any, first: Any, rows: Any, mean: Any, scale: Any, limit: Any, work: Any, keep: Any, keep_row: Any
-) -> None:
-    """Normalise `rows` observations from `obs[first]` on into the start of `work` and into `keep[keep_row]` on."""
-    size = obs.shape[1]
+@inner
+def _load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
+    """Normalise `rows` observations from `obs` on into `out`."""
+    mean, scale, limit, size = f32(frame.mean), f32(frame.scale), _F(frame.limit), frame.obs_size
     for i in range(rows):
         for k in range(size):
-            value = min(max((obs[first + i, k] - mean[k]) * scale[k], -limit), limit)
-            work[i * size + k] = value
-            keep[keep_row + i, k] = value
+            value = (obs[i * size + k] - mean[k]) * scale[k]
+            out[i * size + k] = min(max(value, -limit), limit)
 
 
-@kernel
-def to_env_action(action: Any, row: Any, low: Any, high: Any, out: Any, out_row: Any) -> None:
+@inner
+def _to_env_action(frame: Any, action: Any, out: Any) -> None:
     """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
-    for k in range(action.shape[1]):
-        value = action[row, k]
-        if low[k] > -_F(np.inf) and high[k] < _F(np.inf):
+    low, high = f32(frame.low), f32(frame.high)
+    for k in range(frame.action_size):
+        value = action[k]
+        if low[k] > -_INFINITE and high[k] < _INFINITE:
             value = min(max(value, _F(-1.0)), _F(1.0))
             value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
-        out[out_row, k] = value
+        out[k] = value
 
 
-@kernel
-def policy_step(
-    obs: Any,
-    lo: Any,
-    rows: Any,
-    row: Any,
-    net: Any,
-    norm: Any,
-    n_actions: Any,
-    bounds: Any,
-    action_rng: Any,
-    store: Any,
-    env_action: Any,
-    work: Any,
-) -> None:
-    """Choose actions for `rows` environments from `lo` on, and store the transition's first half at `row` on.
-
-    `net` = (params, actor sizes, critic sizes, critic offset, log-std offset, activation); `norm` = (mean, scale, limit);
-    `bounds` = (low, high); `store` = (obs, actions, log-probs, values).
-    """
-    params, actor, critic, critic_offset, log_std_offset, kind = net
-    s_obs, s_actions, s_log_probs, s_values = store
-    load_observations(obs, lo, rows, norm[0], norm[1], norm[2], work, s_obs, row)
-    hidden = rows * obs.shape[1]
-    value = mlp.forward(params, critic_offset, critic, rows, work, 0, hidden, kind)
+@inner
+def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
+    """Critic values of the normalised observations `x`, into `out`."""
+    weights = shift(f32(frame.params), frame.critic_offset)
+    value = mlp.forward(weights, i64(frame.critic), frame.n_critic, rows, x, hidden, frame.activation)
     for i in range(rows):
-        s_values[row + i] = work[value + i]
-    head = mlp.forward(params, 0, actor, rows, work, 0, hidden, kind)
-    width = actor[actor.shape[0] - 1]
+        out[i] = value[i]
+
+
+@inner
+def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
+    obs_size, action_size = frame.obs_size, frame.action_size
+    x = shift(f32(frame.store_obs), row * obs_size)
+    _load(frame, shift(f32(frame.obs), lo * obs_size), rows, x)
+    _values(frame, x, rows, work, shift(f32(frame.store_values), row))
+    actor, params = i64(frame.actor), f32(frame.params)
+    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
+    width = actor[frame.n_actor - 1]
+    log_std = shift(params, frame.log_std_offset)
+    log_probs = shift(f32(frame.store_log_probs), row)
     for i in range(rows):
-        rng_state = action_rng[lo + i]
-        if n_actions > 0:
-            choice, log_prob = heads.sample_categorical(work, head + i * width, width, rng_state)
-            s_actions[row + i, 0] = _F(choice)
-            env_action[lo + i, 0] = _F(choice)
+        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+        action = shift(f32(frame.store_actions), (row + i) * action_size)
+        env_action = shift(f32(frame.env_action), (lo + i) * action_size)
+        logits = shift(head, i * width)
+        if frame.n_actions > 0:
+            choice, log_prob = heads.sample_categorical(logits, width, rng_state)
+            action[0] = _F(choice)
+            env_action[0] = _F(choice)
         else:
-            log_prob = heads.sample_gaussian(
-                work, head + i * width, params, log_std_offset, width, rng_state, s_actions, row + i
-            )
-            to_env_action(s_actions, row + i, bounds[0], bounds[1], env_action, lo + i)
-        s_log_probs[row + i] = log_prob
+            log_prob = heads.sample_gaussian(logits, log_std, width, rng_state, action)
+            _to_env_action(frame, action, env_action)
+        log_probs[i] = log_prob
 
 
-@kernel
-def values_of(obs: Any, lo: Any, rows: Any, net: Any, norm: Any, work: Any, out: Any, row: Any) -> None:
-    """Critic values of `rows` observations from `lo` on, into `out[row]` on."""
-    params, _, critic, critic_offset, _, kind = net
-    size = obs.shape[1]
-    for i in range(rows):
-        for k in range(size):
-            work[i * size + k] = min(max((obs[lo + i, k] - norm[0][k]) * norm[1][k], -norm[2]), norm[2])
-    value = mlp.forward(params, critic_offset, critic, rows, work, 0, rows * size, kind)
-    for i in range(rows):
-        out[row + i] = work[value + i]
+@inner
+def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
+    """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
+    arguments = (
+        shift(f32(frame.state), lo * frame.state_size),
+        shift(i64(frame.elapsed), lo),
+        shift(u64(frame.rng), 2 * lo),
+        shift(f32(frame.env_action), lo * frame.action_size),
+        shift(f32(frame.obs), lo * frame.obs_size),
+        shift(f32(frame.rewards), row),
+        shift(u8(frame.terminated), row),
+        shift(u8(frame.truncated), row),
+        shift(f32(frame.final_obs), lo * frame.obs_size),
+        rows,
+        frame.max_steps,
+    )
+    return call_int64(frame.advance, arguments)
 
 
-@kernel
-def _end_episodes(
-    reward: Any, terminated: Any, truncated: Any, row: Any, lo: Any, rows: Any, episode: Any, sums: Any
-) -> None:
+@inner
+def _end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
     """Add rewards to running returns; close the episodes that ended. `sums` = (count, returns, lengths) of the block."""
     for i in range(rows):
-        episode[lo + i, 0] += reward[row + i]
-        episode[lo + i, 1] += 1.0
-        if terminated[row + i] + truncated[row + i] > 0:
+        episode = shift(f64(frame.episode), 2 * (lo + i))
+        episode[0] += f32(frame.rewards)[row + i]
+        episode[1] += 1.0
+        if u8(frame.terminated)[row + i] | u8(frame.truncated)[row + i]:
             sums[0] += 1.0
-            sums[1] += episode[lo + i, 0]
-            sums[2] += episode[lo + i, 1]
-            episode[lo + i, 0] = 0.0
-            episode[lo + i, 1] = 0.0
+            sums[1] += episode[0]
+            sums[2] += episode[1]
+            episode[0] = 0.0
+            episode[1] = 0.0
+
+
+@inner
+def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Value the final observation of every truncated step."""
+    for i in range(rows):
+        if u8(frame.truncated)[row + i]:
+            final_obs = shift(f32(frame.final_obs), (lo + i) * frame.obs_size)
+            _load(frame, final_obs, 1, work)
+            _values(frame, work, 1, shift(work, frame.obs_size), shift(f32(frame.truncated_values), row + i))
 
 
 @kernel
-def rollout(
-    rank: Any,
-    n_ranks: Any,
-    barrier_state: Any,
-    n_steps: Any,
-    advance: Any,
-    max_steps: Any,
-    env: Any,
-    net: Any,
-    norm: Any,
-    n_actions: Any,
-    bounds: Any,
-    action_rng: Any,
-    store: Any,
-    outcome: Any,
-    last_values: Any,
-    episode: Any,
-    episode_sums: Any,
-    env_action: Any,
-    works: Any,
-) -> None:
-    """Collect `n_steps` from every environment.
+def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Collect `n_steps` from every environment (frame `ROLLOUT`).
 
-    `env` = (state, elapsed, rng, obs, final_obs), one row each; `outcome` = (rewards, terminated, truncated, values of the final
-    observation of truncated steps), flat (T*N,); `episode_sums` (blocks, 3) float64 and `works` (ranks, floats) float32.
+    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64 receives number, return
+    sum and length sum of those that ended; `works` holds `work_floats` float32 for each rank.
     """
-    state, elapsed, rng, obs, final_obs = env
-    rewards, terminated, truncated, truncated_values = outcome
-    n_envs = obs.shape[0]
-    n_blocks = episode_sums.shape[0]
-    block = -(-n_envs // n_blocks)
-    block = -(-block // 4) * 4
-    work = works[rank]
+    frame = record[0]
+    n_envs, block = frame.n_envs, frame.block
+    n_blocks = (n_envs + block - 1) // block
+    work = shift(f32(frame.works), rank * frame.work_floats)
     for b in range(rank, n_blocks, n_ranks):
         lo = b * block
         rows = min(block, n_envs - lo)
-        sums = episode_sums[b]
-        for t in range(n_steps):
+        sums = shift(f64(frame.episode_sums), 3 * b)
+        for t in range(frame.n_steps):
             row = t * n_envs + lo
-            policy_step(obs, lo, rows, row, net, norm, n_actions, bounds, action_rng, store, env_action, work)
-            ended = call_int64(
-                advance,
-                (
-                    (state, lo),
-                    (elapsed, lo),
-                    (rng, lo),
-                    (env_action, lo),
-                    (obs, lo),
-                    (rewards, row),
-                    (terminated, row),
-                    (truncated, row),
-                    (final_obs, lo),
-                    rows,
-                    max_steps,
-                ),
-            )
-            _end_episodes(rewards, terminated, truncated, row, lo, rows, episode, sums)
+            _policy_step(frame, lo, rows, row, work)
+            ended = _advance(frame, lo, rows, row)
+            _end_episodes(frame, lo, rows, row, sums)
             if ended > 0:
-                for i in range(rows):
-                    if truncated[row + i] > 0:
-                        values_of(final_obs, lo + i, 1, net, norm, work, truncated_values, row + i)
-        values_of(obs, lo, rows, net, norm, work, last_values, lo)
-    meet(barrier_state, n_ranks)
+                _bootstrap(frame, lo, rows, row, work)
+        _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+        _values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
+    meet(pointer_to(barrier), n_ranks)
+
+
+@inner
+def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
+    """Write the actions of an evaluated policy for `rows` environments from `lo` on."""
+    actor, params = i64(frame.actor), f32(frame.params)
+    _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+    hidden = shift(work, rows * frame.obs_size)
+    head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
+    width = actor[frame.n_actor - 1]
+    for i in range(rows):
+        logits = shift(head, i * width)
+        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+        env_action = shift(f32(frame.env_action), (lo + i) * frame.action_size)
+        if frame.n_actions > 0:
+            choice = heads.argmax(logits, width)
+            if frame.deterministic == 0:
+                choice, _ = heads.sample_categorical(logits, width, rng_state)
+            env_action[0] = _F(choice)
+        else:
+            action = shift(f32(frame.actions), (lo + i) * frame.action_size)
+            for k in range(width):
+                action[k] = logits[k]
+            if frame.deterministic == 0:
+                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), width, rng_state, action)
+            _to_env_action(frame, action, env_action)
 
 
 @kernel
-def evaluate(
-    rank: Any,
-    n_ranks: Any,
-    barrier_state: Any,
-    block: Any,
-    advance: Any,
-    max_steps: Any,
-    env: Any,
-    net: Any,
-    norm: Any,
-    n_actions: Any,
-    bounds: Any,
-    action_rng: Any,
-    deterministic: Any,
-    scratch: Any,
-    returns: Any,
-    lengths: Any,
-    works: Any,
-) -> None:
-    """Play one episode in every environment; fill `returns` and `lengths` (N,).
-
-    `scratch` = (normalised obs, actions, env actions, rewards, terminated, truncated), one row per environment.
-    `lengths` must be zero at first.
-    """
-    state, elapsed, rng, obs, final_obs = env
-    params, actor, _, _, log_std_offset, kind = net
-    s_obs, s_actions, env_action, rewards, terminated, truncated = scratch
-    n_envs = obs.shape[0]
-    n_blocks = -(-n_envs // block)
-    width = actor[actor.shape[0] - 1]
-    work = works[rank]
-    for b in range(rank, n_blocks, n_ranks):
+def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Play one episode in every environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
+    frame = record[0]
+    n_envs, block = frame.n_envs, frame.block
+    returns, lengths = f64(frame.returns), i64(frame.lengths)
+    work = shift(f32(frame.works), rank * frame.work_floats)
+    for b in range(rank, (n_envs + block - 1) // block, n_ranks):
         lo = b * block
         rows = min(block, n_envs - lo)
+        for i in range(lo, lo + rows):
+            returns[i] = 0.0
+            lengths[i] = 0
         alive = rows
-        for i in range(rows):
-            returns[lo + i] = 0.0
         while alive > 0:
-            load_observations(obs, lo, rows, norm[0], norm[1], norm[2], work, s_obs, lo)
-            head = mlp.forward(params, 0, actor, rows, work, 0, rows * obs.shape[1], kind)
-            for i in range(rows):
-                offset = head + i * width
-                if n_actions > 0:
-                    choice = heads.argmax(work, offset, width)
-                    if not deterministic:
-                        choice, _ = heads.sample_categorical(work, offset, width, action_rng[lo + i])
-                    env_action[lo + i, 0] = _F(choice)
-                else:
-                    for k in range(width):
-                        s_actions[lo + i, k] = work[offset + k]
-                    if not deterministic:
-                        heads.sample_gaussian(
-                            work, offset, params, log_std_offset, width, action_rng[lo + i], s_actions, lo + i
-                        )
-                    to_env_action(s_actions, lo + i, bounds[0], bounds[1], env_action, lo + i)
-            call_int64(
-                advance,
-                (
-                    (state, lo),
-                    (elapsed, lo),
-                    (rng, lo),
-                    (env_action, lo),
-                    (obs, lo),
-                    (rewards, lo),
-                    (terminated, lo),
-                    (truncated, lo),
-                    (final_obs, lo),
-                    rows,
-                    max_steps,
-                ),
-            )
-            for i in range(rows):
-                if lengths[lo + i] <= 0:
-                    returns[lo + i] += rewards[lo + i]
-                    # A running episode counts its length below zero; the sign turns when it ends.
-                    lengths[lo + i] -= 1
-                    if terminated[lo + i] + truncated[lo + i] > 0:
-                        lengths[lo + i] = -lengths[lo + i]
+            _choose(frame, lo, rows, work)
+            _advance(frame, lo, rows, lo)
+            for i in range(lo, lo + rows):
+                # A running episode counts its length below zero; the sign turns when it ends.
+                if lengths[i] <= 0:
+                    returns[i] += f32(frame.rewards)[i]
+                    lengths[i] -= 1
+                    if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
+                        lengths[i] = -lengths[i]
                         alive -= 1
-    meet(barrier_state, n_ranks)
+    meet(pointer_to(barrier), n_ranks)
+
+
+@kernel
+def act(record: Any, row: Any) -> None:
+    """Choose actions for all environments of a frame `ACT` that Python steps; store their first halves from `row` on."""
+    frame = record[0]
+    _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
+
+
+@kernel
+def values(record: Any, out: Any) -> None:
+    """Critic values of a frame `ACT`'s observations, into `out` (N,) float32."""
+    frame = record[0]
+    work = f32(frame.works)
+    _load(frame, f32(frame.obs), frame.n_envs, work)
+    _values(frame, work, frame.n_envs, shift(work, frame.n_envs * frame.obs_size), pointer_to(out))
