@@ -148,14 +148,18 @@ def compile_advance(
             late = np.uint8((max_steps > 0) & (steps >= max_steps)) & (terminated[i] ^ np.uint8(1))
             truncated[i] = late
             done += terminated[i] | late
-        if done > 0:
-            for i in range(n):
-                if terminated[i] | truncated[i]:
-                    for j in range(obs_size):
-                        final_obs[i, j] = obs[i, j]
-                    begin(state[i], rng[i])
-                    observe(state[i], obs[i])
-                    elapsed[i] = 0
+        # Ended episodes are few: the trip count depends on the data so that LLVM leaves this loop scalar (vectorised,
+        # it would compute a reset for every environment and scatter a few of them, at several times the price).
+        left, i = done, 0
+        while left > 0:
+            if terminated[i] | truncated[i]:
+                for j in range(obs_size):
+                    final_obs[i, j] = obs[i, j]
+                begin(state[i], rng[i])
+                observe(state[i], obs[i])
+                elapsed[i] = 0
+                left -= 1
+            i += 1
         return done
 
     return _callback(advance, ADVANCE, key)
