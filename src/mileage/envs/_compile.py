@@ -18,6 +18,7 @@ import numpy as np
 from numba import carray
 from numba.core.ccallback import CFunc, _CFuncCompiler
 from numba.core.compiler import Compiler
+from numba.core.dispatcher import _FunctionCompiler
 from numba.core.sigutils import normalize_signature
 
 from mileage.envs._portable import Portable
@@ -29,6 +30,9 @@ _U64 = numba.types.CPointer(numba.uint64)
 _U8 = numba.types.CPointer(numba.uint8)
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
+
+
+Functions = tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]
 
 
 class Sizes(NamedTuple):
@@ -47,6 +51,36 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
         flags = super()._customize_flags(flags)
         flags.noalias = True
         return flags
+
+
+class _PartCompiler(_FunctionCompiler):  # type: ignore[misc]
+    """Stops at LLVM code: a part is only ever inlined, so machine code and wrappers of its own would be waste."""
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        return flags
+
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        result = super()._compile_core(args, return_type)
+        # Callers find a compiled function by its entry point; any object of its own will do.
+        result = result._replace(entry_point=object())
+        result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return result
+
+
+def part(function: types.FunctionType) -> Any:
+    """A Numba dispatcher for `function` that compiled functions can call (it is inlined) and Python cannot."""
+    dispatcher = numba.njit(error_model="numpy", forceinline=True)(function)
+    compiler = dispatcher._compiler
+    dispatcher._compiler = _PartCompiler(
+        function, compiler.targetdescr, compiler.targetoptions, compiler.locals, compiler.pipeline_class
+    )
+
+    def keep(result: Any) -> None:
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    dispatcher.add_overload = keep  # Numba's own would make it callable from Python, which needs machine code
+    return dispatcher
 
 
 def _callback(function: Any, signature: Any, key: str) -> Any:
@@ -80,10 +114,9 @@ def _act(step: Any, discrete: bool) -> Any:
 
 
 def compile_advance(
-    functions: tuple[types.FunctionType, types.FunctionType, types.FunctionType | None], sizes: Sizes, key: str
+    portable: Portable, functions: Functions, sizes: Sizes, key: str
 ) -> Any:
     """Compile, or load from the cache, the C function `advance` from (reset, step, observe)."""
-    portable = Portable()
     begin = portable.compile(functions[0])
     act = portable.compile(_act(portable.compile(functions[1]), sizes.discrete))
     observe = portable.compile(functions[2] or _copy_state(sizes.state))
@@ -115,24 +148,27 @@ def compile_advance(
             late = np.uint8((max_steps > 0) & (steps >= max_steps)) & (terminated[i] ^ np.uint8(1))
             truncated[i] = late
             done += terminated[i] | late
-        if done > 0:
-            for i in range(n):
-                if terminated[i] | truncated[i]:
-                    for j in range(obs_size):
-                        final_obs[i, j] = obs[i, j]
-                    begin(state[i], rng[i])
-                    observe(state[i], obs[i])
-                    elapsed[i] = 0
+        # Ended episodes are few: the trip count depends on the data so that LLVM leaves this loop scalar (vectorised,
+        # it would compute a reset for every environment and scatter a few of them, at several times the price).
+        left, i = done, 0
+        while left > 0:
+            if terminated[i] | truncated[i]:
+                for j in range(obs_size):
+                    final_obs[i, j] = obs[i, j]
+                begin(state[i], rng[i])
+                observe(state[i], obs[i])
+                elapsed[i] = 0
+                left -= 1
+            i += 1
         return done
 
     return _callback(advance, ADVANCE, key)
 
 
 def compile_reset(
-    functions: tuple[types.FunctionType, types.FunctionType, types.FunctionType | None], sizes: Sizes, key: str
+    portable: Portable, functions: Functions, sizes: Sizes, key: str
 ) -> Any:
     """Compile, or load from the cache, the C function `reset` from (reset, step, observe)."""
-    portable = Portable()
     begin = portable.compile(functions[0])
     observe = portable.compile(functions[2] or _copy_state(sizes.state))
     state_size, obs_size = sizes.state, sizes.obs

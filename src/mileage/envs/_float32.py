@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels._jit import kernel
-
 _TWO_OVER_PI = np.float32(0.636619772367581343)
 # pi/2 split so that k * _HALF_PI_1 and k * _HALF_PI_2 are exact for |k| < 2**13.
 _HALF_PI_1 = np.float32(1.5703125)
@@ -26,7 +24,6 @@ _S1, _S2, _S3 = np.float32(-1.6666654611e-1), np.float32(8.3321608736e-3), np.fl
 _C1, _C2, _C3 = np.float32(4.166664568298827e-2), np.float32(-1.388731625493765e-3), np.float32(2.443315711809948e-5)
 
 
-@kernel(forceinline=True)
 def sin_quadrant(x: Any, shift: Any) -> Any:
     """Sine of `x + shift * pi/2` for a float32 `x` and an integer `shift`."""
     k = (x * _TWO_OVER_PI + _ROUND) - _ROUND
@@ -39,13 +36,11 @@ def sin_quadrant(x: Any, shift: Any) -> Any:
     return -value if quadrant & np.int32(2) else value
 
 
-@kernel(forceinline=True)
 def sin(x: Any) -> Any:
     """Sine, float32 to float32."""
     return sin_quadrant(np.float32(x), np.int32(0))
 
 
-@kernel(forceinline=True)
 def cos(x: Any) -> Any:
     """Cosine, float32 to float32."""
     return sin_quadrant(np.float32(x), np.int32(1))

@@ -1,4 +1,4 @@
-"""A user's plain function, made ready for compilation: its constants as float32, its helpers compiled, its content as a key.
+"""A user's plain function made ready for compilation: constants as float32, helpers compiled, content as a key.
 
 Numba takes a Python float for a double, so that one literal turns a whole expression to double precision and
 halves the speed. Environment code is float32 throughout, so floats in it (literals, module constants, closure
@@ -77,15 +77,6 @@ def _substitutes() -> dict[int, Any]:
     return {id(original): compiled for original, compiled in pairs}
 
 
-def _float32_module(module: types.ModuleType, substitutes: dict[int, Any]) -> types.ModuleType:
-    """`math` or `numpy` as environment code sees it."""
-    shadow = types.ModuleType(module.__name__)
-    for name, value in vars(module).items():
-        if not name.startswith("_"):
-            setattr(shadow, name, np.float32(value) if isinstance(value, float) else substitutes.get(id(value), value))
-    return shadow
-
-
 class Portable:
     """Rewrites functions for compilation; helpers shared by several functions are compiled once."""
 
@@ -96,14 +87,11 @@ class Portable:
 
     def compile(self, function: types.FunctionType) -> Any:
         """A Numba dispatcher for `function`, always inlined into its caller."""
-        from mileage.kernels._jit import kernel
+        from mileage.envs._compile import part
 
         known = self._compiled.get(function)
         if known is None:
-            dispatcher = kernel(self.rewrite(function), forceinline=True)
-            # Only ever compiled as a part of the whole environment, which is what the disk keeps.
-            dispatcher._cache.disable()
-            known = self._compiled[function] = dispatcher
+            known = self._compiled[function] = part(self.rewrite(function))
         return known
 
     def rewrite(self, function: types.FunctionType) -> types.FunctionType:
@@ -121,13 +109,23 @@ class Portable:
         if isinstance(value, tuple):
             return tuple(self._value(item) for item in value)
         if id(value) in self._substitutes:
-            return self._substitutes[id(value)]
+            value = self._substitutes[id(value)]
         if value is math or value is np:
-            if value.__name__ not in self._modules:
-                self._modules[value.__name__] = _float32_module(value, self._substitutes)
-            return self._modules[value.__name__]
+            return self._float32_module(value)
         if isinstance(value, types.FunctionType):
             return self.compile(value)
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             return value.astype(np.float32)
         return value
+
+    def _float32_module(self, module: types.ModuleType) -> types.ModuleType:
+        """`math` or `numpy` as environment code sees it."""
+        shadow = self._modules.get(module.__name__)
+        if shadow is None:
+            shadow = self._modules[module.__name__] = types.ModuleType(module.__name__)
+            for name, value in vars(module).items():
+                if isinstance(value, float) or id(value) in self._substitutes:
+                    setattr(shadow, name, self._value(value))
+                elif not name.startswith("_"):
+                    setattr(shadow, name, value)
+        return shadow

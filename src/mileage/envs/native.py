@@ -62,13 +62,19 @@ class NativeEnv:
     def _advance(self) -> Any:
         from mileage.envs._compile import compile_advance
 
-        return compile_advance(self.functions, self._sizes, self.version)
+        return compile_advance(self._portable, self.functions, self._sizes, self.version)
 
     @functools.cached_property
     def _reset(self) -> Any:
         from mileage.envs._compile import compile_reset
 
-        return compile_reset(self.functions, self._sizes, self.version)
+        return compile_reset(self._portable, self.functions, self._sizes, self.version)
+
+    @functools.cached_property
+    def _portable(self) -> Any:
+        from mileage.envs._portable import Portable
+
+        return Portable()
 
     @property
     def _sizes(self) -> Any:
