@@ -10,29 +10,41 @@ arrays must not overlap: the pointers are declared so, which is what makes vecto
 
 from __future__ import annotations
 
+import re
 import types
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import carray
-from numba.core.ccallback import CFunc, _CFuncCompiler
+from numba.core import ccallback, dispatcher
 from numba.core.compiler import Compiler
-from numba.core.dispatcher import _FunctionCompiler
+from numba.core.errors import NumbaError
 from numba.core.sigutils import normalize_signature
 
+from mileage._errors import EnvCompileError
 from mileage.envs._portable import Portable
+from mileage.envs.native import Functions
 from mileage.kernels._jit import KernelCache
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
 _U64 = numba.types.CPointer(numba.uint64)
 _U8 = numba.types.CPointer(numba.uint8)
+# Parts of Numba that are not in its type stubs.
+_CFunc: Any = vars(ccallback)["CFunc"]
+_CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
+_FunctionCompiler: Any = vars(dispatcher)["_FunctionCompiler"]
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
 
 
-Functions = tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]
+# Terminal colours, paths of modules, and the tail that repeats the place.
+_NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
+# What Numba says, in the words of someone who wrote an environment.
+_EXPLANATIONS = {
+    "No implementation of function": "an operation on values of these types does not exist in compiled code",
+}
 
 
 class Sizes(NamedTuple):
@@ -61,7 +73,12 @@ class _PartCompiler(_FunctionCompiler):  # type: ignore[misc]
         return flags
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        result = super()._compile_core(args, return_type)
+        try:
+            result = super()._compile_core(args, return_type)
+        except EnvCompileError:
+            raise
+        except Exception as error:  # Numba raises all kinds, also for code that is merely unsupported
+            raise compile_error(self.py_func, error) from error
         # Callers find a compiled function by its entry point; any object of its own will do.
         result = result._replace(entry_point=object())
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
@@ -70,25 +87,45 @@ class _PartCompiler(_FunctionCompiler):  # type: ignore[misc]
 
 def part(function: types.FunctionType) -> Any:
     """A Numba dispatcher for `function` that compiled functions can call (it is inlined) and Python cannot."""
-    dispatcher = numba.njit(error_model="numpy", forceinline=True)(function)
-    compiler = dispatcher._compiler
-    dispatcher._compiler = _PartCompiler(
-        function, compiler.targetdescr, compiler.targetoptions, compiler.locals, compiler.pipeline_class
+    result = numba.njit(error_model="numpy", forceinline=True)(function)
+    usual = result._compiler
+    result._compiler = _PartCompiler(
+        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
     )
 
-    def keep(result: Any) -> None:
-        dispatcher.overloads[tuple(result.signature.args)] = result
+    def keep(compiled: Any) -> None:
+        result.overloads[tuple(compiled.signature.args)] = compiled
 
-    dispatcher.add_overload = keep  # Numba's own would make it callable from Python, which needs machine code
-    return dispatcher
+    result.add_overload = keep  # Numba's own would make it callable from Python, which needs machine code
+    return result
+
+
+def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:
+    """Say what cannot be compiled, in which file and line, and what to do, in one sentence."""
+    lines = [line.strip() for line in _NOISE.sub("", str(error)).splitlines()]
+    reasons = [line for line in lines if line and not line.startswith(("Failed in ", "During: ", "File "))]
+    reason = reasons[0].rstrip(".:") if reasons else type(error).__name__
+    for start, explanation in _EXPLANATIONS.items():
+        if reason.startswith(start):
+            reason = explanation
+    place = getattr(error, "loc", None)
+    line = place.line if place is not None else function.__code__.co_firstlineno
+    return EnvCompileError(
+        f"{function.__name__}() in {function.__code__.co_filename}, line {line}, cannot be compiled ({reason}): "
+        "use only numbers, the rows it is given, the math module, draws from rng and functions made of these"
+    )
 
 
 def _callback(function: Any, signature: Any, key: str) -> Any:
     options = {"nopython": True, "error_model": "numpy"}
-    compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
-    compiled._compiler = _NoAliasCompiler(function, CFunc._targetdescr, options, {}, Compiler)
+    compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
+    compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
     compiled._cache = KernelCache(function, key)
-    compiled.compile()
+    try:
+        compiled.compile()
+    except NumbaError as error:
+        # What is fixed in here compiles; only the shape of what step() returns is the user's.
+        raise EnvCompileError("step() must return two values, the reward (a number) and terminated (a bool)") from error
     return compiled
 
 
@@ -113,9 +150,7 @@ def _act(step: Any, discrete: bool) -> Any:
     return act
 
 
-def compile_advance(
-    portable: Portable, functions: Functions, sizes: Sizes, key: str
-) -> Any:
+def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
     """Compile, or load from the cache, the C function `advance` from (reset, step, observe)."""
     begin = portable.compile(functions[0])
     act = portable.compile(_act(portable.compile(functions[1]), sizes.discrete))
@@ -138,7 +173,7 @@ def compile_advance(
         for i in range(n):
             gained, ended = act(state[i], action[i], rng[i])
             reward[i] = gained
-            terminated[i] = ended
+            terminated[i] = np.uint8(1) if ended else np.uint8(0)
         for i in range(n):
             observe(state[i], obs[i])
         done = 0
@@ -165,9 +200,7 @@ def compile_advance(
     return _callback(advance, ADVANCE, key)
 
 
-def compile_reset(
-    portable: Portable, functions: Functions, sizes: Sizes, key: str
-) -> Any:
+def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
     """Compile, or load from the cache, the C function `reset` from (reset, step, observe)."""
     begin = portable.compile(functions[0])
     observe = portable.compile(functions[2] or _copy_state(sizes.state))

@@ -11,12 +11,11 @@ import hashlib
 import importlib.util
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any
 
 import numpy as np
-
-_Function = Callable[..., Any]
 
 
 def names_used(code: types.CodeType) -> set[str]:
@@ -42,15 +41,30 @@ def _describe_code(code: types.CodeType) -> str:
     return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))
 
 
-def _describe_value(value: Any, seen: set[int]) -> str:
+def _is_helper(value: Any) -> bool:
+    """Whether `value` is a function to be compiled along: plain, and none that Numba knows in its own way."""
+    if not isinstance(value, types.FunctionType) or value.__module__.partition(".")[0] in ("numpy", "numba"):
+        return False
+    return not (value.__code__.co_kwonlyargcount or value.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
+
+
+def _describe_value(value: Any, names: set[str], seen: set[int]) -> str:
     value = getattr(value, "py_func", value)
-    if isinstance(value, types.FunctionType):
+    if _is_helper(value):
         return content_key(value, seen)
+    if isinstance(value, types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.ModuleType):
-        return value.__name__
+        parts = [f"{name}={_describe_value(item, names, seen)}" for name, item in _members(value, names)]
+        return f"{value.__name__}({parts})"
     if isinstance(value, np.ndarray):
         return repr((value.dtype.str, value.shape, value.tobytes().hex()))
     return repr(value)
+
+
+def _members(module: types.ModuleType, names: set[str]) -> list[tuple[str, Any]]:
+    """Those members of a module that code with these names can mean."""
+    return [(name, vars(module)[name]) for name in sorted(names) if name in vars(module)]
 
 
 def content_key(function: types.FunctionType, seen: set[int] | None = None) -> str:
@@ -61,8 +75,9 @@ def content_key(function: types.FunctionType, seen: set[int] | None = None) -> s
     seen.add(id(function))
     digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     digest.update(_describe_code(function.__code__).encode())
+    names = names_used(function.__code__)
     for name, value in references(function):
-        digest.update(f"{name}={_describe_value(value, seen)};".encode())
+        digest.update(f"{name}={_describe_value(value, names, seen)};".encode())
     return digest.hexdigest()
 
 
@@ -83,7 +98,6 @@ class Portable:
     def __init__(self) -> None:
         self._substitutes = _substitutes()
         self._compiled: dict[types.FunctionType, Any] = {}
-        self._modules: dict[str, types.ModuleType] = {}
 
     def compile(self, function: types.FunctionType) -> Any:
         """A Numba dispatcher for `function`, always inlined into its caller."""
@@ -96,36 +110,26 @@ class Portable:
 
     def rewrite(self, function: types.FunctionType) -> types.FunctionType:
         """The same function with float32 constants and compiled helpers."""
-        code = function.__code__.replace(co_consts=tuple(self._value(c) for c in function.__code__.co_consts))
-        values = dict(references(function))
-        outer = {name: self._value(value) for name, value in values.items()}
+        names = names_used(function.__code__)
+        constants = tuple(self._value(constant, names) for constant in function.__code__.co_consts)
+        code = function.__code__.replace(co_consts=constants)
+        outer = {name: self._value(value, names) for name, value in references(function)}
         scope = {**outer, "__builtins__": __builtins__, "__name__": function.__module__}
         cells = tuple(types.CellType(outer[name]) for name in code.co_freevars)
         return types.FunctionType(code, scope, function.__name__, function.__defaults__, cells)
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: Any, names: set[str]) -> Any:
+        value = self._substitutes.get(id(value), value)
         if isinstance(value, float):
             return np.float32(value)
         if isinstance(value, tuple):
-            return tuple(self._value(item) for item in value)
-        if id(value) in self._substitutes:
-            value = self._substitutes[id(value)]
-        if value is math or value is np:
-            return self._float32_module(value)
-        if isinstance(value, types.FunctionType):
+            return tuple(self._value(item, names) for item in value)
+        if _is_helper(value):
             return self.compile(value)
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             return value.astype(np.float32)
+        if isinstance(value, types.ModuleType):
+            shadow = types.ModuleType(value.__name__)
+            vars(shadow).update((name, self._value(item, names)) for name, item in _members(value, names))
+            return shadow
         return value
-
-    def _float32_module(self, module: types.ModuleType) -> types.ModuleType:
-        """`math` or `numpy` as environment code sees it."""
-        shadow = self._modules.get(module.__name__)
-        if shadow is None:
-            shadow = self._modules[module.__name__] = types.ModuleType(module.__name__)
-            for name, value in vars(module).items():
-                if isinstance(value, float) or id(value) in self._substitutes:
-                    setattr(shadow, name, self._value(value))
-                elif not name.startswith("_"):
-                    setattr(shadow, name, value)
-        return shadow

@@ -11,4 +11,5 @@ TWO_PI = 2.0 * math.pi
 
 def wrap_angle(angle: float) -> float:
     """The same angle in [-pi, pi); `angle` is a float32."""
-    return angle - TWO_PI * np.floor((angle + math.pi) / TWO_PI)
+    wrapped: float = angle - TWO_PI * np.floor((angle + math.pi) / TWO_PI)
+    return wrapped

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import inspect
 import math
 import types
 from collections.abc import Callable, Sequence
@@ -13,6 +15,10 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import F32
+
+Functions = tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]
+# Names are the user's choice; their number is not.
+_PARAMETERS = {"reset": ("state", "rng"), "step": ("state", "action", "rng"), "observe": ("state", "obs")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +51,7 @@ class NativeEnv:
     """Mean return at which the environment counts as solved."""
     version: str
     """Digest of the environment's source: what compiled code and comparisons are keyed by."""
-    functions: tuple[types.FunctionType, types.FunctionType, types.FunctionType | None] = dataclasses.field(repr=False)
+    functions: Functions = dataclasses.field(repr=False)
     """The plain functions (reset, step, observe)."""
 
     @functools.cached_property
@@ -108,16 +114,31 @@ def _bounds(name: str, values: float | Sequence[float], size: int) -> F32:
     return array
 
 
-def _functions(cls: type) -> tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]:
-    found = []
-    for name in ("reset", "step", "observe"):
+def _functions(cls: type) -> Functions:
+    found: list[Any] = []
+    for name, parameters in _PARAMETERS.items():
         function = vars(cls).get(name)
         if isinstance(function, staticmethod):
             function = function.__func__
-        if not isinstance(function, types.FunctionType) and not (name == "observe" and function is None):
-            raise UsageError(f"environment {cls.__name__} needs a plain function {name!r} in its class body")
+        if function is None and name == "observe":
+            found.append(None)
+            continue
+        if not isinstance(function, types.FunctionType) or inspect.isgeneratorfunction(function):
+            raise UsageError(f"environment {cls.__name__!r} needs a plain function {name}({', '.join(parameters)})")
+        if len(inspect.signature(function).parameters) != len(parameters):
+            raise UsageError(
+                f"{name}{inspect.signature(function)} of environment {cls.__name__!r} must take exactly "
+                f"({', '.join(parameters)})"
+            )
         found.append(function)
-    return tuple(found)  # type: ignore[return-value]
+    return found[0], found[1], found[2]
+
+
+def _version(functions: Functions, sizes: tuple[int, int, int, bool]) -> str:
+    from mileage.envs._portable import content_key
+
+    keys = [content_key(function) if function else "" for function in functions]
+    return hashlib.sha256(repr((keys, sizes)).encode()).hexdigest()[:16]
 
 
 def env(
@@ -169,13 +190,5 @@ def env(
                 version=_version(functions, sizes),
             )
         )  # fmt: skip
-
-    def _version(functions: Any, sizes: tuple[int, int, int, bool]) -> str:
-        import hashlib
-
-        from mileage.envs._portable import content_key
-
-        keys = [content_key(function) if function else "" for function in functions]
-        return hashlib.sha256(repr((keys, sizes)).encode()).hexdigest()[:16]
 
     return decorate
