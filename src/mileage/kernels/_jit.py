@@ -52,6 +52,16 @@ def cache_dir() -> Path:
     return cache_root() / source_stamp()
 
 
+def cache_is_writable() -> bool:
+    """Whether compiled kernels can be kept on disk."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_dir()).close()
+    except OSError:
+        return False
+    return True
+
+
 class KernelCache(_Cache):  # type: ignore[misc]
     """One file per compiled signature; unreadable or unwritable files mean compiling again, never an error."""
 
@@ -79,6 +89,10 @@ class KernelCache(_Cache):  # type: ignore[misc]
     def _path(self, sig: Any, codegen: Any) -> Path:
         digest = hashlib.sha256(repr((str(sig), codegen.magic_tuple(), self._extra_key)).encode())
         return cache_dir() / f"{self._name[-80:]}-{digest.hexdigest()[:16]}.nbc"
+
+    def holds(self, sig: Any, codegen: Any) -> bool:
+        """Whether the compiled function for the argument types `sig` is on disk."""
+        return self._enabled and self._path(sig, codegen).is_file()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for `sig`, or None."""
