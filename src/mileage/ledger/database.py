@@ -87,7 +87,9 @@ def _postgres_engine(url: str) -> sa.Engine:
     except ImportError:
         raise MissingExtraError("a ledger on PostgreSQL", "postgres") from None
     return sa.create_engine(
-        url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "mileage"}
+        url,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "mileage"},
     )
 
 

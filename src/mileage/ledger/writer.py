@@ -110,7 +110,9 @@ class Writer:
         if lost:
             self._say(f"{lost} ledger rows of run {self.run.run_id} could not be written anywhere and are lost")
         else:
-            self._say(f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command")
+            self._say(
+                f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
+            )
 
     # Both sides, under the lock
 

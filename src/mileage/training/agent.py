@@ -87,7 +87,11 @@ class Agent:
             default = fields[name].default
             wrong = isinstance(value, bool) != isinstance(default, bool)
             number = isinstance(default, int | float) and not isinstance(default, bool)
-            if wrong or (number and not isinstance(value, int | float)) or isinstance(value, str) != isinstance(default, str):
+            if (
+                wrong
+                or (number and not isinstance(value, int | float))
+                or isinstance(value, str) != isinstance(default, str)
+            ):
                 raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
         return kind(**values)
 
@@ -170,7 +174,9 @@ class Agent:
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
         horizon = self._plan_horizon(total_steps)
-        every = eval_every or self._run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        every = (
+            eval_every or self._run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        )
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
         panel = panel or self.default_panel(goal)
