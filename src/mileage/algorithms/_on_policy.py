@@ -265,7 +265,7 @@ class OnPolicy:
             self._update_obs_normalisation()
 
     def _scale_rewards(self) -> None:
-        """Divide rewards by the running deviation of the discounted return, whose statistics this rollout joins first."""
+        """Divide rewards by the running deviation of the discounted return (this rollout joins its statistics first)."""
         shape = (self.settings.n_steps, self.n_envs)
         rewards = self.rewards.reshape(shape)
         done = (self.terminated | self.truncated).reshape(shape).astype(bool)
@@ -309,7 +309,7 @@ class OnPolicy:
 
     def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Everything that decides how training goes on, by name; the arrays are live."""
-        arrays = {
+        arrays: dict[str, np.ndarray[Any, Any]] = {
             "params": self.policy.params,
             "obs_mean": self.policy.obs_mean,
             "obs_scale": self.policy.obs_scale,

@@ -76,7 +76,7 @@ class A2C:
     def __init__(self, config: A2CConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config
         batch = config.n_envs * config.n_steps
-        fixed = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
+        fixed: dict[str, Any] = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
         shared = {f.name for f in dataclasses.fields(Settings)} - set(fixed)
         settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
         self.engine = OnPolicy(settings, env, policy, team, seed)

@@ -21,7 +21,7 @@ import numba
 import platformdirs
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
-from numba.core.dispatcher import _FunctionCompiler
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
@@ -135,7 +135,7 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
-class _InnerCompiler(_FunctionCompiler):
+class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
     def _customize_flags(self, flags: Any) -> Any:
@@ -153,8 +153,8 @@ class _InnerCompiler(_FunctionCompiler):
 def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
 
-    It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one version
-    serves literal and computed integer arguments alike (Numba would compile one for each).
+    It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
+    version serves literal and computed integer arguments alike (Numba would compile one for each).
     """
     if function is None:
         return functools.partial(inner, **options)
@@ -187,7 +187,7 @@ def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Call
         from numba.core.sigutils import normalize_signature
 
         settings: dict[str, Any] = {"nopython": True, "error_model": "numpy"} | options
-        compiled = CFunc(function, normalize_signature(signature), locals={}, options=settings)
+        compiled: Any = CFunc(function, normalize_signature(signature), locals={}, options=settings)
         compiled._cache = KernelCache(function, key)
         compiled.compile()
         return compiled

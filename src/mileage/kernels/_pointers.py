@@ -1,11 +1,13 @@
 """Raw pointers inside kernels, and frames: the arguments of a kernel as one named record.
 
-Kernels work on typed pointers instead of Numba arrays. An array is a seven-field structure with a reference count, an index that may be
-negative, and a wrapper that takes it apart at every call; a pointer is an address. Compiling is several times faster, loops vectorise
-without tricks, and a call from Python passes one record instead of thirty arrays.
+Kernels work on typed pointers instead of Numba arrays. An array is a seven-field structure with a reference count,
+an index that may be negative, and a wrapper that takes it apart at every call; a pointer is an address. Compiling
+is several times faster, loops vectorise without tricks, and a call from Python passes one record instead of thirty
+arrays.
 
-A frame is a NumPy record with a field per argument: scalars as they are, arrays as addresses. The Python side fills it
-once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and turns addresses into pointers (`f32(frame.params)`).
+A frame is a NumPy record with a field per argument: scalars as they are, arrays as addresses. The Python side fills
+it once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and turns addresses into pointers
+(`f32(frame.params)`).
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype[np.void]:
     """Record type of a frame from the names of its fields, separated by spaces."""
-    fields = [(name, np.uint64) for name in arrays.split()]
+    fields: list[tuple[str, type[np.generic]]] = [(name, np.uint64) for name in arrays.split()]
     fields += [(name, np.int64) for name in integers.split()]
     fields += [(name, np.float64) for name in floats.split()]
     return np.dtype(fields)
@@ -92,7 +94,8 @@ def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype
 class Frame:
     """Arguments of a kernel: `frame.record` is what the kernel gets, (1,) of the record type.
 
-    `set` takes C-contiguous arrays by address and keeps them alive; every field must have been set before `record` is read.
+    `set` takes C-contiguous arrays by address and keeps them alive; every field must have been set before `record`
+    is read.
     """
 
     def __init__(self, dtype: np.dtype[np.void], **values: Any) -> None:

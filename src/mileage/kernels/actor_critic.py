@@ -1,7 +1,7 @@
 """The whole policy-gradient update in one call: shuffle, gather, forward, loss, backward, clip, Adam, for all epochs.
 
-A minibatch is cut into chunks whose number depends on its size alone. Each chunk's gradient has a buffer of its own and buffers
-are added in order, so that the result does not depend on which thread computed which chunk.
+A minibatch is cut into chunks whose number depends on its size alone. Each chunk's gradient has a buffer of its own
+and buffers are added in order, so that the result does not depend on which thread computed which chunk.
 
 With an infinite clip range, one epoch and one minibatch this is the advantage actor-critic gradient.
 """
@@ -281,8 +281,8 @@ def work_floats(rows: int, *networks: tuple[int, ...]) -> int:
 def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far.
 
-    `order` (samples,) int64 is any permutation and is shuffled on; `grads` is (chunks, params) and `squares` (blocks,) float32,
-    `stats` (chunks, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
+    `order` (samples,) int64 is any permutation and is shuffled on; `grads` is (chunks, params) and `squares`
+    (blocks,) float32, `stats` (chunks, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
     """
     frame = record[0]
     meeting = pointer_to(barrier)

@@ -1,7 +1,7 @@
 """Compiling ahead: the kernels of a training run by name, which of them are on disk already, and getting them there.
 
-Used by `mileage warmup`, and by a run that finds an empty cache: it compiles the largest kernel in a second process while it compiles the
-others itself.
+Used by `mileage warmup`, and by a run that finds an empty cache: it compiles the largest kernel in a second process
+while it compiles the others itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Action distributions on network outputs: categorical over logits, and diagonal Gaussian.
 
-All functions work on one row, `logits` or `mean`, a float32 pointer. Log-probabilities of Gaussian actions are those of the
-unclipped action, summed over its dimensions.
+All functions work on one row, `logits` or `mean`, a float32 pointer. Log-probabilities of Gaussian actions are
+those of the unclipped action, summed over its dimensions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Multilayer perceptrons on pointers: forward and backward, tanh or relu, any depth and widths.
 
-A network is a range of a flat float32 parameter vector: for each layer its weights `(inputs, outputs)`, row-major, then its
-biases `(outputs,)`. `sizes` points to the `n_sizes` widths, inputs first. Activations of a batch of `rows` lie one layer's output
-`(rows, width)` after the other from `hidden` on. The last layer is linear.
+A network is a range of a flat float32 parameter vector: for each layer its weights `(inputs, outputs)`, row-major,
+then its biases `(outputs,)`. `sizes` points to the `n_sizes` widths, inputs first. Activations of a batch of `rows`
+lie one layer's output `(rows, width)` after the other from `hidden` on. The last layer is linear.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def backward(
 
 def n_params(sizes: tuple[int, ...]) -> int:
     """Number of parameters of a network with these widths."""
-    return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+    return sum(a * b + b for a, b in itertools.pairwise(sizes))
 
 
 def work_floats(rows: int, sizes: tuple[int, ...]) -> int:

@@ -36,7 +36,7 @@ def reduce_gradients(grads: Any, n_params: Any, n_chunks: Any, block: Any) -> An
 
 @inner
 def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
-    """Global gradient norm from the blocks' sums of squares, and the factor that clips it to `max_norm` (<= 0: none)."""
+    """Gradient norm from the blocks' sums of squares, and the factor that clips it to `max_norm` (<= 0: none)."""
     total = 0.0
     for b in range(n_blocks):
         total += squares[b]

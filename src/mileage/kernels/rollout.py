@@ -1,7 +1,8 @@
 """The whole rollout in one call: observe, actor and critic forward, sample, step, store; and its evaluation twin.
 
-Environments are cut into blocks whose size depends on their number alone; a thread takes whole blocks and runs each through all
-steps. Blocks share nothing, so threads never wait for each other before the end, and results do not depend on them.
+Environments are cut into blocks whose size depends on their number alone; a thread takes whole blocks and runs each
+through all steps. Blocks share nothing, so threads never wait for each other before the end, and results do not
+depend on them.
 
 Rollout arrays are flat over time and environment: row `t * N + i`.
 """
@@ -20,8 +21,9 @@ from mileage.kernels._team import meet
 _F = np.float32
 _INFINITE = _F(np.inf)
 
-# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`; the critic's parameters
-# start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations are (obs - mean) * scale, kept within +-limit.
+# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
+# the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
+# are (obs - mean) * scale, kept within +-limit.
 POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
 POLICY_INTEGERS = "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
 POLICY_FLOATS = "limit"
@@ -132,7 +134,7 @@ def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
 
 @inner
 def _end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
-    """Add rewards to running returns; close the episodes that ended. `sums` = (count, returns, lengths) of the block."""
+    """Add rewards to running returns; close what ended. `sums` = (count, returns, lengths) of the block."""
     for i in range(rows):
         episode = shift(f64(frame.episode), 2 * (lo + i))
         episode[0] += f32(frame.rewards)[row + i]
@@ -159,8 +161,9 @@ def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
     """Collect `n_steps` from every environment (frame `ROLLOUT`).
 
-    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64 receives number, return
-    sum and length sum of those that ended; `works` holds `work_floats` float32 for each rank.
+    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64
+    receives number, return sum and length sum of those that ended; `works` holds `work_floats` float32 for each
+    rank.
     """
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
@@ -210,7 +213,7 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode in every environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
+    """Play one episode per environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)
@@ -238,7 +241,7 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
 
 @kernel
 def act(record: Any, row: Any) -> None:
-    """Choose actions for all environments of a frame `ACT` that Python steps; store their first halves from `row` on."""
+    """Choose actions for a frame `ACT`, stepped by Python; store the first halves from `row` on."""
     frame = record[0]
     _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
 

@@ -268,7 +268,7 @@ class Agent:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[NDArray[Any], None]:
-        """Actions for one observation (O,) or a batch (N, O); the second value is for recurrent policies and always None."""
+        """Actions for one observation (O,) or a batch (N, O); the second value, for recurrent policies, is None."""
         obs = np.asarray(observation, np.float32)
         single = obs.ndim <= 1
         obs = obs.reshape(1, -1) if single else obs

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file whose header carries JSON. Written atomically; nothing in one is ever executed.
 
 Format history
-    1  arrays by name; metadata `mileage` = JSON with format, algorithm, env, seed, steps, config, counters, shapes of the policy
+    1  arrays by name; metadata `mileage` = JSON with format, algorithm, env, seed, steps, config, counters, shapes
+    of the policy
 """
 
 from __future__ import annotations

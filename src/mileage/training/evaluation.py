@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mileage._errors import UsageError
 from mileage.envs.native import NativeEnv
@@ -81,7 +82,8 @@ class NativeEvaluator:
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
         env = self._env
-        for array, start in zip((env.state, env.elapsed, env.rng, env.obs), self._start, strict=True):
+        live: tuple[NDArray[Any], ...] = (env.state, env.elapsed, env.rng, env.obs)
+        for array, start in zip(live, self._start, strict=True):
             array[:] = start
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
