@@ -265,7 +265,7 @@ class OnPolicy:
             self._update_obs_normalisation()
 
     def _scale_rewards(self) -> None:
-        """Divide rewards by the running deviation of the discounted return (this rollout joins its statistics first)."""
+        """Divide rewards by the running deviation of the discounted return, this rollout included."""
         shape = (self.settings.n_steps, self.n_envs)
         rewards = self.rewards.reshape(shape)
         done = (self.terminated | self.truncated).reshape(shape).astype(bool)

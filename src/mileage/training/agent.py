@@ -64,6 +64,7 @@ class Agent:
         self.config = self._make_config(known | hyperparameters)
         self.steps = 0
         self.horizon = 0
+        self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
         self._parts: Any = None
@@ -189,6 +190,8 @@ class Agent:
                 algorithm = self._built()
                 evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
             self.horizon = horizon
+            self._run_defaults["eval_every"] = every
+            self.target = goal
 
             def save(steps: int) -> None:
                 self.steps = steps
@@ -289,6 +292,7 @@ class Agent:
             "seed": self.seed,
             "steps": self.steps,
             "horizon": self.horizon,
+            "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
             "run_defaults": self._run_defaults,
             "counters": parts.engine.counters(),
@@ -313,6 +317,7 @@ class Agent:
                 **metadata["config"],
             )
             agent.steps, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
+            agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
             agent._run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, metadata["counters"])
         except (KeyError, TypeError, ValueError) as error:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
+from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation
 from mileage.meter import Totals, steady_steps_per_second, steps_per_second
-
-
-class End(StrEnum):
-    """How a run ended."""
-
-    REACHED = "reached"
-    """The target was met."""
-    NOT_REACHED = "not_reached"
-    """All steps were taken and the target was not met, or there was none."""
-    STOPPED = "stopped"
-    """A user or a callback stopped it."""
-    FAILED = "failed"
-    """An error ended it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +35,7 @@ class RunRecord:
     target: str | None
     steps: int
     """Environment steps taken."""
-    end: End
+    end: EndState
     reason: str
     wall_seconds: float
     phases: Mapping[str, float]
