@@ -136,13 +136,15 @@ class Writer:
 
     def _work(self) -> None:
         beat_at = database_beat_at = deliver_at = 0.0
+        started = False
         while True:
             closing = self._closing.is_set()
-            if not closing:
+            if started and not closing:  # the first round loads the database library while training begins
                 self._wake.wait(BEAT_SECONDS)
                 self._closing.wait(FLUSH_SECONDS)
                 self._wake.clear()
             now = time.monotonic()
+            started = True
             self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +45,7 @@ from mileage.ledger.rows import (
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
 from mileage.ledger.writer import Writer
-from mileage.meter import PhaseClock, PhaseTimes, fingerprint
+from mileage.meter import PhaseClock, PhaseTimes, ResourcePeaks, ResourceSampler, compile_phase, fingerprint
 from mileage.training.revision import git_revision
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Ledger:
             step_budget: env steps after which the run gives up.
             step_rule: what one env step is; `frames/4` where a frame-skip of 4 is counted in frames.
             parent_run_id: the run this one resumes.
-            clock: an already running clock; the first run of a process otherwise counts from the process's start.
+            clock: an already running clock, whose owner also watches compilers; the first run of a process otherwise counts from the process's start.
             resources: whether memory and GPUs are sampled in the background.
         """
         if price is not None and price_usd_per_hour is not None:
@@ -129,6 +129,7 @@ class Ledger:
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
         frozen = freeze_price(price_usd_per_hour if price is None else price, instance, spot=spot)
+        own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
         machine = fingerprint()
         now = time.time()
@@ -167,7 +168,7 @@ class Ledger:
             mileage_version=__version__,
             format_version=FORMAT_VERSION,
         )
-        return RunRecorder(row, self.url, clock, goal, frozen, resources=resources)
+        return RunRecorder(row, self.url, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[Record]:
         """Return the selected runs with their ends, newest first; closes dead runs first."""
@@ -185,7 +186,15 @@ class RunRecorder:
     """One run being recorded; made by `Ledger.run`."""
 
     def __init__(
-        self, row: Run, url: str, clock: PhaseClock, target: Target | None, price: Price, *, resources: bool = True
+        self,
+        row: Run,
+        url: str,
+        clock: PhaseClock,
+        target: Target | None,
+        price: Price,
+        *,
+        resources: bool = True,
+        watch_compilers: bool = True,
     ) -> None:
         self.row = row
         self.run_id = row.run_id
@@ -202,7 +211,10 @@ class RunRecorder:
         self._peak_gpu: float | None = None
         self._log = clock.phase("log")
         self._writer = Writer(row, url)
-        self._sampler = _start_sampler() if resources else None
+        self._sampler = ResourceSampler().start() if resources else None
+        self._watching = ExitStack()
+        if watch_compilers:
+            self._watching.enter_context(compile_phase(clock))
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -304,6 +316,7 @@ class RunRecorder:
             state = EndState(state)
         except ValueError:
             raise UsageError(f"state {state!r} is not an end state: use one of {', '.join(EndState)}") from None
+        self._watching.close()
         gpus = self._stop_sampler()
         times = self.clock.stop()
         phases = self._phase_rows(times)
@@ -377,7 +390,7 @@ class RunRecorder:
             self._peaks_at = wall
             self._keep_peaks(self._sampler.peaks())
 
-    def _keep_peaks(self, peaks: Any) -> None:
+    def _keep_peaks(self, peaks: ResourcePeaks) -> None:
         self._peak_rss = _highest(self._peak_rss, peaks.peak_rss_gb)
         for peak in peaks.peak_gpu_gb or ():
             self._peak_gpu = _highest(self._peak_gpu, peak)
@@ -390,12 +403,6 @@ class RunRecorder:
         if peaks.peak_gpu_gb is None:
             return None
         return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
-
-
-def _start_sampler() -> Any:
-    from mileage.meter.sampler import ResourceSampler
-
-    return ResourceSampler().start()
 
 
 def _episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> Sequence[Episode]:
