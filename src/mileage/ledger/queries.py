@@ -84,9 +84,7 @@ def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
             .group_by(table.c.run_id)
             .subquery()
         )
-        statement = sa.select(table).join(
-            newest, (table.c.run_id == newest.c.run_id) & (table.c.seq == newest.c.seq)
-        )
+        statement = sa.select(table).join(newest, (table.c.run_id == newest.c.run_id) & (table.c.seq == newest.c.seq))
         for row in connection.execute(statement):
             phase = Phase(*row)
             found.setdefault(phase.run_id, []).append(phase)

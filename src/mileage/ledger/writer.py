@@ -2,7 +2,8 @@
 
 A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
 faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background thread, while training already runs.
+are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
+thread, while training already runs.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -110,7 +111,9 @@ class Writer:
         if lost:
             self._say(f"{lost} ledger rows of run {self.run.run_id} could not be written anywhere and are lost")
         else:
-            self._say(f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command")
+            self._say(
+                f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
+            )
 
     # Both sides
 

@@ -1,7 +1,7 @@
 """The cost report of one run: six lines that belong together, and where the time went.
 
-Every number keeps its denominator: throughput uses training seconds, wall-clock to target uses training plus evaluation,
-cost uses all billable time.
+Every number keeps its denominator: throughput uses training seconds, wall-clock to target uses training plus
+evaluation, cost uses all billable time.
 """
 
 from __future__ import annotations
@@ -177,7 +177,12 @@ def _totals(run: Run, end: End) -> Totals:
     # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
     rest = end.wall_seconds - sum(known.values())
     return Totals(
-        end.wall_seconds, {**known, "other": rest}, end.env_steps, run.instances, run.price_usd_per_hour, end.wall_to_target
+        end.wall_seconds,
+        {**known, "other": rest},
+        end.env_steps,
+        run.instances,
+        run.price_usd_per_hour,
+        end.wall_to_target,
     )
 
 

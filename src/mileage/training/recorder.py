@@ -1,9 +1,9 @@
 """Recording a run, ours or anyone's: phases, checkpoints and how it ended.
 
-    with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20) as run:
-        with run.phase("env_step"):
-            ...
-        run.checkpoint(step, evaluation, path="policy.safetensors")
+with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20) as run:
+    with run.phase("env_step"):
+        ...
+    run.checkpoint(step, evaluation, path="policy.safetensors")
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Ledger:
             step_budget: env steps after which the run gives up.
             step_rule: what one env step is; `frames/4` where a frame-skip of 4 is counted in frames.
             parent_run_id: the run this one resumes.
-            clock: an already running clock, whose owner also watches compilers; the first run of a process otherwise counts from the process's start.
+            clock: an already running clock, whose owner also watches compilers. Without it, the first run of a process
+                counts from the start of the process.
             resources: whether memory and GPUs are sampled in the background.
         """
         if price is not None and price_usd_per_hour is not None:

@@ -37,12 +37,8 @@ def upgrade() -> None:
     op.create_table(
         "ledger_heartbeat", _text("run_id", key=True), _real("beat_at"), _real("wall_seconds"), sqlite_with_rowid=False
     )
-    op.create_table(
-        "ledger_schema_history", _text("version", key=True), _text("mileage_version"), _real("applied_at")
-    )
-    op.execute(
-        sa.text("INSERT INTO ledger_schema_history VALUES ('0001', '0.1.0', :now)").bindparams(now=time.time())
-    )
+    op.create_table("ledger_schema_history", _text("version", key=True), _text("mileage_version"), _real("applied_at"))
+    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0001', '0.1.0', :now)").bindparams(now=time.time()))
 
 
 def _create_run() -> None:

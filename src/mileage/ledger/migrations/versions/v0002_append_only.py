@@ -35,6 +35,4 @@ def upgrade() -> None:
                     f"CREATE TRIGGER {name} BEFORE {verb} ON {table} "
                     "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
                 )
-    op.execute(
-        sa.text("INSERT INTO ledger_schema_history VALUES ('0002', '0.1.0', :now)").bindparams(now=time.time())
-    )
+    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0002', '0.1.0', :now)").bindparams(now=time.time()))
