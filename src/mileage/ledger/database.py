@@ -33,7 +33,7 @@ def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True
     """Return an engine on the database at `db` with the newest schema.
 
     Args:
-        db: path of an SQLite file, or a `sqlite:///…` or `postgresql://…` address; None takes `MILEAGE_DB` or the default.
+        db: path of an SQLite file or a `postgresql://…` address; None takes `MILEAGE_DB` or the default.
         create: whether a missing SQLite file is made.
     """
     url = database_url(db)
@@ -126,7 +126,8 @@ def _newer(engine: sa.Engine, url: str, version: str) -> SchemaError:
             sa.text("SELECT mileage_version FROM ledger_schema_history WHERE version = :version"), {"version": version}
         ).scalar()
     return SchemaError(
-        f"the ledger at {shown(url)} has schema {version}, which needs mileage {needed or 'of a later version'} or newer "
+        f"the ledger at {shown(url)} has schema {version}, which needs mileage {needed or 'of a later version'} "
+        "or newer "
         f"(this one knows schema {HEAD}): upgrade mileage, or name another ledger with --db"
     )
 
