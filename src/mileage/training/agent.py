@@ -60,7 +60,7 @@ class Agent:
         self.spec = resolve(env, **self.env_kwargs)
         self.env_id: str = env if isinstance(env, str) else self.spec.id
         known = load_preset(self.name, self.spec.id, preset)
-        self._run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
+        self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
         self.steps = 0
         self.horizon = 0
@@ -174,9 +174,9 @@ class Agent:
 
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
-        horizon = self._plan_horizon(total_steps)
+        horizon = self.plan_horizon(total_steps)
         every = (
-            eval_every or self._run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+            eval_every or self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
         )
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
@@ -190,7 +190,7 @@ class Agent:
                 algorithm = self._built()
                 evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
             self.horizon = horizon
-            self._run_defaults["eval_every"] = every
+            self.run_defaults["eval_every"] = every
             self.target = goal
 
             def save(steps: int) -> None:
@@ -231,10 +231,11 @@ class Agent:
             checkpoint=None if path is None else str(path),
         )
 
-    def _plan_horizon(self, total_steps: int | None) -> int:
+    def plan_horizon(self, total_steps: int | None) -> int:
+        """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
         if total_steps is None:
             left = self.horizon - self.steps
-            total_steps = left if left > 0 else int(self._run_defaults.get("total_steps", DEFAULT_STEPS))
+            total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
         if total_steps < 1:
             raise UsageError(f"total_steps must be at least 1, not {total_steps}")
         return self.steps + total_steps
@@ -294,7 +295,7 @@ class Agent:
             "horizon": self.horizon,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
-            "run_defaults": self._run_defaults,
+            "run_defaults": self.run_defaults,
             "counters": parts.engine.counters(),
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
@@ -318,7 +319,7 @@ class Agent:
             )
             agent.steps, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
-            agent._run_defaults = dict(metadata["run_defaults"])
+            agent.run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, metadata["counters"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
