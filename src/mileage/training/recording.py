@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock
-from mileage.training.records import EvalPoint, RunRecord
 from mileage.training.recorder import Ledger, RunRecorder, RunResult
+from mileage.training.records import EvalPoint, RunRecord
 
 if TYPE_CHECKING:
     from mileage.training.agent import Agent
