@@ -257,8 +257,8 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
         if _too_far(frame, chunks, size):
             return False
     norm = optim.descend(
-        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params, chunks,
-        squares, frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
+        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params,
+        chunks, squares, frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
     )  # fmt: skip
     if rank == 0:
         _add_totals(frame, chunks, norm)

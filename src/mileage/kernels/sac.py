@@ -1,8 +1,8 @@
 """Soft actor-critic in one call: targets, twin critics, actor, temperature and polyak averaging, for several updates.
 
-A tanh-squashed Gaussian actor with state-dependent deviation, two critics on (observation, action), and their slowly
-moving targets (Haarnoja et al., 2018, arXiv:1812.05905). A batch is cut into chunks as in `mileage.kernels.actor_critic`, so that
-results do not depend on the number of threads.
+A tanh-squashed Gaussian actor with state-dependent deviation, two critics on (observation, action), and their
+slowly moving targets (Haarnoja et al., 2018, arXiv:1812.05905). A batch is cut into chunks as in
+`mileage.kernels.actor_critic`, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -89,7 +89,13 @@ def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, a
     for k in range(rows * n_obs):
         work[k] = obs[k]
     head = mlp.forward(
-        f32(frame.actor_params), i64(frame.actor), frame.n_actor, rows, work, shift(work, frame.at_actor), frame.activation
+        f32(frame.actor_params),
+        i64(frame.actor),
+        frame.n_actor,
+        rows,
+        work,
+        shift(work, frame.at_actor),
+        frame.activation,
     )
     for i in range(rows):
         row = first + i
@@ -142,7 +148,9 @@ def _critic_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grad
 
 
 @inner
-def _actor_slopes(frame: Any, head: Any, noise: Any, action: Any, by_action: Any, alpha: Any, weight: Any, out: Any) -> None:
+def _actor_slopes(
+    frame: Any, head: Any, noise: Any, action: Any, by_action: Any, alpha: Any, weight: Any, out: Any
+) -> None:
     """Loss gradient by one row of the actor's output, from that by the squashed action."""
     n = frame.action_size
     for k in range(n):
@@ -198,7 +206,16 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
         out = shift(delta, 2 * n_act * i)
         _actor_slopes(frame, shift(head, 2 * n_act * i), noise, shift(actions, i * n_act), row, alpha, weight, out)
     mlp.backward(
-        f32(frame.actor_params), actor, frame.n_actor, rows, work, shift(work, frame.at_actor), delta, spare, kind, grads
+        f32(frame.actor_params),
+        actor,
+        frame.n_actor,
+        rows,
+        work,
+        shift(work, frame.at_actor),
+        delta,
+        spare,
+        kind,
+        grads,
     )
 
 
@@ -259,9 +276,9 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
 def sac_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     """Run `n_updates` updates (frame `SAC`), each on its own `batch` samples; return the number of updates so far.
 
-    Sample arrays hold `n_updates * batch` rows; `noise` (2, n_updates * batch, A) float32 receives the noise of target and policy actions;
-    `noise_rng` is (batch, 2) uint64; `grads` (chunks, most parameters) float32; `stats` (chunks, 5), `totals` (5,) and
-    `temperature` (4,) float64.
+    Sample arrays hold `n_updates * batch` rows; `noise` (2, n_updates * batch, A) float32 receives the noise of
+    target and policy actions; `noise_rng` is (batch, 2) uint64; `grads` (chunks, most parameters) float32; `stats`
+    (chunks, 5), `totals` (5,) and `temperature` (4,) float64.
     """
     frame = record[0]
     meeting = pointer_to(barrier)
@@ -285,9 +302,7 @@ def sac_act(record: Any) -> None:
     n_obs, n_act, rows, work = frame.obs_size, frame.action_size, frame.n_envs, f32(frame.works)
     actor = i64(frame.actor)
     hidden = work
-    head = mlp.forward(
-        f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation
-    )
+    head = mlp.forward(f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
     noise = shift(head, 2 * n_act * rows)
     low, high = f32(frame.low), f32(frame.high)
     for i in range(rows):
