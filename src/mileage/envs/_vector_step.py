@@ -44,7 +44,7 @@ def step_continuous(call: Any, actions: Any, action: Any, n_actions: Any) -> Any
             call[1],
             call[2],
             call[3],
-            pointer_to(actions),
+            row,
             call[4],
             call[5],
             call[6],

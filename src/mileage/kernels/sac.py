@@ -59,7 +59,7 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
 
 @inner
 def squash(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
-    """Draw an action in (-1, 1) from one row of the actor's output (means, log deviations); return its log-probability."""
+    """Draw an action in (-1, 1) from a row of the actor's output (means, log deviations); return its log-probability."""
     log_prob = _F(0.0)
     for k in range(n):
         log_std = min(max(head[n + k], LOG_STD_LOW), LOG_STD_HIGH)
@@ -299,9 +299,8 @@ ACT = frame_type(
 def sac_act(record: Any) -> None:
     """Draw actions for all environments (frame `ACT`): `actions` in (-1, 1), `env_action` within the bounds."""
     frame = record[0]
-    n_obs, n_act, rows, work = frame.obs_size, frame.action_size, frame.n_envs, f32(frame.works)
+    n_act, rows, hidden = frame.action_size, frame.n_envs, f32(frame.works)
     actor = i64(frame.actor)
-    hidden = work
     head = mlp.forward(f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
     noise = shift(head, 2 * n_act * rows)
     low, high = f32(frame.low), f32(frame.high)
