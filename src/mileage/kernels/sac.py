@@ -59,7 +59,7 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
 
 @inner
 def squash(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
-    """Draw an action in (-1, 1) from a row of the actor's output (means, log deviations); return its log-probability."""
+    """Draw an action in (-1, 1) from a row of the actor's output (means, log deviations); return its log-density."""
     log_prob = _F(0.0)
     for k in range(n):
         log_std = min(max(head[n + k], LOG_STD_LOW), LOG_STD_HIGH)

@@ -27,8 +27,8 @@ TD3 = frame_type(
     arrays="actor_params critic_params target_actor_params target_params actor critic obs actions rewards next_obs"
     " terminated discounts noise_rng noise actor_mean actor_square critic_mean critic_square grads squares stats"
     " totals works",
-    integers="n_actor n_critic n_actor_params n_critic_params obs_size action_size activation batch n_updates chunk_rows"
-    " steps policy_delay work_floats at_inputs at_actor at_critics at_scratch at_rows",
+    integers="n_actor n_critic n_actor_params n_critic_params obs_size action_size activation batch n_updates"
+    " chunk_rows steps policy_delay work_floats at_inputs at_actor at_critics at_scratch at_rows",
     floats="tau actor_rate critic_rate beta1 beta2 eps max_norm target_noise noise_limit",
 )
 
