@@ -52,8 +52,8 @@ class Report:
 
 def shown_command(argv: Sequence[str]) -> str:
     """The command line as somebody else would type it at the root of a clone."""
-    script = Path(argv[0]).name
-    return shlex.join(["PYTHONPATH=src", "python", f"benchmarks/{script}", *argv[1:]])
+    arguments = [Path(each).name if each.startswith("/") else each for each in argv[1:]]
+    return shlex.join(["PYTHONPATH=src", "python", f"benchmarks/{Path(argv[0]).name}", *arguments])
 
 
 def fingerprint() -> dict[str, Any]:

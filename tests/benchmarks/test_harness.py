@@ -23,8 +23,8 @@ def test_report_keeps_data_command_and_machine(tmp_path: Path) -> None:
 
 
 def test_command_is_shown_without_local_paths() -> None:
-    got = shown_command(["/home/me/clone/benchmarks/kernels.py", "--only", "token KL"])
-    assert got == "PYTHONPATH=src python benchmarks/kernels.py --only 'token KL'"
+    got = shown_command(["/home/me/clone/benchmarks/kernels.py", "--only", "token KL", "--with", "/somewhere/python"])
+    assert got == "PYTHONPATH=src python benchmarks/kernels.py --only 'token KL' --with python"
 
 
 def test_numbers_are_right_aligned() -> None:
