@@ -22,6 +22,7 @@ from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
 OBS_LIMIT = 10.0
+UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +164,7 @@ class OnPolicy:
         s, n_params = self.settings, self.policy.params.size
         return Frame(
             actor_critic.UPDATE,
-            **self.policy.frame_fields(),
+            **{name: value for name, value in self.policy.frame_fields().items() if name in UPDATE_FIELDS},
             obs=self.obs,
             actions=self.actions,
             log_probs=self.log_probs,
