@@ -46,6 +46,7 @@ def reference() -> str:
 
 
 def main() -> None:
+    """Write or check the page."""
     text = reference()
     if "--check" in sys.argv:
         if not TARGET.is_file() or TARGET.read_text() != text:

@@ -1,4 +1,4 @@
-"""Networks of off-policy algorithms in flat parameter vectors: Q-networks, squashed and deterministic actors, twin critics."""
+"""Networks of off-policy algorithms in flat vectors: Q-networks, squashed and deterministic actors, twin critics."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class SquashedActor(OffPolicyNetwork):
         head = self._head(obs)
         raw = head[:, : self.action_size]
         if rng is not None:
-            deviation = np.exp(np.clip(head[:, self.action_size :], -20.0, 2.0))
-            raw = raw + deviation * rng.standard_normal(raw.shape, np.float32)
+            deviation = np.exp(np.clip(head[:, self.action_size :], np.float32(-20.0), np.float32(2.0)))
+            raw = np.asarray(raw + deviation * rng.standard_normal(raw.shape, np.float32), np.float32)
         return self._to_env(np.tanh(raw))
 
 
@@ -191,5 +191,6 @@ class DeterministicActor(SquashedActor):
         """Actions (N, A) float32 within the bounds; with `rng`, with a little noise."""
         raw = np.tanh(self._head(obs))
         if rng is not None:
-            raw = np.clip(raw + np.float32(0.1) * rng.standard_normal(raw.shape, np.float32), -1.0, 1.0)
+            noise = np.float32(0.1) * rng.standard_normal(raw.shape, np.float32)
+            raw = np.asarray(np.clip(raw + noise, np.float32(-1.0), np.float32(1.0)), np.float32)
         return self._to_env(raw)
