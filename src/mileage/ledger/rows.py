@@ -277,10 +277,10 @@ def check_json(field: str, value: object) -> str:
 
 
 @functools.cache
-def _field_types(row_type: type[Any]) -> dict[str, tuple[type, ...]]:
+def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
     """Return what each field of a row may hold; whole numbers are fine where numbers are."""
     found = {}
-    for name, hint in typing.get_type_hints(row_type).items():
+    for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
         allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         found[name] = (*allowed, int) if float in allowed else allowed
     return found
@@ -288,7 +288,7 @@ def _field_types(row_type: type[Any]) -> dict[str, tuple[type, ...]]:
 
 def check_types(row: Any) -> Any:
     """Return `row` if every field has its type; a row from a file may hold anything."""
-    for name, allowed in _field_types(type(row)).items():
+    for name, allowed in _field_types(KIND_OF[type(row)]).items():
         value = getattr(row, name)
         if type(value) not in allowed:
             raise UsageError(f"{name} of a {KIND_OF[type(row)]} row cannot be {str(value)[:80]!r}")
