@@ -39,6 +39,7 @@ from mileage.ledger.rows import (
     Row,
     Run,
     check_json,
+    check_run,
     check_text,
     new_run_id,
 )
@@ -71,9 +72,15 @@ class RunResult:
 class Ledger:
     """The ledger at a path or address; nothing is opened until a run is launched or read."""
 
-    def __init__(self, db: str | os.PathLike[str] | None = None) -> None:
-        """Name the ledger; None takes `MILEAGE_DB` or `runs/mileage.db`."""
+    def __init__(self, db: str | os.PathLike[str] | None = None, *, enabled: bool = True) -> None:
+        """Name the ledger.
+
+        Args:
+            db: path or address; None takes `MILEAGE_DB` or `runs/mileage.db`.
+            enabled: False measures runs and reports them, and writes nothing.
+        """
         self.url = database_url(db)
+        self.enabled = enabled
 
     def run(
         self,
@@ -169,7 +176,8 @@ class Ledger:
             mileage_version=__version__,
             format_version=FORMAT_VERSION,
         )
-        return RunRecorder(row, self.url, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
+        writer = Writer(row, self.url) if self.enabled else None
+        return RunRecorder(check_run(row), writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[Record]:
         """Return the selected runs with their ends, newest first; closes dead runs first."""
@@ -189,7 +197,7 @@ class RunRecorder:
     def __init__(
         self,
         row: Run,
-        url: str,
+        writer: Writer | None,
         clock: PhaseClock,
         target: Target | None,
         price: Price,
@@ -211,7 +219,7 @@ class RunRecorder:
         self._peak_rss: float | None = None
         self._peak_gpu: float | None = None
         self._log = clock.phase("log")
-        self._writer = Writer(row, url)
+        self._writer = writer
         self._sampler = ResourceSampler().start() if resources else None
         self._watching = ExitStack()
         if watch_compilers:
@@ -254,7 +262,7 @@ class RunRecorder:
     @property
     def problem(self) -> str | None:
         """What keeps rows from the database at the moment, in one sentence; None if nothing does."""
-        return self._writer.problem
+        return None if self._writer is None else self._writer.problem
 
     def checkpoint(
         self,
@@ -291,12 +299,15 @@ class RunRecorder:
                 rows += _episode_rows(self.run_id, row.seq, evaluation)
             if row.wall_seconds - self._phases_at >= PHASES_EVERY_SECONDS:
                 rows += self._phase_rows(times)
-            self._writer.append(rows)
+            if self._writer is not None:
+                self._writer.append(rows)
         return row
 
     def profile(self, summary: Mapping[str, Any]) -> None:
         """Record a profiler's summary under this run's id."""
         text = check_json("profiler summary", dict(summary))
+        if self._writer is None:
+            return
         with self._log:
             self._writer.append([Profile(self.run_id, self._next_seq(), self.wall_seconds, text)])
 
@@ -328,8 +339,9 @@ class RunRecorder:
             peak_rss_gb=_highest(end.peak_rss_gb, self._peak_rss), peak_gpu_gb=_highest(end.peak_gpu_gb, self._peak_gpu)
         )
         self.result = RunResult(self.row, end, tuple(phases))
-        self._writer.append([*phases, end])
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.append([*phases, end])
+            self._writer.close()
         return self.result
 
     # Building rows
