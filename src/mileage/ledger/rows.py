@@ -58,7 +58,7 @@ class Run(NamedTuple):
     """What was launched; written before training starts."""
 
     run_id: str
-    """Unique, sorts by launch time."""
+    """Unique; begins with the launch time."""
     name: str
     """Given by the user; the runs of one arm share it."""
     launched_at: float
@@ -241,10 +241,10 @@ KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Return a fresh run id that sorts by launch time, such as `20260901-142233-125000-9f86d081`."""
+    """Return a fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{int(now % 1 * 1e6):06d}-{secrets.token_hex(4)}"
+    return f"{stamp}-{secrets.token_hex(4)}"
 
 
 def check_run_id(run_id: str) -> str:

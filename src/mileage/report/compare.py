@@ -164,11 +164,11 @@ def _reasons(a: Arm, b: Arm) -> list[str]:
     saves = total_b < total_a
     cause = min(change, key=lambda name: change[name]) if saves else max(change, key=lambda name: change[name])
     before, after = (duration(arm.phase_seconds.get(cause, 0.0)) for arm in (a, b))
-    verb = f"saves {percent(1 - total_b / total_a)}" if saves else f"takes {percent(total_b / total_a - 1)} more"
+    verb = f"saves {percent(1 - total_b / total_a)} of the" if saves else f"takes {percent(total_b / total_a - 1)} more"
     share = abs(change[cause]) / abs(total_b - total_a)
     per = "per run that reached the target" if a.reached and b.reached else "per run"
     return [
-        f"B {verb} of the time ({duration(total_a)} → {duration(total_b)} {per}) because `{plain(cause, 40)}` "
+        f"B {verb} time ({duration(total_a)} → {duration(total_b)} {per}) because `{plain(cause, 40)}` "
         f"{'shrank' if saves else 'grew'} from {before} to {after} ({percent(min(share, 9.99))} of the difference)"
     ]
 
