@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mileage._errors import BuildError
-from mileage.coderl.executor import Job, Jail, Limits, LocalExecutor, TreeMount
+from mileage.coderl.executor import Jail, Job, Limits, LocalExecutor, TreeMount
 
 # System directories and the few files of /etc that compilers and their loaders read; no host names, no users, no keys.
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
