@@ -11,8 +11,9 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,6 +115,8 @@ class JobResult:
     """The steps that were started; the last one is the one that failed, if any did."""
 
     steps: tuple[StepResult, ...]
+    # Starting the launcher, making namespaces and mounts, applying changes, killing and reaping.
+    overhead_seconds: float = 0.0
 
     @property
     def succeeded(self) -> bool:
@@ -143,6 +146,7 @@ class LocalExecutor:
 
     def run(self, job: Job) -> JobResult:
         """Run `job`; a broken launcher or an impossible jail is a BuildError."""
+        started = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(LAUNCHER)],
             stdin=subprocess.PIPE,
@@ -172,7 +176,8 @@ class LocalExecutor:
         process.wait()
         process.stdout.close()
         process.stderr.close()
-        return _parse(answer, errors)
+        result = _parse(answer, errors)
+        return replace(result, overhead_seconds=time.perf_counter() - started - result.wall_seconds)
 
     def cancel(self) -> None:
         """Kill every job that is running now; their `run` returns `cancelled` results."""

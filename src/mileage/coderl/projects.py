@@ -1,7 +1,8 @@
 """What a project is to the benchmark, and how one is recognised.
 
 A `Project` names commands; nothing is run here except, for Cargo, `cargo metadata --no-deps`, which writes nothing.
-`{jobs}` in a command stands for the number of parallel jobs.
+`{jobs}` in a command stands for the number of parallel jobs, `{profile}` for the build profile, `{tree}` in a variable
+for the place of the copy.
 """
 
 from __future__ import annotations
@@ -50,10 +51,6 @@ class Project:
     # The [rl-bench.modes.*] and [rl-bench.baseline] tables of the project's own file.
     mode_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline_table: Mapping[str, Any] = field(default_factory=dict)
-
-    def commands(self, steps: tuple[Command, ...], jobs: int) -> tuple[Command, ...]:
-        """Return `steps` with the job count filled in."""
-        return tuple(tuple(word.replace("{jobs}", str(jobs)) for word in step) for step in steps)
 
 
 def detect(root: Path, kind: str | None = None, edit_file: str | None = None) -> Project:
@@ -138,14 +135,14 @@ def _override(project: Project, table: dict[str, Any]) -> Project:
 
 def _cargo(root: Path) -> Project:
     parts = cargo_project_parts(root)
-    flags = ("--workspace",) if parts.is_workspace else ()
+    flags = (*(("--workspace",) if parts.is_workspace else ()), "--profile", "{profile}", "--jobs", "{jobs}")
     return Project(
         kind="cargo",
         root=root,
         name=parts.name,
-        build=(("cargo", "build", *flags, "--jobs", "{jobs}"),),
-        check=(("cargo", "check", *flags, "--jobs", "{jobs}"),),
-        test=(("cargo", "test", *flags, "--jobs", "{jobs}", "--quiet"),),
+        build=(("cargo", "build", *flags),),
+        check=(("cargo", "check", *flags),),
+        test=(("cargo", "test", *flags, "--quiet"),),
         outputs=("target",),
         edit=line_edit(parts.central_file),
         tools={
@@ -173,7 +170,7 @@ def _cmake(root: Path) -> Project:
         kind="cmake",
         root=root,
         name=root.name,
-        build=(("cmake", "-S", ".", "-B", BUILD_DIRECTORY, "-DCMAKE_BUILD_TYPE=Debug"), build),
+        build=(("cmake", "-S", ".", "-B", BUILD_DIRECTORY, "-DCMAKE_BUILD_TYPE={profile}"), build),
         check=(build,),
         test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure"),),
         outputs=(BUILD_DIRECTORY,),

@@ -74,8 +74,10 @@ class Snapshot:
         self._directory = directory
         self._live = directory / "live"
         self._kept = directory / "kept"
+        self._source = source
         self._stamps: dict[str, tuple[int, int]] = {}
-        self._tampered = False
+        self._warming: tuple[tuple[tuple[str, ...], ...], Limits] = ((), Limits())
+        self.repairs = 0
         if method is SnapshotMethod.OVERLAY:
             copy_tree(source, self._kept)
         else:
@@ -88,6 +90,7 @@ class Snapshot:
 
     def warm(self, steps: tuple[tuple[str, ...], ...], limits: Limits) -> JobResult:
         """Build the tree once; every later job starts from the result."""
+        self._warming = steps, limits
         job = Job(steps, self.tree_path, self._env(), limits=limits, label="warm")
         if self.method is SnapshotMethod.OVERLAY:
             mount = TreeMount(self._kept, MOUNT_POINT, overlay=False)
@@ -140,20 +143,18 @@ class Snapshot:
         """Make the live tree a copy of the kept one again."""
         if self._live.exists():
             remove_tree(self._live)
-        if self.method is SnapshotMethod.HARD_LINK and not self._tampered:
-            if _stamps(self._kept) == self._stamps:
-                link_tree(self._kept, self._live)
-                return
-            # A build wrote into a shared file instead of replacing it. The kept tree cannot be trusted any more.
-            self._tampered = True
-            raise SnapshotDamagedError(
-                "a build changed a file of the warm snapshot in place: hard links cannot isolate this project"
-            )
-        copy_tree(self._kept, self._live)
-
-
-class SnapshotDamagedError(BuildError):
-    """A hard-link snapshot that a build wrote through; it has to be built again with another method."""
+        if self.method is not SnapshotMethod.HARD_LINK:
+            copy_tree(self._kept, self._live)
+        elif _stamps(self._kept) == self._stamps:
+            link_tree(self._kept, self._live)
+        else:
+            # A build wrote into a shared file instead of replacing it, so the kept tree cannot be trusted any more:
+            # build it again, and copy from now on.
+            self.method = SnapshotMethod.COPY
+            self.repairs += 1
+            remove_tree(self._kept)
+            copy_tree(self._source, self._live)
+            self.warm(*self._warming)
 
 
 def _stamps(tree: Path) -> dict[str, tuple[int, int]]:

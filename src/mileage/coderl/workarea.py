@@ -25,6 +25,7 @@ LOCK_NAME = "owner.lock"
 PREFIX = "run-"
 # linux/fs.h: _IOW(0x94, 9, int)
 FICLONE = 0x40049409
+SMALLEST_LINKED_BYTES = 16 * 1024
 SKIPPED = frozenset({".git", ".hg", ".svn"})
 
 
@@ -186,7 +187,11 @@ def _copy_file(source: Path, target: Path, info: os.stat_result, method: CopyMet
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Copy a tree by hard links: no data is copied, times are shared; directories are new."""
+    """Copy a tree by hard links, file times included; small files are copied.
+
+    Build tools rewrite their small bookkeeping files in place and replace the large ones; a linked file that is
+    rewritten in place would change on both sides.
+    """
     target.mkdir(parents=True)
     directories: list[tuple[Path, os.stat_result]] = [(target, source.stat())]
     for directory, names, files in os.walk(source):
@@ -199,7 +204,11 @@ def link_tree(source: Path, target: Path) -> None:
                 (there / name).mkdir()
                 directories.append((there / name, (here / name).stat()))
         for name in files:
-            os.link(here / name, there / name, follow_symlinks=False)
+            info = (here / name).lstat()
+            if stat.S_ISREG(info.st_mode) and info.st_size < SMALLEST_LINKED_BYTES:
+                _copy_file(here / name, there / name, info, CopyMethod.COPY)
+            else:
+                os.link(here / name, there / name, follow_symlinks=False)
     for path, info in reversed(directories):
         os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
 
