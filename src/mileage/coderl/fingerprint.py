@@ -149,8 +149,15 @@ def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) ->
         elif name == "RUSTUP_TOOLCHAIN":
             rows["toolchain.RUSTUP_TOOLCHAIN"] = value
         elif not _has_own_row(name):
-            rows[f"env.{name}"] = value
+            rows[f"env.{name}"] = _private(name, value)
     return rows
+
+
+def _private(name: str, value: str) -> str:
+    """Return a variable as it may be stored: what came from the user's shell is hashed, it may be a secret."""
+    if os.environ.get(name) != value:
+        return value
+    return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _text(steps: Iterable[Command]) -> str:
