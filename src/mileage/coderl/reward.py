@@ -171,17 +171,16 @@ class BuildReward:
             self._setup.env, self._readable(), disk_bytes=self.config.disk_bytes, network=self.config.network
         )
         started = time.perf_counter()
+        shared: Snapshot | None = None
         for number in range(self.workers):
             directory = self._area.directory(f"worker-{number}")
-            if number and self.method is SnapshotMethod.OVERLAY:
-                self._snapshots.put(first.share(directory))
+            if shared:
+                self._snapshots.put(shared.share(directory))
                 continue
             snapshot = Snapshot(self._pristine, directory, self.method, self._executor, around)
-            if not number:
-                first = snapshot
-            if self.config.warm:
-                self._warm(snapshot)
+            self._warm(snapshot)
             self._snapshots.put(snapshot)
+            shared = snapshot if self.method is SnapshotMethod.OVERLAY else None
         self.warm_seconds = time.perf_counter() - started
 
     def _readable(self) -> tuple[str, ...]:
@@ -193,6 +192,9 @@ class BuildReward:
     def _warm(self, snapshot: Snapshot) -> None:
         # The first build is the cold one, so it gets more time than a candidate.
         limits = replace(self._limits, timeout_seconds=None)
+        if not self.config.warm:
+            snapshot.warm((), limits)
+            return
         result = snapshot.warm(self._steps, limits)
         last = result.steps[-1]
         compiled = result.succeeded or len(result.steps) > self._compile_steps > 0
