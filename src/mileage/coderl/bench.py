@@ -299,12 +299,12 @@ def _notes(method: object, arms: Sequence[Arm], area: WorkArea) -> list[str]:
         "cold builds start without build output and with compiler caches disabled, except in a mode that is a cache, "
         "which is filled by one build that is not counted",
     ]
-    for arm in arms:
-        if isinstance(arm, WarmArm):
-            notes.append(
-                f"{arm.name}: 'cold build' is restoring the built tree ({arm.snapshot.method}), one edited line, "
-                "and the build of that"
-            )
+    notes += [
+        f"{arm.name}: 'cold build' is restoring the built tree ({arm.snapshot.method}), one edited line, "
+        "and the build of that"
+        for arm in arms
+        if isinstance(arm, WarmArm)
+    ]
     if area.removed_leftovers:
         notes.append(f"removed the leftovers of {area.removed_leftovers} earlier run that had died")
     return notes

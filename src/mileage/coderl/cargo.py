@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -79,6 +80,11 @@ def _dependents(depends_on: Mapping[str, set[str]]) -> dict[str, int]:
     return counts
 
 
+def _may_be_host(target: str) -> bool:
+    """Return whether a target of a Cargo configuration may be this machine; a cfg() expression may."""
+    return target.startswith("cfg(") or (target.startswith(platform.machine()) and "linux" in target)
+
+
 def configured_rustflags(tree: Path, env: Mapping[str, str]) -> list[str]:
     """Return the rustflags that Cargo's configuration files give a build in `tree`.
 
@@ -97,7 +103,7 @@ def configured_rustflags(tree: Path, env: Mapping[str, str]) -> list[str]:
         except tomllib.TOMLDecodeError as error:
             raise BuildError(f"{file} is not valid TOML: {error}") from None
         for target, table in config.get("target", {}).items():
-            if isinstance(table, dict) and "rustflags" in table:
+            if isinstance(table, dict) and "rustflags" in table and _may_be_host(target):
                 raise BuildError(
                     f"{file} sets rustflags for target {target!r}, which a RUSTFLAGS variable would replace: "
                     "move them to build.rustflags so that every arm gets them"

@@ -128,8 +128,8 @@ class BuildReward:
             (self._pristine / target).write_bytes((self._pristine / source).read_bytes())
         self.revision = tree_digest(self._pristine)
         self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes)
-        compile_steps = self._commands("check") + self._commands("build")
-        self._steps = compile_steps + self._commands("test")
+        compile_steps = self._commands("check", config.jobs) + self._commands("build", config.jobs)
+        self._steps = compile_steps + self._commands("test", config.jobs)
         # `cargo test` alone compiles: with no compile step before it, its failure is reported as a test failure.
         self._compile_steps = len(compile_steps)
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
@@ -158,13 +158,13 @@ class BuildReward:
         """Whether candidates run in namespaces of their own: no network, no view of the machine, nothing left."""
         return self.method is SnapshotMethod.OVERLAY
 
-    def _commands(self, step: str) -> tuple[Command, ...]:
+    def _commands(self, step: str, jobs: int) -> tuple[Command, ...]:
         if step not in self.config.steps:
             return ()
         steps = {"check": self._setup.check, "build": self._setup.build, "test": self.project.test}[step]
         if not steps:
             raise UsageError(f"the project names no {step} command: add {step} to its [rl-bench] table")
-        return self._setup.commands(steps)
+        return replace(self._setup, jobs=jobs).commands(steps)
 
     def _make_snapshots(self) -> None:
         around = Surroundings(
@@ -195,7 +195,9 @@ class BuildReward:
         if not self.config.warm:
             snapshot.warm((), limits)
             return
-        result = snapshot.warm(self._steps, limits)
+        # It is also alone on the machine.
+        jobs = max(self.config.jobs, self.workers)
+        result = snapshot.warm(tuple(step for name in STEPS for step in self._commands(name, jobs)), limits)
         last = result.steps[-1]
         compiled = result.succeeded or len(result.steps) > self._compile_steps > 0
         if not compiled and not self.config.allow_broken_base:
