@@ -15,6 +15,7 @@ from mileage.coderl.arms import BuildArm, WarmArm
 from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts
 from mileage.coderl.executor import Executor, Limits, LocalExecutor
 from mileage.coderl.fingerprint import ArmSetup, check_fair, differences, fingerprint
+from mileage.coderl.isolation import toolchain_paths
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import Arm, Sample, SampleKind, measure
 from mileage.coderl.modes import BASELINE, Mode, baseline_setup, find_mode
@@ -190,7 +191,7 @@ def _make_arm(
 ) -> BuildArm | WarmArm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
-        around = Surroundings(plan.setup.env, readable=("/usr/share/cargo",), network=True, layer_on_disk=True)
+        around = Surroundings(plan.setup.env, toolchain_paths(project.kind), network=True, layer_on_disk=True)
         snapshot = Snapshot(pristine, directory, best_method(area.path), executor, around)
         return WarmArm(plan.name, project, plan.setup, snapshot, pristine, limits)
     fill = plan.mode.fill_runs if plan.mode else 0
@@ -237,7 +238,9 @@ def _check_again(
         changed = [d for d in differences(first.fingerprint, rows) if d.baseline != "absent"]
         if changed:
             listed = "; ".join(str(difference) for difference in changed)
-            raise UnmatchedError(f"arm {arm.name!r} changed while it was measured: {listed}. Run the benchmark again")
+            raise UnmatchedError(
+                f"arm {arm.name!r} changed while it was measured: {listed}. Bring the lock files up to date and run again"
+            )
     for name in project.lock_files:
         contents = {arm.name: (arm.tree / name).read_bytes() for arm in built if (arm.tree / name).is_file()}
         if len(set(contents.values())) > 1 and not any(plan.setup.files for plan in plans):

@@ -23,7 +23,7 @@ from mileage.coderl.corpus import PatchSample, Verdict, judge
 from mileage.coderl.diagnostics import first_diagnostic
 from mileage.coderl.executor import Change, Executor, Limits, LocalExecutor
 from mileage.coderl.fingerprint import ArmSetup, fingerprint
-from mileage.coderl.isolation import isolation_problem
+from mileage.coderl.isolation import isolation_problem, toolchain_paths
 from mileage.coderl.modes import baseline_setup
 from mileage.coderl.patching import PatchError
 from mileage.coderl.projects import Command, Project, detect
@@ -168,7 +168,9 @@ class BuildReward:
 
     def _make_snapshots(self) -> None:
         around = Surroundings(
-            self._setup.env, self._readable(), disk_bytes=self.config.disk_bytes, network=self.config.network
+            self._setup.env,
+            (*toolchain_paths(self.project.kind), *self.config.readable),
+            disk_bytes=self.config.disk_bytes, network=self.config.network
         )
         started = time.perf_counter()
         shared: Snapshot | None = None
@@ -182,12 +184,6 @@ class BuildReward:
             self._snapshots.put(snapshot)
             shared = snapshot if self.method is SnapshotMethod.OVERLAY else None
         self.warm_seconds = time.perf_counter() - started
-
-    def _readable(self) -> tuple[str, ...]:
-        extra = [*self.config.readable]
-        if self.project.kind == "cargo":
-            extra.append("/usr/share/cargo")
-        return tuple(extra)
 
     def _warm(self, snapshot: Snapshot) -> None:
         # The first build is the cold one, so it gets more time than a candidate.
