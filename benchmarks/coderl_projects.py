@@ -23,9 +23,12 @@ from pathlib import Path
 
 REGISTRY = Path("/usr/share/cargo/registry")
 OWN_CRATES = (
-    "globset", "grep", "grep-cli", "grep-matcher", "grep-pcre2", "grep-printer", "grep-regex", "grep-searcher", "ignore",
+    "globset", "grep", "grep-cli", "grep-matcher", "grep-pcre2", "grep-printer", "grep-regex", "grep-searcher",
+    "ignore",
 )  # fmt: skip
-NOT_PACKAGED = re.compile(r"^\[(?:dev-dependencies|target\.[^\n]*(?:musl|windows|simd))[^\n]*\]\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)
+NOT_PACKAGED = re.compile(
+    r"^\[(?:dev-dependencies|target\.[^\n]*(?:musl|windows|simd))[^\n]*\]\n(?:[^\[\n].*\n|\n)*", re.MULTILINE
+)
 SOURCE = f"""[source.crates-io]
 replace-with = "debian"
 [source.debian]
@@ -48,7 +51,7 @@ def prepare_ripgrep(archive: Path, target: Path) -> None:
     members = [crate for crate in OWN_CRATES if crate != "grep-pcre2"]
     for crate in members:
         # Debian's crate directories end in the version: grep-0.2.10 is grep, grep-cli-0.1.6 is not.
-        (source,) = [path for path in REGISTRY.glob(f"{crate}-[0-9]*")]
+        (source,) = REGISTRY.glob(f"{crate}-[0-9]*")
         shutil.copytree(source, target / "crates" / crate)
         (target / "crates" / crate / ".cargo-checksum.json").unlink(missing_ok=True)
         # Their own tests, and other platforms, need crates that Debian does not package.

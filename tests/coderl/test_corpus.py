@@ -62,7 +62,8 @@ def test_counting_keeps_the_order_of_the_verdicts() -> None:
     ("output", "expected"),
     [
         (
-            "   Compiling x\nwarning: w\nerror[E0308]: mismatched types\n --> src/lib.rs:3:5\n  |\nerror: could not compile",
+            "   Compiling x\nwarning: w\nerror[E0308]: mismatched types\n --> src/lib.rs:3:5\n"
+            "  |\nerror: could not compile",
             "error[E0308]: mismatched types (src/lib.rs:3:5)",
         ),
         ("main.c: In function 'f':\nmain.c:2:5: error: 'x' undeclared\n", "main.c:2:5: error: 'x' undeclared"),

@@ -62,17 +62,20 @@ def test_steps_run_in_order_and_stop_at_the_first_failure(tree: Path, jail: Jail
 
 
 def test_changes_are_written_before_the_first_step(tree: Path, jail: Jail | None) -> None:
-    changes = (Change("deep/er/new", b"n"), Change("file", None), Change("tool", b"#!/bin/sh\necho ran\n", executable=True))
+    changes = (
+        Change("deep/er/new", b"n"),
+        Change("file", None),
+        Change("tool", b"#!/bin/sh\necho ran\n", executable=True),
+    )
     result = run(tree, "cat deep/er/new; test ! -e file && ./tool", jail=jail, changes=changes)
     assert result.steps[0].output == "nran\n"
 
 
 def test_cpu_time_counts_what_the_command_burnt(tree: Path, jail: Jail | None) -> None:
-    # Over a thousand exec calls cost CPU time in children; sleeping costs none.
-    busy = run(tree, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done", jail=jail).steps[0]
+    # A counting loop costs CPU time; sleeping costs next to none.
+    busy = run(tree, "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done", jail=jail).steps[0]
     idle = run(tree, "sleep 0.2", jail=jail).steps[0]
-    assert idle.cpu_seconds < busy.wall_seconds + 0.2
-    assert 0 < busy.cpu_seconds
+    assert busy.cpu_seconds > idle.cpu_seconds
     assert idle.wall_seconds >= 0.2
     assert idle.peak_rss_bytes > 100_000
 
@@ -168,8 +171,8 @@ class TestIsolation:
 
     def test_there_is_no_network(self) -> None:
         script = (
-            "/usr/bin/perl -MIO::Socket::INET -e 'IO::Socket::INET->new(PeerAddr => \"192.0.2.1:80\", Timeout => 3) "
-            "or die \"refused: $!\"'"
+            '/usr/bin/perl -MIO::Socket::INET -e \'IO::Socket::INET->new(PeerAddr => "192.0.2.1:80", Timeout => 3) '
+            'or die "refused: $!"\''
         )
         assert "Network is unreachable" in self.output(script)
         assert self.output("cat /proc/net/dev | grep -c :").strip() == "1"
@@ -188,6 +191,8 @@ class TestIsolation:
         assert {line.split()[1].strip("0") for line in output.splitlines()} == {""}
 
     def test_process_one_cannot_be_killed_and_its_answer_cannot_be_forged(self) -> None:
-        result = run(self.tree, 'kill -9 1; echo \'{"steps": []}\' > /proc/1/fd/1; cat /proc/1/mem; exit 4', jail=self.jail)
+        result = run(
+            self.tree, "kill -9 1; echo '{\"steps\": []}' > /proc/1/fd/1; cat /proc/1/mem; exit 4", jail=self.jail
+        )
         assert result.steps[0].exit_code == 4
         assert result.steps[0].output.count("Permission denied") == 2

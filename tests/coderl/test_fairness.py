@@ -129,11 +129,13 @@ def test_every_built_in_mode_differs_in_its_declared_row_alone(cargo_project: Pa
 
 
 def test_flags_are_split_by_meaning() -> None:
-    rows = split_flags({
-        "RUSTFLAGS": "-C link-arg=-fuse-ld=mold -Zthreads=8 -Ctarget-cpu=native -C debuginfo=1",
-        "CFLAGS": "-O2 -g -gz",
-        "CARGO_PROFILE_DEV_DEBUG": "0",
-    })
+    rows = split_flags(
+        {
+            "RUSTFLAGS": "-C link-arg=-fuse-ld=mold -Zthreads=8 -Ctarget-cpu=native -C debuginfo=1",
+            "CFLAGS": "-O2 -g -gz",
+            "CARGO_PROFILE_DEV_DEBUG": "0",
+        }
+    )
     assert rows["linker"] == "mold"
     assert rows["frontend_threads"] == "8"
     assert rows["flags.RUSTFLAGS"] == "-Ctarget-cpu=native"
@@ -149,14 +151,16 @@ def test_the_shared_environment_has_no_cache_and_no_secret() -> None:
 def test_configured_rustflags_reach_every_arm(cargo_project: Path) -> None:
     (cargo_project / ".cargo").mkdir()
     config = cargo_project / ".cargo" / "config.toml"
-    config.write_text('[build]\nrustflags = ["-Ctarget-cpu=native"]\n[target.x86_64-pc-windows-msvc]\nrustflags = ["-x"]\n')
+    config.write_text(
+        '[build]\nrustflags = ["-Ctarget-cpu=native"]\n[target.x86_64-pc-windows-msvc]\nrustflags = ["-x"]\n'
+    )
     assert configured_rustflags(cargo_project, {"CARGO_HOME": "/nonexistent"}) == ["-Ctarget-cpu=native"]
     project = detect(cargo_project)
     base = baseline_setup(project, 1)
     assert base.env["RUSTFLAGS"] == "-Ctarget-cpu=native"
     assert BUILT_IN["mold"].change(base, project).env["RUSTFLAGS"] == "-Ctarget-cpu=native -Clink-arg=-fuse-ld=mold"
     config.write_text("[target.'cfg(unix)']\nrustflags = ['-x']\n")
-    with pytest.raises(BuildError, match="build.rustflags"):
+    with pytest.raises(BuildError, match=r"build\.rustflags"):
         configured_rustflags(cargo_project, {"CARGO_HOME": "/nonexistent"})
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from coderl.conftest import CARGO_FILES, need, write_files
 from mileage.coderl.corpus import PatchSample, Verdict
+from mileage.coderl.isolation import isolation_problem
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
+from mileage.coderl.workarea import tree_digest
 
 GOOD = PatchSample("good", path="app/src/main.rs", content="fn main() {}\n")
 
@@ -22,23 +25,39 @@ def build_script(body: str, name: str = "hostile") -> PatchSample:
     return PatchSample(name, path="app/build.rs", content="fn main() {\n" + body + "\n}\n")
 
 
-@pytest.fixture
-def pool(cargo_project: Path, work: Path, isolation: None) -> Iterator[BuildReward]:
+@pytest.fixture(scope="module")
+def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildReward]:
+    """One pool for all attacks: that it serves to the end is part of what is tested."""
+    problem = isolation_problem()
+    if problem:
+        pytest.skip(f"user namespaces with overlayfs are not available: {problem}")
+    need("cargo", "cc")
+    base = tmp_path_factory.mktemp("hostile")
+    work = base / "work"
     config = RewardConfig(
         workers=2,
-        timeout_seconds=8.0,
+        timeout_seconds=5.0,
         memory_bytes=1 << 30,
         disk_bytes=64 << 20,
         max_processes=64,
         isolation=Isolation.REQUIRE,
         use_cache=False,
     )
-    with BuildReward(cargo_project, config, work_base=work) as made:
+    project = write_files(base / "project", CARGO_FILES)
+    (project / "way-out").symlink_to("/tmp")
+    with BuildReward(project, config, work_base=work) as made:
         yield made
-        # Whatever the candidate did, the next one is judged as always.
-        assert made.reward([GOOD])[0].verdict is Verdict.PASS
-        assert leftovers() == []
     assert list(work.iterdir()) == []
+
+
+@pytest.fixture
+def pool(shared_pool: BuildReward) -> Iterator[BuildReward]:
+    before = tree_digest(shared_pool.project.root)
+    yield shared_pool
+    # Whatever the candidate did, the next one is judged as always, and nothing of it is left.
+    assert shared_pool.reward([GOOD])[0].verdict is Verdict.PASS
+    assert leftovers() == []
+    assert tree_digest(shared_pool.project.root) == before
 
 
 MARK = f"9{os.getpid():07d}"
@@ -63,15 +82,11 @@ def judge(pool: BuildReward, sample: PatchSample) -> RewardResult:
 
 @pytest.mark.parametrize("path", ["/tmp/mileage-escape", "../../escape", "core/../../escape", "way-out/escape"])
 def test_paths_out_of_the_tree(pool: BuildReward, path: str) -> None:
-    (pool.project.root / "way-out").symlink_to("/tmp")
     result = judge(pool, PatchSample("escape", path=path, content="x"))
-    if path.startswith("way-out"):
-        # The link came after the pool's copy: the candidate gets a directory of its own by that name.
-        assert result.verdict is Verdict.PASS
-        assert not Path("/tmp/escape").exists()
-    else:
-        assert result.verdict is Verdict.DOES_NOT_APPLY
-        assert "unsafe path" in result.diagnostic
+    assert result.verdict is Verdict.DOES_NOT_APPLY
+    assert "unsafe path" in result.diagnostic
+    assert not Path("/tmp/mileage-escape").exists()
+    assert not Path("/tmp/escape").exists()
 
 
 def test_a_symbolic_link_in_a_diff(pool: BuildReward) -> None:
@@ -102,7 +117,7 @@ def test_a_build_script_that_sleeps(pool: BuildReward) -> None:
 
 def test_a_build_script_that_fills_the_disk(pool: BuildReward) -> None:
     body = (
-        "use std::io::Write; let mut f = std::fs::File::create(\"/tmp/big\").unwrap(); let b = vec![7u8; 1 << 20];"
+        'use std::io::Write; let mut f = std::fs::File::create("/tmp/big").unwrap(); let b = vec![7u8; 1 << 20];'
         "for _ in 0..4096 { f.write_all(&b).unwrap(); }"
     )
     free = os.statvfs("/tmp").f_bavail

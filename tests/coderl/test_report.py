@@ -39,7 +39,9 @@ def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) ->
 def report_of(samples: list[Sample], **changes: object) -> BenchReport:
     arms = [
         ArmInput("baseline", "as it is", {"linker": "default", "jobs": "8"}),
-        ArmInput("cargo-slicer", "slicer", {"linker": "default", "jobs": "8"}, Difference("compiler_cache", "none", "x")),
+        ArmInput(
+            "cargo-slicer", "slicer", {"linker": "default", "jobs": "8"}, Difference("compiler_cache", "none", "x")
+        ),
     ]
     values: dict[str, object] = {
         "project": "nushell",

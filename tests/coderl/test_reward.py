@@ -15,7 +15,9 @@ from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
 from mileage.coderl.snapshots import SnapshotMethod
 
 LIB = "pub fn double(x: u32) -> u32 {\n    x * 2\n}\n"
-TESTS = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn doubles() {\n        assert_eq!(super::double(4), 8);\n    }\n}\n"
+TESTS = (
+    "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn doubles() {\n        assert_eq!(super::double(4), 8);\n    }\n}\n"
+)
 CORPUS = (
     PatchSample("same-meaning", path="core/src/lib.rs", content=LIB.replace("x * 2", "x + x") + TESTS),
     PatchSample("wrong-answer", path="core/src/lib.rs", content=LIB.replace("x * 2", "x * 3") + TESTS),
@@ -26,7 +28,8 @@ CORPUS = (
     PatchSample("deleted-main", patch="--- a/app/src/main.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-fn main() {\n"
                 '-    println!("{}", core_lib::double(21));\n-}\n'),
     PatchSample("build-script-fails", path="app/build.rs", content="fn main() { panic!(\"no\") }\n"),
-    PatchSample("stale-context", patch="--- a/app/src/main.rs\n+++ b/app/src/main.rs\n@@ -1 +1 @@\n-fn start() {\n+fn go() {\n"),
+    PatchSample("stale-context", patch="--- a/app/src/main.rs\n+++ b/app/src/main.rs\n@@ -1 +1 @@\n-fn start() {\n"
+                "+fn go() {\n"),
     PatchSample("bad-manifest", path="core/Cargo.toml", content="[package\n"),
 )  # fmt: skip
 EXPECTED = {
@@ -51,12 +54,14 @@ def test_warm_verdicts_equal_cold_ones_and_the_truth(
     if method is SnapshotMethod.OVERLAY:
         request.getfixturevalue("isolation")
         isolation = Isolation.REQUIRE
+    # Without namespaces the same commands run; a few candidates of each verdict are enough there.
+    corpus = CORPUS if method is SnapshotMethod.OVERLAY else CORPUS[:4]
     found = {}
     for warm in (True, False):
         config = RewardConfig(("build", "test"), workers=2, warm=warm, method=method, isolation=isolation)
         with BuildReward(cargo_project, config, work_base=work) as pool:
-            found[warm] = {result.id: result.verdict for result in pool.reward(CORPUS)}
-    assert found[True] == found[False] == EXPECTED
+            found[warm] = {result.id: result.verdict for result in pool.reward(corpus)}
+    assert found[True] == found[False] == {sample.id: EXPECTED[sample.id] for sample in corpus}
     assert list(work.iterdir()) == []
 
 
@@ -128,10 +133,12 @@ def test_without_a_cache_every_sample_is_built(make_project: Path, work: Path) -
 def test_protected_and_built_files_cannot_be_changed(cargo_project: Path, work: Path) -> None:
     executor = FakeExecutor(lambda job: fake_result(1.0))
     with make_pool(cargo_project, work, executor, protected=("core/src",)) as pool:
-        results = pool.reward([
-            PatchSample("test", path="core/src/lib.rs", content=""),
-            PatchSample("output", path="target/debug/app", content=""),
-        ])
+        results = pool.reward(
+            [
+                PatchSample("test", path="core/src/lib.rs", content=""),
+                PatchSample("output", path="target/debug/app", content=""),
+            ]
+        )
     assert {result.verdict for result in results} == {Verdict.DOES_NOT_APPLY}
     assert all("protected" in result.diagnostic for result in results)
 

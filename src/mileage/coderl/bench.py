@@ -239,7 +239,8 @@ def _check_again(
         if changed:
             listed = "; ".join(str(difference) for difference in changed)
             raise UnmatchedError(
-                f"arm {arm.name!r} changed while it was measured: {listed}. Bring the lock files up to date and run again"
+                f"arm {arm.name!r} changed while it was measured: {listed}. "
+                "Bring the lock files up to date and run again"
             )
     for name in project.lock_files:
         contents = {arm.name: (arm.tree / name).read_bytes() for arm in built if (arm.tree / name).is_file()}

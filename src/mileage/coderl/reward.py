@@ -170,7 +170,8 @@ class BuildReward:
         around = Surroundings(
             self._setup.env,
             (*toolchain_paths(self.project.kind), *self.config.readable),
-            disk_bytes=self.config.disk_bytes, network=self.config.network
+            disk_bytes=self.config.disk_bytes,
+            network=self.config.network,
         )
         started = time.perf_counter()
         shared: Snapshot | None = None
