@@ -38,12 +38,13 @@ class Report:
         machine = fingerprint()
         record = {"format": FORMAT, "name": self.name, "command": command, "machine": machine, "data": self.data}
         json_path, markdown_path = directory / f"{self.name}.json", directory / f"{self.name}.md"
-        json_path.write_text(json.dumps(record, indent=1) + "\n")
+        json_path.write_text(json.dumps(record) + "\n")
         versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
         parts = [
             f"# {self.title}",
             f"`{command}`",
-            f"{machine['time']}, {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, {versions}.",
+            f"{machine['time']}, {machine['cpu']}, {machine['cores']} cores, load {machine['load']}, "
+            f"Python {machine['python']}, {versions}.",
             *self.tables,
         ]
         markdown_path.write_text("\n\n".join(parts) + "\n")
@@ -75,6 +76,8 @@ def fingerprint() -> dict[str, Any]:
         "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
+        # Above the number of cores, something else was running too.
+        "load": round(os.getloadavg()[0], 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "packages": packages,
