@@ -350,3 +350,22 @@ def _merge(moments: F64, batch: F64) -> F64:
     delta = batch_mean - mean
     merged = (total, mean + delta * n / total, squares + batch_squares + np.square(delta) * count * n / total)
     return np.stack([np.broadcast_to(part, np.shape(mean)) for part in merged])
+
+
+def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
+    """The policy of a configuration for an environment."""
+    return ActorCritic(
+        spec.obs_size,
+        spec.n_actions,
+        spec.action_low,
+        spec.action_high,
+        hidden=config.hidden,
+        activation=config.activation,
+        log_std_init=config.log_std_init,
+        seed=seed,
+    )
+
+
+def on_policy_kernels(native: bool) -> tuple[str, ...]:
+    """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+    return ("update", "rollout", "evaluate") if native else ("update", "act", "values")
