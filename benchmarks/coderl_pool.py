@@ -24,8 +24,8 @@ from pathlib import Path
 from mileage.coderl import BuildReward, PatchSample, RewardConfig, RewardResult, detect
 from mileage.coderl.edits import source_files
 
-CANDIDATES = 48
-TURN = 4
+CANDIDATES = 40
+TURN = 2
 # Mutations that keep Rust well-typed as a rule, and mutations that break it as a rule. The compiler has the last word.
 BENIGN = (
     (re.compile(r" == (?=\d)"), " != "),

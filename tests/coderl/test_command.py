@@ -22,7 +22,8 @@ def project(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     root.mkdir()
     (root / "a.py").write_text("x = 1\n")
     (root / "rl-bench.toml").write_text(
-        '[rl-bench]\nname = "tiny"\nbuild = "python3 -m py_compile a.py"\noutputs = ["__pycache__"]\nedit_file = "a.py"\n'
+        '[rl-bench]\nname = "tiny"\nbuild = "python3 -m py_compile a.py"\noutputs = ["__pycache__"]\n'
+        'edit_file = "a.py"\n'
         '[rl-bench.modes.optimised]\ndifference = "env.PYTHONOPTIMIZE"\nenv = { PYTHONOPTIMIZE = "2" }\n'
     )
     return root
