@@ -2,6 +2,60 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+# Loaded on first use, so that `import mileage` is quick.
+_HOMES = {
+    "A2C": "mileage.training.agent",
+    "DQN": "mileage.training.agent",
+    "MileageError": "mileage._errors",
+    "PPO": "mileage.training.agent",
+    "Panel": "mileage.ledger.panels",
+    "SAC": "mileage.training.agent",
+    "TD3": "mileage.training.agent",
+    "RunRecord": "mileage.training.records",
+    "Target": "mileage.ledger.targets",
+    "VecEnv": "mileage.envs.vector",
+    "env": "mileage.envs.native",
+    "load": "mileage.training.agent",
+}
+
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "MileageError",
+    "Panel",
+    "RunRecord",
+    "Target",
+    "VecEnv",
+    "__version__",
+    "env",
+    "load",
+]
+
+if TYPE_CHECKING:
+    from mileage._errors import MileageError
+    from mileage.envs.native import env
+    from mileage.envs.vector import VecEnv
+    from mileage.ledger.panels import Panel
+    from mileage.ledger.targets import Target
+    from mileage.training.agent import A2C, DQN, PPO, SAC, TD3, load
+    from mileage.training.records import RunRecord
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'mileage' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

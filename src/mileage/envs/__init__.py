@@ -1,1 +1,44 @@
-"""envs."""
+"""Environments: native ones compiled from plain functions, and everything else through Gymnasium."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mileage.envs.draw import integers, normal, uniform
+from mileage.envs.make import make_vec
+from mileage.envs.native import NativeEnv, env
+from mileage.envs.normalize import ObsNormalizer, RewardScaler
+from mileage.envs.registry import is_native, native, registered, resolve
+from mileage.envs.vector import VecEnv
+
+if TYPE_CHECKING:
+    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv, NativeVectorEnv
+
+__all__ = [
+    "BridgedVecEnv",
+    "GymnasiumEnv",
+    "NativeEnv",
+    "NativeVectorEnv",
+    "ObsNormalizer",
+    "RewardScaler",
+    "VecEnv",
+    "env",
+    "integers",
+    "is_native",
+    "make_vec",
+    "native",
+    "normal",
+    "registered",
+    "resolve",
+    "uniform",
+]
+# The bridge imports Gymnasium, which native environments do not need.
+_BRIDGE = {"BridgedVecEnv", "GymnasiumEnv", "NativeVectorEnv"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BRIDGE:
+        from mileage.envs import bridge
+
+        return getattr(bridge, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

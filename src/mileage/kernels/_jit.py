@@ -21,6 +21,7 @@ import numba
 import platformdirs
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
@@ -51,6 +52,16 @@ def cache_dir() -> Path:
     return cache_root() / source_stamp()
 
 
+def cache_is_writable() -> bool:
+    """Whether compiled kernels can be kept on disk."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_dir()).close()
+    except OSError:
+        return False
+    return True
+
+
 class KernelCache(_Cache):  # type: ignore[misc]
     """One file per compiled signature; unreadable or unwritable files mean compiling again, never an error."""
 
@@ -78,6 +89,10 @@ class KernelCache(_Cache):  # type: ignore[misc]
     def _path(self, sig: Any, codegen: Any) -> Path:
         digest = hashlib.sha256(repr((str(sig), codegen.magic_tuple(), self._extra_key)).encode())
         return cache_dir() / f"{self._name[-80:]}-{digest.hexdigest()[:16]}.nbc"
+
+    def holds(self, sig: Any, codegen: Any) -> bool:
+        """Whether the compiled function for the argument types `sig` is on disk."""
+        return self._enabled and self._path(sig, codegen).is_file()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for `sig`, or None."""
@@ -120,6 +135,50 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
+class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
+    """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
+
+    def _customize_flags(self, flags: Any) -> Any:
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        return flags
+
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        result = super()._compile_core(args, return_type)
+        # Callers find a compiled function by its entry point; any object of its own will do.
+        result = result._replace(entry_point=object())
+        result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return result
+
+
+def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
+
+    It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
+    version serves literal and computed integer arguments alike (Numba would compile one for each).
+    """
+    if function is None:
+        return functools.partial(inner, **options)
+    settings: dict[str, Any] = {"error_model": "numpy"} | options
+    dispatcher = numba.njit(**settings)(function)
+    compiler = dispatcher._compiler
+    dispatcher._compiler = _InnerCompiler(
+        function, compiler.targetdescr, compiler.targetoptions, compiler.locals, compiler.pipeline_class
+    )
+
+    def keep(result: Any) -> None:
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    find_template = dispatcher.get_call_template
+
+    def without_literals(args: Any, kws: Any) -> Any:
+        return find_template([numba.types.unliteral(arg) for arg in args], kws)
+
+    # Numba's own `add_overload` would make it callable from Python, which needs machine code.
+    dispatcher.add_overload = keep
+    dispatcher.get_call_template = without_literals
+    return dispatcher
+
+
 def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function to a C function pointer (`.address`) at once, or load it from the cache."""
 
@@ -128,7 +187,7 @@ def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Call
         from numba.core.sigutils import normalize_signature
 
         settings: dict[str, Any] = {"nopython": True, "error_model": "numpy"} | options
-        compiled = CFunc(function, normalize_signature(signature), locals={}, options=settings)
+        compiled: Any = CFunc(function, normalize_signature(signature), locals={}, options=settings)
         compiled._cache = KernelCache(function, key)
         compiled.compile()
         return compiled

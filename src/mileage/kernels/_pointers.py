@@ -1,45 +1,132 @@
-"""Raw pointers inside kernels: C functions by address, and array views on them.
+"""Raw pointers inside kernels, and frames: the arguments of a kernel as one named record.
 
-An environment is compiled to C functions with one fixed signature each (see `mileage.envs`); kernels receive
-their addresses as plain integers. Unlike Numba's first-class function type this costs nothing to pass, and a kernel
-that calls through an address is compiled once and cached for every environment.
+Kernels work on typed pointers instead of Numba arrays. An array is a seven-field structure with a reference count,
+an index that may be negative, and a wrapper that takes it apart at every call; a pointer is an address. Compiling
+is several times faster, loops vectorise without tricks, and a call from Python passes one record instead of thirty
+arrays.
+
+A frame is a NumPy record with a field per argument: scalars as they are, arrays as addresses. The Python side fills
+it once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and turns addresses into pointers
+(`f32(frame.params)`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from mileage._errors import UsageError
 
-def data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
-    """LLVM value of an array's data pointer, as i8*."""
-    struct = context.make_array(array_type)(context, builder, array)
-    return builder.bitcast(struct.data, cgutils.voidptr_t)
+
+def _pointer_maker(element: Any) -> Any:
+    @intrinsic
+    def make(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.uint64), codegen
+
+    return make
+
+
+f32 = _pointer_maker(types.float32)
+f64 = _pointer_maker(types.float64)
+i64 = _pointer_maker(types.int64)
+u64 = _pointer_maker(types.uint64)
+u8 = _pointer_maker(types.uint8)
+
+
+@intrinsic
+def shift(typingctx: Any, pointer: Any, n: Any) -> Any:
+    """The pointer `n` elements further on."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return pointer(pointer, types.int64), codegen
+
+
+@intrinsic
+def pointer_to(typingctx: Any, array: Any) -> Any:
+    """Pointer to the first element of an array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), codegen
 
 
 @intrinsic
 def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """Call `int64 f(...)` at `address`; arrays in the tuple `arguments` go as data pointers, integers as int64."""
+    """Call `int64 f(...)` at `address` with the pointers and integers of the tuple `arguments`."""
     if not isinstance(arguments, types.BaseTuple):
         return None
+    if not all(isinstance(item, types.CPointer | types.Integer) for item in arguments.types):
+        raise numba.errors.TypingError("arguments of a C function must be pointers or integers: use pointer_to(array)")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target, packed = args
-        values, value_types = [], []
+        values = []
         for position, item_type in enumerate(signature.args[1].types):
             item = builder.extract_value(packed, position)
-            if isinstance(item_type, types.Array):
-                values.append(data_pointer(context, builder, item_type, item))
-                value_types.append(cgutils.voidptr_t)
+            if isinstance(item_type, types.CPointer):
+                values.append(builder.bitcast(item, cgutils.voidptr_t))
             else:
                 values.append(context.cast(builder, item, item_type, types.int64))
-                value_types.append(ir.IntType(64))
-        function_type = ir.FunctionType(ir.IntType(64), value_types)
+        function_type = ir.FunctionType(ir.IntType(64), [value.type for value in values])
         pointer = builder.inttoptr(target, function_type.as_pointer())
         return builder.call(pointer, values)
 
-    return types.int64(types.int64, arguments), codegen
+    return types.int64(types.uint64, arguments), codegen
+
+
+def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype[np.void]:
+    """Record type of a frame from the names of its fields, separated by spaces."""
+    fields: list[tuple[str, type[np.generic]]] = [(name, np.uint64) for name in arrays.split()]
+    fields += [(name, np.int64) for name in integers.split()]
+    fields += [(name, np.float64) for name in floats.split()]
+    return np.dtype(fields)
+
+
+class Frame:
+    """Arguments of a kernel: `frame.record` is what the kernel gets, (1,) of the record type.
+
+    `set` takes C-contiguous arrays by address and keeps them alive; every field must have been set before `record`
+    is read.
+    """
+
+    def __init__(self, dtype: np.dtype[np.void], **values: Any) -> None:
+        self._record = np.zeros(1, dtype)
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._missing = set(dtype.names or ())
+        self.set(**values)
+
+    def set(self, **values: Any) -> Frame:
+        """Fill fields; arrays must be C-contiguous, as a kernel sees nothing but their address."""
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                if not value.flags.c_contiguous:
+                    raise UsageError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
+                self._arrays[name] = value
+                self._record[name] = value.ctypes.data
+            else:
+                self._record[name] = value
+            self._missing.discard(name)
+        return self
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """The array behind a field."""
+        return self._arrays[name]
+
+    @property
+    def record(self) -> np.ndarray[Any, np.dtype[np.void]]:
+        """The record, once complete."""
+        if self._missing:
+            raise UsageError(f"frame fields not set: {', '.join(sorted(self._missing))}")
+        return self._record

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mileage.kernels._jit import kernel
+from mileage.kernels._jit import inner
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -25,7 +25,7 @@ _TO_F64 = 1.0 / (1 << 53)
 _TWO_PI = np.float32(2.0 * math.pi)
 
 
-@kernel(inline="always")
+@inner
 def mix(x: Any) -> Any:
     """SplitMix64 finaliser of a uint64."""
     x = (x ^ (x >> _S30)) * _MIX_1
@@ -33,7 +33,7 @@ def mix(x: Any) -> Any:
     return x ^ (x >> _S31)
 
 
-@kernel(inline="always")
+@inner
 def next_u64(rng_state: Any) -> Any:
     """Draw 64 random bits and advance the stream. `rng_state` is one row, (2,) uint64."""
     counter = rng_state[1] + _ONE
@@ -41,30 +41,41 @@ def next_u64(rng_state: Any) -> Any:
     return mix(rng_state[0] + counter * _WEYL)
 
 
-@kernel(inline="always")
+@inner
 def uniform01(rng_state: Any) -> Any:
     """Draw a float32 from [0, 1)."""
     return np.float32(next_u64(rng_state) >> _S40) * _TO_F32
 
 
-@kernel(inline="always")
+@inner
 def uniform(rng_state: Any, low: Any, high: Any) -> Any:
     """Draw a float32 from [low, high)."""
     return np.float32(low) + (np.float32(high) - np.float32(low)) * uniform01(rng_state)
 
 
-@kernel(inline="always")
+@inner
 def integers(rng_state: Any, n: Any) -> Any:
     """Draw an integer from [0, n); the bias is below n / 2**53."""
     return np.int64(np.float64(next_u64(rng_state) >> _S11) * _TO_F64 * n)
 
 
-@kernel(inline="always")
+@inner
 def normal(rng_state: Any) -> Any:
     """Draw a standard normal float32 (Box and Muller; the second variate is not kept)."""
     u = np.float32(1.0) - uniform01(rng_state)
     v = uniform01(rng_state)
     return np.float32(math.sqrt(np.float32(-2.0) * math.log(u))) * np.float32(math.cos(_TWO_PI * v))
+
+
+def uniform_rows(rng_state: NDArray[np.uint64], n: int) -> NDArray[np.float32]:
+    """Draw `n` float32 from [0, 1) from each of the streams (N, 2): (N, n), and advance them. Plain NumPy."""
+    out = np.empty((len(rng_state), n), np.float32)
+    with np.errstate(over="ignore"):
+        for column in range(n):
+            rng_state[:, 1] += _ONE
+            bits = mix.py_func(rng_state[:, 0] + rng_state[:, 1] * _WEYL)
+            out[:, column] = (bits >> _S40).astype(np.float32) * _TO_F32
+    return out
 
 
 def streams(seed: int, n: int, purpose: str) -> NDArray[np.uint64]:

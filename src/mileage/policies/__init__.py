@@ -1,1 +1,7 @@
-"""policies."""
+"""Policies: the native actor-critic network that kernels run."""
+
+from __future__ import annotations
+
+from mileage.policies.native import ActorCritic
+
+__all__ = ["ActorCritic"]

@@ -1,0 +1,102 @@
+"""Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347).
+
+Collects `n_steps` from `n_envs` environments, estimates advantages with GAE, and takes `epochs` passes of minibatch
+steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss and its gradient are in
+`mileage.kernels.actor_critic`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mileage.algorithms._config import SCHEDULES, require, scheduled
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
+from mileage.kernels._team import Team
+from mileage.meter import PhaseClock
+from mileage.policies import ActorCritic
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """Hyperparameters of PPO."""
+
+    n_envs: int = 8
+    """Environments stepped side by side."""
+    n_steps: int = 128
+    """Steps of each environment per rollout."""
+    epochs: int = 4
+    """Passes over a rollout."""
+    minibatch: int = 256
+    """Samples per optimizer step."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size at the start."""
+    learning_rate_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    gamma: float = 0.99
+    """Discount."""
+    gae_lambda: float = 0.95
+    """Decay of GAE's traces."""
+    clip: float = 0.2
+    """How far the probability ratio may move from 1 before its gradient is cut."""
+    clip_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    value_clip: float = 0.0
+    """How far a value may move from the old one before its gradient is cut; 0 for no limit."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the squared value error."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 for no limit."""
+    target_kl: float = 0.0
+    """An update stops once the policy has moved 1.5 times this far; 0 for no limit."""
+    normalise_advantages: bool = True
+    """Centre and scale the advantages of every minibatch."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    activation: str = "tanh"
+    """`tanh` or `relu`."""
+    log_std_init: float = 0.0
+    """Logarithm of the initial deviation of continuous actions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("n_envs", "n_steps", "epochs", "minibatch"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("gamma", "gae_lambda"):
+            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
+        for name in ("learning_rate", "clip", "adam_eps"):
+            require(getattr(self, name) > 0.0, name, getattr(self, name), "above 0")
+        for name in ("value_clip", "entropy_coef", "value_coef", "max_grad_norm", "target_kl"):
+            require(getattr(self, name) >= 0.0, name, getattr(self, name), "0 or more")
+        for name in ("learning_rate_schedule", "clip_schedule"):
+            require(getattr(self, name) in SCHEDULES, name, getattr(self, name), f"one of {', '.join(SCHEDULES)}")
+        require(self.n_envs * self.n_steps > 1, "n_envs * n_steps", self.n_envs * self.n_steps, "at least 2")
+
+
+class PPO:
+    """PPO on built parts: a vector environment, a policy, a team of threads."""
+
+    Config = PPOConfig
+    make_policy = staticmethod(make_actor_critic)
+    kernels = staticmethod(on_policy_kernels)
+
+    def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
+        self.config = config
+        settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)}
+        self.engine = OnPolicy(Settings(**settings), env, policy, team, seed)
+        self.steps_per_iteration = self.engine.batch
+
+    def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:
+        """One rollout and one update, after a share `progress` of the training."""
+        config = self.config
+        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
+        clip = scheduled(config.clip, config.clip_schedule, progress)
+        return self.engine.iterate(clock, rate, clip)

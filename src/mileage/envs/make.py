@@ -1,0 +1,33 @@
+"""One way to make any environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mileage.envs.native import NativeEnv
+from mileage.envs.registry import resolve
+from mileage.envs.vector import VecEnv
+
+if TYPE_CHECKING:
+    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
+
+
+def make_vec(
+    env: NativeEnv | GymnasiumEnv | str,
+    n_envs: int,
+    *,
+    seed: int = 0,
+    threads: int | None = None,
+    processes: bool = False,
+    **kwargs: Any,
+) -> VecEnv | BridgedVecEnv:
+    """Make a vector environment from whatever `resolve` accepts: native if there is a native one, bridged otherwise.
+
+    `threads` concerns native environments, `processes` bridged ones; `kwargs` go to Gymnasium's constructor.
+    """
+    spec = resolve(env, **kwargs)
+    if isinstance(spec, NativeEnv):
+        return VecEnv(spec, n_envs, seed=seed, threads=threads)
+    from mileage.envs.bridge import BridgedVecEnv
+
+    return BridgedVecEnv(spec, n_envs, seed=seed, processes=processes)

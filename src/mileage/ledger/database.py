@@ -1,0 +1,183 @@
+"""Opening the database: address, connection settings, schema version."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
+
+from mileage._errors import LedgerError, MissingExtraError, SchemaError
+from mileage.ledger.address import database_url
+from mileage.ledger.schema import HEAD
+
+BUSY_TIMEOUT_SECONDS = 60.0
+CONNECT_TIMEOUT_SECONDS = 5
+_MIGRATION_LOCK = 0x6D696C65  # "mile": the advisory lock that lets one process migrate a server's schema
+
+
+def shown(url: str) -> str:
+    """Return `url` as it may be printed: without a password."""
+    if url.startswith("sqlite:///"):
+        return url.removeprefix("sqlite:///")
+    return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True) -> sa.Engine:
+    """Return an engine on the database at `db` with the newest schema.
+
+    Args:
+        db: path of an SQLite file or a `postgresql://…` address; None takes `MILEAGE_DB` or the default.
+        create: whether a missing SQLite file is made.
+    """
+    url = database_url(db)
+    engine = connect(url, create=create)
+    try:
+        _ensure_schema(engine, url)
+    except SQLAlchemyError as error:
+        engine.dispose()
+        raise LedgerError(f"the ledger at {shown(url)} cannot be opened: {reason(error)}") from error
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def connect(url: str, *, create: bool = True) -> sa.Engine:
+    """Return an engine on the database at `url`, whatever its schema."""
+    return _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of what the database itself said."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+
+
+def _sqlite_engine(url: str, create: bool) -> sa.Engine:
+    path = Path(url.removeprefix("sqlite:///"))
+    if not path.exists():
+        if not create:
+            raise LedgerError(f"there is no ledger at {path}: train something first, or name another with --db")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LedgerError(f"the ledger's directory {path.parent} cannot be made: {error.strerror}") from None
+    # Built from its parts: a path may contain what is syntax in an address.
+    address = sa.URL.create("sqlite", database=str(path))
+    engine = sa.create_engine(address, connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _: Any) -> None:
+        # The driver's own transaction handling starts transactions late and cannot begin immediately.
+        connection.isolation_level = None
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A reader that turns into a writer in mid-transaction fails at once, whatever the busy timeout; a writer that
+        # says so from the start waits its turn.
+        immediate = connection.get_execution_options().get("write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: str) -> sa.Engine:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("a ledger on PostgreSQL", "postgres") from None
+    return sa.create_engine(
+        url,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "mileage"},
+    )
+
+
+def writing(engine: sa.Engine) -> contextlib.AbstractContextManager[sa.Connection]:
+    """Return a transaction that is going to write."""
+    return engine.execution_options(write=True).begin()
+
+
+def schema_version(engine: sa.Engine) -> str | None:
+    """Return the schema version of the database, None if it has no ledger."""
+    with engine.connect() as connection:
+        try:
+            return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+        except (OperationalError, ProgrammingError) as error:
+            if "no such table" in str(error) or "does not exist" in str(error):
+                return None
+            raise
+
+
+def _ensure_schema(engine: sa.Engine, url: str) -> None:
+    version = schema_version(engine)
+    if version is not None and version > HEAD:
+        raise _newer(engine, url, version)
+    if version != HEAD:
+        with _migration_lock(engine, url):
+            version = schema_version(engine)  # someone else may have migrated while this process waited
+            if version != HEAD:
+                migrate(engine)
+
+
+def _newer(engine: sa.Engine, url: str, version: str) -> SchemaError:
+    with engine.connect() as connection:
+        needed = connection.execute(
+            sa.text("SELECT mileage_version FROM ledger_schema_history WHERE version = :version"), {"version": version}
+        ).scalar()
+    return SchemaError(
+        f"the ledger at {shown(url)} has schema {version}, which needs mileage {needed or 'of a later version'} "
+        "or newer "
+        f"(this one knows schema {HEAD}): upgrade mileage, or name another ledger with --db"
+    )
+
+
+@contextlib.contextmanager
+def _migration_lock(engine: sa.Engine, url: str) -> Iterator[None]:
+    """Let one process at a time change the schema."""
+    if engine.dialect.name == "sqlite":
+        path = Path(url.removeprefix("sqlite:///"))
+        try:
+            fd = os.open(path.with_name(path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerError(f"the ledger at {path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            # WAL is a property of the file: switching needs the file to itself and does not wait, hence under the lock.
+            raw = engine.raw_connection()
+            try:
+                raw.cursor().execute("PRAGMA journal_mode=WAL")
+            finally:
+                raw.close()
+            yield
+        finally:
+            os.close(fd)
+        return
+    with engine.connect() as connection:
+        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK})
+        try:
+            yield
+        finally:
+            connection.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK})
+
+
+def migrate(engine: sa.Engine, revision: str = "head") -> None:
+    """Bring the schema to `revision`; all in one transaction."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    with writing(engine) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)

@@ -1,0 +1,1 @@
+"""Migrations of the ledger's schema, applied in order and never changed after a release."""

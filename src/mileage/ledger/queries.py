@@ -1,0 +1,170 @@
+"""Reading the ledger. Every function takes a connection first; no text of a user ever becomes SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from mileage._errors import UsageError
+from mileage.ledger import schema
+from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Phase, Profile, Run
+from mileage.ledger.selectors import Selector
+
+RUNNING = "running"
+STATES = (*(state.value for state in EndState), RUNNING)
+
+
+class Record(NamedTuple):
+    """One run with its end; None while it runs."""
+
+    run: Run
+    end: End | None
+
+    @property
+    def state(self) -> str:
+        """An end state, or `running`."""
+        return self.end.state if self.end else RUNNING
+
+
+def run(connection: sa.Connection, run_id: str) -> Run | None:
+    """Return the run called `run_id`."""
+    row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
+    return Run(*row) if row else None
+
+
+def ends(connection: sa.Connection, run_id: str) -> list[End]:
+    """Return the end rows of a run; the one that counts comes first."""
+    rows = connection.execute(sa.select(schema.end).where(schema.end.c.run_id == run_id))
+    return sorted((End(*row) for row in rows), key=lambda end: end.closed_by != ClosedBy.SELF)
+
+
+def open_runs(connection: sa.Connection) -> list[Run]:
+    """Return the runs without an end."""
+    ended = sa.select(schema.end.c.run_id).where(schema.end.c.run_id == schema.run.c.run_id).exists()
+    return [Run(*row) for row in connection.execute(sa.select(schema.run).where(~ended))]
+
+
+def last_beat(connection: sa.Connection, run_id: str) -> tuple[float, float] | None:
+    """Return when the run last gave a sign of life, and its wall-clock then."""
+    beat = schema.heartbeat.c
+    row = connection.execute(sa.select(beat.beat_at, beat.wall_seconds).where(beat.run_id == run_id)).one_or_none()
+    return (row[0], row[1]) if row else None
+
+
+def checkpoints(connection: sa.Connection, run_id: str) -> list[Checkpoint]:
+    """Return all checkpoints of a run in order."""
+    table = schema.checkpoint
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
+    return [Checkpoint(*row) for row in rows]
+
+
+def last_checkpoint(connection: sa.Connection, run_id: str) -> Checkpoint | None:
+    """Return the latest checkpoint of a run."""
+    table = schema.checkpoint
+    statement = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq.desc()).limit(1)
+    row = connection.execute(statement).one_or_none()
+    return Checkpoint(*row) if row else None
+
+
+def latest_phases(connection: sa.Connection, run_id: str) -> list[Phase]:
+    """Return the last totals of each phase of a run."""
+    return phases_of(connection, [run_id]).get(run_id, [])
+
+
+def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[Phase]]:
+    """Return the last phase totals of each run."""
+    table = schema.phase
+    found: dict[str, list[Phase]] = {}
+    for chunk in _chunks(run_ids):
+        newest = (
+            sa.select(table.c.run_id, sa.func.max(table.c.seq).label("seq"))
+            .where(table.c.run_id.in_(chunk))
+            .group_by(table.c.run_id)
+            .subquery()
+        )
+        statement = sa.select(table).join(newest, (table.c.run_id == newest.c.run_id) & (table.c.seq == newest.c.seq))
+        for row in connection.execute(statement):
+            phase = Phase(*row)
+            found.setdefault(phase.run_id, []).append(phase)
+    return found
+
+
+def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> list[Episode]:
+    """Return the evaluation episodes of a run, or of its checkpoint `seq`."""
+    table = schema.episode
+    statement = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq, table.c.episode)
+    if seq is not None:
+        statement = statement.where(table.c.seq == seq)
+    return [Episode(*row) for row in connection.execute(statement)]
+
+
+def profiles(connection: sa.Connection, run_id: str) -> list[Profile]:
+    """Return the profiler summaries of a run."""
+    table = schema.profile
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
+    return [Profile(*row) for row in rows]
+
+
+def records(
+    connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
+) -> list[Record]:
+    """Return the selected runs with their ends, by launch time."""
+    own = schema.end.alias("own")
+    presumed = schema.end.alias("presumed")
+    state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
+    statement = (
+        sa.select(schema.run, *(sa.func.coalesce(own.c[c.name], presumed.c[c.name]) for c in schema.end.c))
+        .outerjoin(own, (own.c.run_id == schema.run.c.run_id) & (own.c.closed_by == ClosedBy.SELF.value))
+        .outerjoin(
+            presumed, (presumed.c.run_id == schema.run.c.run_id) & (presumed.c.closed_by == ClosedBy.OPENER.value)
+        )
+    )
+    if selector is not None:
+        statement = statement.where(*_conditions(selector, state))
+    order = (schema.run.c.launched_at, schema.run.c.run_id)
+    statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
+    if limit is not None:
+        statement = statement.limit(limit)
+    width = len(Run._fields)
+    return [
+        Record(Run(*row[:width]), End(*row[width:]) if row[width] is not None else None)
+        for row in connection.execute(statement)
+    ]
+
+
+def _conditions(selector: Selector, state: Any) -> list[Any]:
+    conditions: list[Any] = []
+    for name, value in selector.fields:
+        column = state if name == "state" else schema.run.c[name]
+        conditions.append(column == value)
+    if selector.run_ids:
+        column = schema.run.c.run_id
+        conditions.append(sa.or_(*(column.startswith(prefix, autoescape=True) for prefix in selector.run_ids)))
+    if selector.name is not None:
+        conditions.append(schema.run.c.name == selector.name)
+    return conditions
+
+
+def select_records(connection: sa.Connection, text: str) -> list[Record]:
+    """Return the runs that `text` selects, in launch order; a plain word is a run id or else a name."""
+    selector = Selector.parse(text)
+    found = records(connection, selector, newest_first=False)
+    if not found and selector.run_ids:
+        found = records(connection, Selector(name=text), newest_first=False)
+    if not found:
+        raise UsageError(f"no run matches {text[:200]!r}: see `mileage ledger list`")
+    return found
+
+
+def only_record(connection: sa.Connection, text: str) -> Record:
+    """Return the one run that `text` selects."""
+    found = select_records(connection, text)
+    if len(found) > 1:
+        raise UsageError(f"{text[:200]!r} matches {len(found)} runs: give a run id from `mileage ledger list`")
+    return found[0]
+
+
+def _chunks(items: Sequence[str], size: int = 500) -> list[Sequence[str]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

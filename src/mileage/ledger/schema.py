@@ -1,0 +1,82 @@
+"""The tables of the ledger, as they are after all migrations."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+import sqlalchemy as sa
+
+from mileage.ledger.rows import ROW_TYPES
+
+HEAD = "0002"
+"""The newest migration; a test holds it against the migration scripts."""
+
+metadata = sa.MetaData()
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "run": ("run_id",),
+    "checkpoint": ("run_id", "seq"),
+    "phase": ("run_id", "seq", "phase"),
+    "episode": ("run_id", "seq", "episode"),
+    "profile": ("run_id", "seq"),
+    "end": ("run_id", "closed_by"),
+}
+"""Primary keys: what makes delivering a row twice the same as delivering it once."""
+
+TABLE_NAMES: dict[str, str] = {
+    "run": "ledger_run",
+    "checkpoint": "ledger_checkpoint",
+    "phase": "ledger_phase",
+    "episode": "ledger_episode",
+    "profile": "ledger_profile",
+    "end": "ledger_end",
+}
+
+_TYPES: dict[type, Any] = {str: sa.Text, int: sa.BigInteger, float: sa.Double, bool: sa.Boolean}
+
+
+def _table(kind: str) -> sa.Table:
+    columns = []
+    for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
+        optional = isinstance(hint, types.UnionType)
+        plain = next(t for t in typing.get_args(hint) if t is not types.NoneType) if optional else hint
+        key = name in KEYS[kind]
+        columns.append(sa.Column(name, _TYPES[plain](), nullable=optional, primary_key=key, autoincrement=False))
+    return sa.Table(TABLE_NAMES[kind], metadata, *columns, sqlite_with_rowid=False)
+
+
+run = _table("run")
+checkpoint = _table("checkpoint")
+phase = _table("phase")
+episode = _table("episode")
+profile = _table("profile")
+end = _table("end")
+TABLES: dict[str, sa.Table] = {
+    "run": run,
+    "checkpoint": checkpoint,
+    "phase": phase,
+    "episode": episode,
+    "profile": profile,
+    "end": end,
+}
+
+heartbeat = sa.Table(
+    "ledger_heartbeat",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("beat_at", sa.Double, nullable=False),
+    sa.Column("wall_seconds", sa.Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The one table that is overwritten: the last sign of life of a run, no record of anything."""
+
+history = sa.Table(
+    "ledger_schema_history",
+    metadata,
+    sa.Column("version", sa.Text, primary_key=True),
+    sa.Column("mileage_version", sa.Text, nullable=False),
+    sa.Column("applied_at", sa.Double, nullable=False),
+)
+"""Which mileage brought the database to which schema version."""

@@ -1,0 +1,147 @@
+"""A target is an aggregate and a threshold; an evaluation is the episodes that are held against it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mileage._errors import UsageError
+from mileage.ledger.panels import Aggregate
+
+_TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_]+)\s*(?:>=|≥)\s*(?P<threshold>\S+)\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The episodes of one evaluation on a panel, one entry per panel seed.
+
+    Attributes:
+        seeds: reset seed of each episode, (n,) int64.
+        returns: undiscounted return of each episode, (n,) float64.
+        lengths: steps of each episode, (n,) int64.
+        successes: whether each episode was a success, (n,) bool, or None where the panel defines no success.
+    """
+
+    seeds: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    successes: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        seeds: ArrayLike,
+        returns: ArrayLike,
+        lengths: ArrayLike,
+        successes: ArrayLike | None = None,
+    ) -> Evaluation:
+        """Check and copy the episodes; each argument is (n,)."""
+        arrays = (
+            np.array(seeds, dtype=np.int64),
+            np.array(returns, dtype=np.float64),
+            np.array(lengths, dtype=np.int64),
+        )
+        judged = None if successes is None else np.array(successes, dtype=np.bool_)
+        names = ("seeds", "returns", "lengths", "successes")
+        n = arrays[0].shape[0] if arrays[0].ndim == 1 else -1
+        for name, array in zip(names, (*arrays, judged), strict=True):
+            if array is None:
+                continue
+            if array.shape != (n,) or n < 1:
+                raise UsageError(
+                    f"{name} of an evaluation must be one-dimensional, as long as seeds and not empty, "
+                    f"not of shape {array.shape}"
+                )
+            array.setflags(write=False)
+        return cls(*arrays, judged)
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def mean_return(self) -> float:
+        """Mean of the returns."""
+        return float(np.mean(self.returns))
+
+    @property
+    def median_return(self) -> float:
+        """Median of the returns."""
+        return float(np.median(self.returns))
+
+    @property
+    def iqm_return(self) -> float:
+        """Mean of the returns after cutting the lowest and the highest quarter (rounded down) of them."""
+        cut = len(self) // 4
+        return float(np.mean(np.sort(self.returns)[cut : len(self) - cut]))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of successful episodes, or None where the panel defines no success."""
+        return None if self.successes is None else float(np.mean(self.successes))
+
+    def value(self, aggregate: Aggregate | str) -> float:
+        """Return the number that `aggregate` makes of the episodes."""
+        aggregate = Aggregate.parse(aggregate)
+        if aggregate is Aggregate.SUCCESS_RATE:
+            rate = self.success_rate
+            if rate is None:
+                raise UsageError("success_rate needs a panel with a success definition, such as success='return>=475'")
+            return rate
+        values = {
+            Aggregate.MEAN_RETURN: self.mean_return,
+            Aggregate.MEDIAN_RETURN: self.median_return,
+            Aggregate.IQM_RETURN: self.iqm_return,
+        }
+        return values[aggregate]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a run has to reach on its panel: `aggregate >= threshold`."""
+
+    aggregate: Aggregate
+    """The number that is compared."""
+    threshold: float
+    """The least value that meets the target."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aggregate", Aggregate.parse(self.aggregate))
+        object.__setattr__(self, "threshold", float(self.threshold))
+        if not math.isfinite(self.threshold):
+            raise UsageError(f"the threshold of a target must be a finite number, not {self.threshold}")
+        if self.aggregate is Aggregate.SUCCESS_RATE and not 0.0 <= self.threshold <= 1.0:
+            raise UsageError(f"success_rate is a share between 0 and 1, so the target cannot be {self.threshold}")
+
+    @classmethod
+    def parse(cls, text: str | Target) -> Target:
+        """Return the target written as `mean_return>=475` or `success_rate >= 0.90`."""
+        if isinstance(text, Target):
+            return text
+        match = _TARGET.fullmatch(text)
+        metrics = ", ".join(Aggregate)
+        if match is None:
+            raise UsageError(f"target {text!r} cannot be read: write METRIC>=NUMBER with METRIC one of {metrics}")
+        try:
+            aggregate = Aggregate(match["metric"])
+        except ValueError:
+            raise UsageError(f"target {text!r} names an unknown metric: use one of {metrics}") from None
+        try:
+            threshold = float(match["threshold"])
+        except ValueError:
+            raise UsageError(f"target {text!r} has no number after >=: write for example {aggregate}>=475") from None
+        return cls(aggregate, threshold)
+
+    def value(self, evaluation: Evaluation) -> float:
+        """Return the number of `evaluation` that the target looks at."""
+        return evaluation.value(self.aggregate)
+
+    def met(self, evaluation: Evaluation) -> bool:
+        """Return whether `evaluation` reaches the target; a NaN never does."""
+        return self.value(evaluation) >= self.threshold
+
+    def __str__(self) -> str:
+        return f"{self.aggregate}>={self.threshold!r}"

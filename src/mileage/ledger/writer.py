@@ -1,0 +1,237 @@
+"""The background writer of one run: rows go to the spool file first, then to the database in batches.
+
+A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
+faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
+are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
+thread, while training already runs.
+
+Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mileage._errors import LedgerError, MileageError
+from mileage.ledger import spool
+from mileage.ledger.address import database_url
+from mileage.ledger.rows import Row, Run, check_run
+
+if TYPE_CHECKING:
+    from mileage.ledger.store import Store
+
+log = logging.getLogger("mileage.ledger")
+
+FLUSH_SECONDS = 0.05
+LATEST_FLUSH_SECONDS = 0.2
+"""The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
+DELIVER_SECONDS = 1.0
+BEAT_SECONDS = 1.0
+DATABASE_BEAT_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+CLOSE_TIMEOUT_SECONDS = 20.0
+MEMORY_ROWS = 50_000
+"""Beyond this many undelivered rows, the spool file alone keeps them."""
+SPOOL_BYTES = 1 << 20
+"""A spool file above this size is emptied as soon as everything in it has been delivered."""
+
+
+class Writer:
+    """Takes the rows of one run from any thread and gets them into the ledger."""
+
+    def __init__(self, run: Run, db: str | os.PathLike[str] | None = None) -> None:
+        """Start writing; the run row is on disk when this returns.
+
+        Args:
+            run: the launched run.
+            db: path or address of the ledger.
+        """
+        self.run = check_run(run)
+        self.url = database_url(db)
+        self.problem: str | None = None
+        """What keeps rows from their place at the moment, in one sentence."""
+        self._lock = threading.Lock()
+        self._file_lock = threading.Lock()
+        self._unflushed: list[Row] = []
+        self._undelivered: list[Row] = []
+        self._on_disk_only = False
+        """Whether rows were dropped from memory and have to be read back from the spool file."""
+        self._flushed_at = float("-inf")
+        self._store: Store | None = None
+        self._said: set[str] = set()
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        try:
+            self._spool = spool.Spool(spool.spool_dir(self.url), run.run_id)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger's directory {spool.spool_dir(self.url)} cannot be written: {error.strerror}"
+            ) from None
+        self.append([run])
+        self._thread = threading.Thread(target=self._work, name="mileage-ledger", daemon=True)
+        self._thread.start()
+
+    # The calling side
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Hand over `rows`."""
+        now = time.monotonic()
+        with self._lock:
+            patience = LATEST_FLUSH_SECONDS if self._unflushed else FLUSH_SECONDS
+            self._unflushed += rows
+        if now - self._flushed_at >= patience:
+            self._flush()
+        elif not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> bool:
+        """Deliver everything and stop; return whether all rows are in the database.
+
+        Rows that could not be delivered stay in the spool file for the next one who opens the ledger.
+        """
+        self._flush()
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout)
+        delivered = not self._thread.is_alive() and not self._undelivered and not self._unflushed
+        delivered = delivered and not self._on_disk_only
+        if not self._thread.is_alive():
+            self._spool.close(remove=delivered)
+        if not delivered:
+            self._say_left_behind()
+        return delivered
+
+    def _say_left_behind(self) -> None:
+        lost = len(self._unflushed)
+        if lost:
+            self._say(f"{lost} ledger rows of run {self.run.run_id} could not be written anywhere and are lost")
+        else:
+            self._say(
+                f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
+            )
+
+    # Both sides
+
+    def _flush(self) -> None:
+        """Write the list to the spool file; encoding happens outside the lock that callers wait for."""
+        with self._file_lock:
+            with self._lock:
+                batch, self._unflushed = self._unflushed, []
+            self._flushed_at = time.monotonic()
+            if not batch:
+                return
+            try:
+                self._spool.append(batch)
+            except OSError as error:
+                with self._lock:
+                    self._unflushed = batch + self._unflushed
+                self._trouble(f"ledger rows cannot be written to {self._spool.path} ({error.strerror}): kept in memory")
+                return
+            with self._lock:
+                self._undelivered += batch
+
+    # The background side
+
+    def _work(self) -> None:
+        beat_at = database_beat_at = deliver_at = 0.0
+        started = False
+        while True:
+            closing = self._closing.is_set()
+            if started and not closing:  # the first round loads the database library while training begins
+                self._wake.wait(BEAT_SECONDS)
+                self._closing.wait(FLUSH_SECONDS)
+                self._wake.clear()
+            now = time.monotonic()
+            started = True
+            self._flush()
+            if now - beat_at >= BEAT_SECONDS:
+                beat_at = now
+                self._beat_file()
+            if closing or now >= deliver_at:
+                ok = self._deliver()
+                deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
+                if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
+                    database_beat_at = now
+                    self._beat_database()
+            if closing:
+                break
+        if self._store is not None:
+            self._store.close()
+
+    def _beat_file(self) -> None:
+        try:
+            self._spool.beat()
+        except OSError as error:
+            self._trouble(f"the heartbeat cannot be written to {self._spool.path} ({error.strerror})")
+
+    def _beat_database(self) -> None:
+        try:
+            if self._store is not None:
+                self._store.beat(self.run.run_id, time.time() - self.run.started_at)
+        except MileageError as error:
+            self._trouble(f"{error}: rows are kept and delivered later")
+
+    def _deliver(self) -> bool:
+        """Bring what has been flushed, and what the disk refused, into the database."""
+        with self._file_lock, self._lock:
+            pending = [*self._undelivered, *self._unflushed]
+            on_disk_only = self._on_disk_only
+            position = self._spool.size
+        try:
+            if self._store is None:
+                from mileage.ledger.store import Store  # the only import of the database library
+
+                self._store = Store(self.url, recover=False)
+            rows = self._from_disk() if on_disk_only else pending
+            for row, why in self._store.deliver(rows) if rows else ():
+                self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
+        except MileageError as error:
+            self._trouble(f"{error}: rows are kept and delivered later")
+            self._shed()
+            return False
+        except Exception as error:  # a bug here must not end training, nor be silent
+            self._trouble(f"ledger rows cannot be delivered: {type(error).__name__}: {error}")
+            self._shed()
+            return False
+        self._delivered(pending, position, on_disk_only)
+        return True
+
+    def _from_disk(self) -> list[Row]:
+        content = spool.read(self._spool.path)
+        with self._lock:
+            return [*(content.rows if content else []), *self._unflushed]
+
+    def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
+        with self._file_lock, self._lock:
+            arrived = {id(row) for row in pending}
+            self._undelivered = [row for row in self._undelivered if id(row) not in arrived]
+            self._unflushed = [row for row in self._unflushed if id(row) not in arrived]
+            if on_disk_only and self._spool.size == position:
+                self._on_disk_only = False
+            everything = not self._undelivered and not self._unflushed and not self._on_disk_only
+            if everything and self._spool.size > SPOOL_BYTES:
+                self._spool.clear()
+        if self.problem is not None:
+            self.problem = None
+            self._said.clear()
+
+    def _shed(self) -> None:
+        """Let the spool file alone keep rows when they become too many for memory."""
+        with self._lock:
+            if len(self._undelivered) > MEMORY_ROWS:
+                self._undelivered = []
+                self._on_disk_only = True
+
+    def _trouble(self, sentence: str) -> None:
+        self.problem = sentence
+        self._say(sentence)
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            log.warning("%s", sentence)

@@ -1,0 +1,395 @@
+"""The objects users hold: an algorithm bound to an environment, with `learn`, `predict`, `save` and `load`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mileage._errors import CheckpointError, UnknownNameError, UsageError
+from mileage._seeding import check_training_seed
+from mileage.envs.make import make_vec
+from mileage.envs.native import NativeEnv
+from mileage.envs.registry import resolve
+from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Evaluation, Target
+from mileage.meter import Phase, PhaseClock
+from mileage.training import checkpoints
+from mileage.training.preset_files import RUN_KEYS, load_preset
+from mileage.training.records import EvalPoint, RunRecord
+
+DEFAULT_STEPS = 100_000
+# Evaluations per run where nothing else was asked for.
+_DEFAULT_EVALUATIONS = 20
+
+
+class Agent:
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
+
+    name: ClassVar[str]
+    _home: ClassVar[tuple[str, str]]
+
+    def __init__(
+        self,
+        env: str | NativeEnv | Any,
+        *,
+        seed: int = 0,
+        preset: str = "default",
+        threads: int | None = None,
+        env_kwargs: dict[str, Any] | None = None,
+        processes: bool = False,
+        **hyperparameters: Any,
+    ) -> None:
+        """Build policy and environments.
+
+        Args:
+            env: id of an environment, "file.py:Name", or an environment made with `@mileage.env`.
+            seed: of everything random; the same seed gives the same run, on any number of threads.
+            preset: `default` for tuned hyperparameters where there are any, `none`, or a TOML file.
+            threads: how many to use at most; all cores if None.
+            env_kwargs: for the constructor of a Gymnasium environment.
+            processes: step a Gymnasium environment in one process each.
+            hyperparameters: fields of the algorithm's configuration; they override the preset.
+        """
+        self.seed = check_training_seed(seed)
+        self.env_kwargs = dict(env_kwargs or {})
+        self.spec = resolve(env, **self.env_kwargs)
+        self.env_id: str = env if isinstance(env, str) else self.spec.id
+        known = load_preset(self.name, self.spec.id, preset)
+        self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
+        self.config = self._make_config(known | hyperparameters)
+        self.steps = 0
+        self.horizon = 0
+        self.target: Target | None = None
+        self._threads = _check_threads(threads)
+        self._processes = processes
+        self._parts: Any = None
+        self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
+        self.policy = self.algorithm().make_policy(self.config, self.spec, self.seed)
+
+    @classmethod
+    def algorithm(cls) -> Any:
+        """The algorithm's class, imported when it is first needed."""
+        module, name = cls._home
+        return getattr(importlib.import_module(module), name)
+
+    def _make_config(self, values: dict[str, Any]) -> Any:
+        kind = self.algorithm().Config
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        for name, value in values.items():
+            if name not in fields:
+                raise UnknownNameError(f"hyperparameter of {self.name}", name, fields)
+            default = fields[name].default
+            wrong = isinstance(value, bool) != isinstance(default, bool)
+            number = isinstance(default, int | float) and not isinstance(default, bool)
+            if (
+                wrong
+                or (number and not isinstance(value, int | float))
+                or isinstance(value, str) != isinstance(default, str)
+            ):
+                raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
+        return kind(**values)
+
+    def _built(self) -> Any:
+        """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
+        if self._parts is None:
+            from mileage.kernels._team import Team
+
+            env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
+            self._team = Team(self._threads)
+            self._parts = self.algorithm()(self.config, env, self.policy, self._team, self.seed)
+            self._env = env
+            if self._restored is not None:
+                file, arrays, counters = self._restored
+                checkpoints.restore(self._parts.engine.state_arrays(), arrays, file)
+                self._parts.engine.set_counters(counters)
+                self._restored = None
+        return self._parts
+
+    def prepare(self, on_compile: Callable[[list[str]], None] | None = None) -> None:
+        """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
+        from mileage.kernels import ahead
+
+        names = self.algorithm().kernels(isinstance(self.spec, NativeEnv))
+        absent = ahead.missing(names)
+        if absent and on_compile is not None:
+            on_compile(absent)
+        with ahead.loading(names):
+            self._built()
+
+    def learn(
+        self,
+        total_steps: int | None = None,
+        *,
+        target: str | Target | None = None,
+        panel: Panel | None = None,
+        eval_every: int | None = None,
+        stop_at_target: bool = True,
+        callback: Callable[..., bool | None] | Sequence[Callable[..., bool | None]] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 0,
+        clock: PhaseClock | None = None,
+        on_compile: Callable[[list[str]], None] | None = None,
+        on_evaluation: Callable[[EvalPoint], None] | None = None,
+    ) -> RunRecord:
+        """Train, and return the record of the run.
+
+        Args:
+            total_steps: environment steps to take; after `load`, None takes those that were left.
+            target: what to reach on the held-out panel, such as "mean_return>=475".
+            panel: the held-out exam; 100 episodes by default.
+            eval_every: environment steps between evaluations.
+            stop_at_target: end the run when the target is met.
+            callback: called with `Progress` after every iteration; returning False stops training.
+            checkpoint: where to save at the end, on an interrupt, and every `checkpoint_every` steps.
+            checkpoint_every: environment steps between checkpoints.
+            clock: of the run; a new one by default.
+            on_compile: told which kernels must be compiled, before they are.
+            on_evaluation: called with every `EvalPoint`.
+        """
+        from mileage.meter import compile_phase
+        from mileage.training import runner
+        from mileage.training.evaluation import make_evaluator
+
+        clock = clock or PhaseClock()
+        goal = None if target is None else Target.parse(target)
+        horizon = self.plan_horizon(total_steps)
+        every = (
+            eval_every or self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        )
+        if every < 1 or checkpoint_every < 0:
+            raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
+        panel = panel or self.default_panel(goal)
+        path = None if checkpoint is None else Path(checkpoint)
+        callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
+        with compile_phase(clock):
+            with clock.phase(Phase.COMPILE):
+                self.prepare(on_compile)
+            with clock.phase(Phase.INIT):
+                algorithm = self._built()
+                evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
+            self.horizon = horizon
+            self.run_defaults["eval_every"] = every
+            self.target = goal
+
+            def save(steps: int) -> None:
+                self.steps = steps
+                if path is not None:
+                    self.save(path)
+
+            outcome = runner.run(
+                algorithm,
+                evaluate,
+                runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
+                clock,
+                steps=self.steps,
+                callbacks=callbacks,
+                save=save if path is not None and checkpoint_every else None,
+                on_evaluation=on_evaluation,
+            )
+            self.steps = outcome.steps
+            if path is not None:
+                with clock.phase(Phase.CHECKPOINT):
+                    self.save(path)
+        times = clock.times()
+        return RunRecord(
+            algorithm=self.name,
+            env=self.env_id,
+            seed=self.seed,
+            config=dataclasses.asdict(self.config),
+            panel_id=panel.panel_id,
+            target=None if goal is None else str(goal),
+            steps=outcome.steps,
+            end=outcome.end,
+            reason=outcome.reason,
+            wall_seconds=times.wall_seconds,
+            phases=times.phases,
+            evaluations=outcome.evaluations,
+            wall_to_target=outcome.reached.wall_seconds if outcome.reached else None,
+            steps_to_target=outcome.reached.steps if outcome.reached else None,
+            checkpoint=None if path is None else str(path),
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+        config = self.config
+        return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
+
+    def plan_horizon(self, total_steps: int | None) -> int:
+        """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
+        if total_steps is None:
+            left = self.horizon - self.steps
+            total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
+        if total_steps < 1:
+            raise UsageError(f"total_steps must be at least 1, not {total_steps}")
+        return self.steps + total_steps
+
+    def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
+        """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
+        aggregate = "mean_return" if target is None else str(target.aggregate)
+        return Panel.default(
+            self.env_id,
+            episodes,
+            env_kwargs=self.env_kwargs,
+            env_version=str(self.spec.version),
+            success=success,
+            aggregate=aggregate,
+        )
+
+    def evaluate(self, panel: Panel | None = None) -> Evaluation:
+        """Play a held-out panel with the policy as it is."""
+        from mileage.kernels._blas import single_threaded_blas
+        from mileage.kernels._team import Team
+        from mileage.training.evaluation import make_evaluator
+
+        team = Team(self._threads)
+        try:
+            with single_threaded_blas():
+                return make_evaluator(self.policy, self.spec, panel or self.default_panel(), team)()
+        finally:
+            team.close()
+
+    def predict(
+        self,
+        observation: ArrayLike,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[NDArray[Any], None]:
+        """Actions for one observation (O,) or a batch (N, O); the second value, for recurrent policies, is None."""
+        obs = np.asarray(observation, np.float32)
+        single = obs.ndim <= 1
+        obs = obs.reshape(1, -1) if single else obs
+        if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
+            raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {np.shape(observation)}")
+        if not deterministic and not hasattr(self, "_predict_rng"):
+            self._predict_rng = np.random.default_rng([self.seed, 2])
+        actions = self.policy.actions(obs, None if deterministic else self._predict_rng)
+        return (actions[0] if single else actions), None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
+        parts = self._built()
+        metadata = {
+            "algorithm": self.name,
+            "env": self.env_id,
+            "env_kwargs": self.env_kwargs,
+            "seed": self.seed,
+            "steps": self.steps,
+            "horizon": self.horizon,
+            "target": None if self.target is None else str(self.target),
+            "config": dataclasses.asdict(self.config),
+            "run_defaults": self.run_defaults,
+            "counters": parts.engine.counters(),
+            "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
+        }
+        checkpoints.write(Path(path), parts.engine.state_arrays(), metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
+        """Read a checkpoint; `env` replaces the environment it names (needed if that was defined in a notebook)."""
+        file = Path(path)
+        arrays, metadata = checkpoints.read(file)
+        if metadata.get("algorithm") != cls.name:
+            raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
+        try:
+            agent = cls(
+                env or metadata["env"],
+                seed=metadata["seed"],
+                preset="none",
+                threads=threads,
+                env_kwargs=metadata["env_kwargs"],
+                **metadata["config"],
+            )
+            agent.steps, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
+            agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
+            agent.run_defaults = dict(metadata["run_defaults"])
+            agent._restored = (file, arrays, metadata["counters"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
+        policy = agent.policy
+        live = {"params": policy.params, "obs_mean": policy.obs_mean, "obs_scale": policy.obs_scale}
+        checkpoints.restore(live, arrays, file)
+        policy.obs_limit = metadata["obs_limit"] or np.inf
+        return agent
+
+    def close(self) -> None:
+        """Stop threads and close environments."""
+        if self._parts is not None:
+            self._team.close()
+            self._env.close()
+            self._parts = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_threads(threads: int | None) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is None:
+        return cores
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, not {threads}")
+    return threads
+
+
+class PPO(Agent):
+    """Proximal policy optimisation; hyperparameters are the fields of `mileage.algorithms.ppo.PPOConfig`."""
+
+    name = "ppo"
+    _home = ("mileage.algorithms.ppo", "PPO")
+
+
+class A2C(Agent):
+    """Advantage actor-critic; hyperparameters are the fields of `mileage.algorithms.a2c.A2CConfig`."""
+
+    name = "a2c"
+    _home = ("mileage.algorithms.a2c", "A2C")
+
+
+class SAC(Agent):
+    """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
+
+    name = "sac"
+    _home = ("mileage.algorithms.sac", "SAC")
+
+
+class TD3(Agent):
+    """Twin delayed policy gradient; hyperparameters are the fields of `mileage.algorithms.td3.TD3Config`."""
+
+    name = "td3"
+    _home = ("mileage.algorithms.td3", "TD3")
+
+
+class DQN(Agent):
+    """Deep Q-learning; hyperparameters are the fields of `mileage.algorithms.dqn.DQNConfig`."""
+
+    name = "dqn"
+    _home = ("mileage.algorithms.dqn", "DQN")
+
+
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
+
+
+def agent_class(name: str) -> type[Agent]:
+    """The agent class of the algorithm called `name`."""
+    try:
+        return ALGORITHMS[name.lower()]
+    except KeyError:
+        raise UnknownNameError("algorithm", name, ALGORITHMS) from None
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Agent:
+    """Read a checkpoint of any algorithm."""
+    _, metadata = checkpoints.read(Path(path))
+    return agent_class(str(metadata.get("algorithm"))).load(path, threads=threads, env=env)

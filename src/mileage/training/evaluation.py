@@ -1,0 +1,129 @@
+"""Held-out evaluation: a policy plays every episode of a panel once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mileage._errors import UsageError
+from mileage.envs.native import NativeEnv
+from mileage.envs.vector import VecEnv
+from mileage.kernels import actor_critic, random
+from mileage.kernels import rollout as kernels
+from mileage.kernels._pointers import Frame
+from mileage.kernels._team import Team
+from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Evaluation
+
+
+def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
+    """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
+    if panel.perturbations:
+        raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
+    if isinstance(spec, NativeEnv):
+        return NativeEvaluator(policy, spec, panel, team)
+    return BridgeEvaluator(policy, spec, panel)
+
+
+class NativeEvaluator:
+    """Plays a panel in one native call; memory is allocated once, so that it can be called after every update."""
+
+    def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
+        self.policy, self.panel, self.team = policy, panel, team
+        n = len(panel.seeds)
+        limit = panel.max_episode_steps or spec.max_steps
+        if limit < 1:
+            raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
+        self._env = VecEnv(spec, n, max_steps=limit)
+        self._env.reset(seed=panel.seeds)
+        env = self._env
+        # Where every episode starts, kept so that evaluating again is a copy.
+        self._start = [array.copy() for array in (env.state, env.elapsed, env.rng, env.obs)]
+        self._action_rng = np.concatenate([random.streams(seed, 1, "panel action") for seed in panel.seeds])
+        self._action_rng_start = self._action_rng.copy()
+        self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        block = kernels.block_size(n)
+        work_floats = actor_critic.work_floats(block, policy.actor_sizes)
+        self._frame = Frame(
+            kernels.EVALUATE,
+            **policy.frame_fields(),
+            mean=policy.obs_mean,
+            scale=policy.obs_scale,
+            low=policy.low,
+            high=policy.high,
+            limit=policy.obs_limit,
+            action_rng=self._action_rng,
+            advance=spec.advance_address,
+            state=env.state,
+            elapsed=env.elapsed,
+            rng=env.rng,
+            obs=env.obs,
+            final_obs=env.final_obs,
+            env_action=env.action,
+            n_envs=n,
+            state_size=spec.state_size,
+            max_steps=limit,
+            block=block,
+            actions=np.zeros((n, policy.action_size), np.float32),
+            rewards=env.reward,
+            terminated=env.terminated,
+            truncated=env.truncated,
+            returns=self._returns,
+            lengths=self._lengths,
+            works=np.zeros((team.n_ranks, work_floats), np.float32),
+            deterministic=int(panel.deterministic),
+            work_floats=work_floats,
+        )
+
+    def __call__(self) -> Evaluation:
+        """Play all episodes with the policy as it is now."""
+        env = self._env
+        live: tuple[NDArray[Any], ...] = (env.state, env.elapsed, env.rng, env.obs)
+        for array, start in zip(live, self._start, strict=True):
+            array[:] = start
+        self._action_rng[:] = self._action_rng_start
+        self._frame.set(limit=self.policy.obs_limit)
+        self.team.run(kernels.evaluate, self._frame.record)
+        limit = env.max_steps
+        truncated = self._lengths >= limit
+        successes = self.panel.successes(self._returns, self._lengths, ~truncated, truncated)
+        return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
+
+
+class BridgeEvaluator:
+    """Plays a panel through a Gymnasium vector environment."""
+
+    def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
+        from mileage.envs.bridge import BridgedVecEnv
+
+        self.policy, self.panel = policy, panel
+        self._env = BridgedVecEnv(spec, len(panel.seeds))
+
+    def __call__(self) -> Evaluation:
+        """Play all episodes with the policy as it is now."""
+        env, n = self._env, len(self.panel.seeds)
+        obs, _ = env.reset(seed=list(self.panel.seeds))
+        rng = None if self.panel.deterministic else np.random.default_rng(self.panel.seeds)
+        returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+        ended: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
+        alive = np.ones(n, np.bool_)
+        says_success = False
+        limit = self.panel.max_episode_steps or math.inf
+        while alive.any():
+            obs, reward, terminated, truncated, infos = env.step(self.policy.actions(obs, rng))
+            returns[alive] += reward[alive]
+            lengths[alive] += 1
+            truncated = truncated | (lengths >= limit)
+            done = alive & (terminated | truncated)
+            ended["terminated"][done], ended["truncated"][done] = terminated[done], truncated[done]
+            final = infos.get("final_info", infos)
+            if done.any() and "is_success" in final:
+                says_success = True
+                ended["reported"][done] = np.asarray(final["is_success"])[done]
+            alive &= ~done
+        reported = ended["reported"] if says_success else None
+        successes = self.panel.successes(returns, lengths, ended["terminated"], ended["truncated"], reported)
+        return Evaluation.of(self.panel.seeds, returns, lengths, successes)

@@ -1,0 +1,42 @@
+"""Presets: hyperparameters that were found to reach an environment's usual target soonest, one TOML file per algorithm.
+
+A file has a table per environment with the algorithm's hyperparameters, and `total_steps` and `eval_every` beside
+them. Users pass a file of their own in the same form.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mileage._errors import UsageError
+
+# Belong to the run, not to the algorithm.
+RUN_KEYS = ("total_steps", "eval_every")
+
+
+def load_preset(algorithm: str, env: str, source: str = "default") -> dict[str, Any]:
+    """Hyperparameters for one algorithm and environment: `default` ones, `none`, or those of a TOML file.
+
+    A shipped preset that does not exist is empty; a file that has no table for the environment is an error.
+    """
+    if source == "none":
+        return {}
+    if source == "default":
+        text = resources.files("mileage.training").joinpath(f"presets/{algorithm}.toml")
+        table = tomllib.loads(text.read_text()) if text.is_file() else {}
+        return dict(table.get(env, {}))
+    path = Path(source)
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"preset {source!r} does not exist: use 'default', 'none' or a TOML file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"preset {source} cannot be read: {error}") from None
+    found = table.get(env)
+    if not isinstance(found, Mapping):
+        raise UsageError(f"preset {source} has no table for {env!r}: it has {', '.join(map(repr, table)) or 'none'}")
+    return dict(found)
