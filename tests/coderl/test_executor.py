@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import BuildError
-from mileage.coderl.executor import Change, Jail, Job, JobResult, Limits, LocalExecutor, Outcome, TreeMount
+from mileage.coderl.executor import (
+    Change,
+    FakeExecutor,
+    Jail,
+    Job,
+    JobResult,
+    Limits,
+    LocalExecutor,
+    Outcome,
+    TakingTurns,
+    TreeMount,
+    fake_result,
+)
 from mileage.coderl.isolation import make_jail
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/mileage"}
@@ -132,6 +144,26 @@ def test_cancel_ends_a_running_job_at_once(tree: Path, jail: Jail | None) -> Non
     result = executor.run(Job((("sleep", "30"),), cwd, ENV, jail=jail))
     assert result.steps[0].outcome is Outcome.CANCELLED
     assert result.steps[0].wall_seconds < 20
+
+
+def test_two_holders_of_one_lock_never_run_at_the_same_time(tmp_path: Path) -> None:
+    running: list[int] = []
+    overlaps: list[int] = []
+
+    def answer(job: Job) -> JobResult:
+        running.append(1)
+        overlaps.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return fake_result(0.1)
+
+    executors = [TakingTurns(FakeExecutor(answer), tmp_path / "lock") for _ in range(4)]
+    threads = [threading.Thread(target=executor.run, args=(Job((), "/", {}),)) for executor in executors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == [1, 1, 1, 1]
 
 
 def test_a_jail_that_cannot_be_made_is_a_build_error(tree: Path, isolation: None) -> None:

@@ -44,6 +44,9 @@ def rl_bench(
     toolchain: Annotated[str | None, typer.Option(help="rustup toolchain of all arms, e.g. nightly.")] = None,
     kind: Annotated[str | None, typer.Option(help="Build system, if the detected one is not meant.")] = None,
     edit_file: Annotated[str | None, typer.Option(help="File that gets the one-line edit.")] = None,
+    lock: Annotated[
+        Path | None, typer.Option(help="File to lock during each build, shared by benchmarks that must not overlap.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -68,10 +71,11 @@ def rl_bench(
     if dry_run:
         typer.echo("\n".join(coderl.describe(found, config)))
         return
+    executor = coderl.TakingTurns(coderl.LocalExecutor(), lock) if lock else None
     store = coderl.KpiStore(db or _default_database())
     try:
         with _progress(quiet=json) as on_progress:
-            report = coderl.run_bench(found, config, store=store, on_progress=on_progress)
+            report = coderl.run_bench(found, config, store=store, executor=executor, on_progress=on_progress)
     finally:
         store.close()
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))

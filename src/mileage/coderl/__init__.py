@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.corpus import PatchSample, Verdict, load_corpus
+from mileage.coderl.executor import LocalExecutor, TakingTurns
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.projects import Project, detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
@@ -21,12 +22,14 @@ __all__ = [
     "KpiRecord",
     "KpiSettings",
     "KpiStore",
+    "LocalExecutor",
     "PatchSample",
     "Progress",
     "Project",
     "RewardConfig",
     "RewardResult",
     "SnapshotMethod",
+    "TakingTurns",
     "Verdict",
     "async_trl_reward",
     "async_verl_compute_score",
