@@ -37,9 +37,11 @@ def write(path: Path, arrays: dict[str, np.ndarray[Any, Any]], metadata: dict[st
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be written: {error.strerror or error}") from error
+    finally:
+        # Gone already if it took the place of `path`; left by an error or an interrupt otherwise.
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise CheckpointError(f"checkpoint {path} cannot be written: {error.strerror or error}") from error
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
@@ -69,7 +71,11 @@ def restore(target: dict[str, np.ndarray[Any, Any]], arrays: dict[str, np.ndarra
     for name, live in target.items():
         saved = arrays.get(name)
         if saved is None or saved.shape != live.shape or saved.dtype != live.dtype:
-            what = "is missing" if saved is None else f"has shape {saved.shape}, not {live.shape}"
+            what = (
+                "is missing"
+                if saved is None
+                else f"is {saved.dtype} of shape {saved.shape}, not {live.dtype} of shape {live.shape}"
+            )
             raise CheckpointError(f"checkpoint {path} does not fit: array {name!r} {what}")
     for name, live in target.items():
         live[...] = arrays[name]
