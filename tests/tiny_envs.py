@@ -29,7 +29,7 @@ class Identity:
 
 @env("TestMirror-v0", state_size=2, action_low=(-2.0, 0.0), action_high=(2.0, 1.0), max_steps=8)
 class Mirror:
-    """Name two numbers that are shown, the first within [-2, 2], the second within [0, 1]; costs the squared distance."""
+    """Name two numbers that are shown, within [-2, 2] and [0, 1]; costs the squared distance."""
 
     @staticmethod
     def reset(state: Any, rng: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ HOWS = {
 
 
 def n_params(shape: Shape) -> int:
-    networks = sum(a * b + b for sizes in (shape.actor, shape.critic) for a, b in zip(sizes, sizes[1:], strict=False))
+    networks = sum(a * b + b for sizes in (shape.actor, shape.critic) for a, b in itertools.pairwise(sizes))
     return networks + (0 if shape.discrete else shape.actor[-1])
 
 

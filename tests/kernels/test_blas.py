@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shims import shim
 
 from mileage.kernels import _blas
 from mileage.kernels._blas import blas, sgemm, single_threaded_blas
 from mileage.kernels._pointers import pointer_to
+from shims import shim
 
 
 @shim

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from shims import shim
 
 from mileage.kernels import heads, random
 from mileage.kernels._pointers import pointer_to
 from mileage.kernels.reference_networks import categorical, gaussian
+from shims import shim
 
 
 @shim
@@ -38,9 +38,7 @@ def sample(mean: Any, log_std: Any, rng: Any, actions: Any, log_probs: Any) -> N
     n = mean.shape[0]
     out = np.empty(n, np.float32)
     for i in range(log_probs.shape[0]):
-        log_probs[i] = heads.sample_gaussian(
-            pointer_to(mean), pointer_to(log_std), n, pointer_to(rng), pointer_to(out)
-        )
+        log_probs[i] = heads.sample_gaussian(pointer_to(mean), pointer_to(log_std), n, pointer_to(rng), pointer_to(out))
         for k in range(n):
             actions[i, k] = out[k]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shims import shim
 
 from mileage.kernels import mlp
 from mileage.kernels._pointers import pointer_to, shift
 from mileage.kernels.reference_networks import mlp as plain_mlp
 from mileage.kernels.reference_networks import mlp_gradient, numerical_gradient
+from shims import shim
 
 SIZES = [
     (1, 1),

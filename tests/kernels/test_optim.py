@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shims import shim
 
 from mileage.kernels import optim
 from mileage.kernels._pointers import pointer_to
 from mileage.kernels.reference_networks import Adam
+from shims import shim
 
 
 @shim

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shims import shim
 
 from mileage.kernels._jit import callback
 from mileage.kernels._pointers import Frame, call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from shims import shim
 
 ALL_KINDS = frame_type(arrays="singles doubles wholes words bytes", integers="n", floats="scale")
 

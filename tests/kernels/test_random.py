@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from shims import shim
 
 from mileage.kernels import random
 from mileage.kernels._pointers import pointer_to
 from mileage.kernels.reference_random import Stream, mix
+from shims import shim
 
 
 @shim

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_envs
 
+import tiny_envs
 from mileage.algorithms._on_policy import OnPolicy, Settings
 from mileage.envs import VecEnv
 from mileage.kernels import rollout

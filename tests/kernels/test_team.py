@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shims import shim
 
 from mileage.kernels._pointers import pointer_to
 from mileage.kernels._team import Team, meet
+from shims import shim
 
 
 @shim

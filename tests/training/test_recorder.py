@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
-from mileage._seeding import HELD_OUT_START
 from mileage.ledger import queries
 from mileage.ledger.panels import Panel
 from mileage.ledger.store import Store

@@ -62,7 +62,7 @@ class Agent:
         self.spec = resolve(env, **self.env_kwargs)
         self.env_id: str = env if isinstance(env, str) else self.spec.id
         known = load_preset(self.name, self.spec.id, preset)
-        self._run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
+        self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
         self.horizon = 0
         self.target: Target | None = None
@@ -173,8 +173,8 @@ class Agent:
 
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
-        horizon = self._plan_horizon(total_steps)
-        usual = self._run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        horizon = self.plan_horizon(total_steps)
+        usual = self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
         every = usual if eval_every is None else eval_every
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
@@ -189,7 +189,7 @@ class Agent:
                 algorithm = self._built()
                 evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
             self.horizon = horizon
-            self._run_defaults["eval_every"] = every
+            self.run_defaults["eval_every"] = every
             self.target = goal
 
             outcome = runner.run(
@@ -225,10 +225,11 @@ class Agent:
             checkpoint=None if path is None else str(path),
         )
 
-    def _plan_horizon(self, total_steps: int | None) -> int:
+    def plan_horizon(self, total_steps: int | None) -> int:
+        """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
         if total_steps is None:
             left = self.horizon - self.steps
-            total_steps = left if left > 0 else int(self._run_defaults.get("total_steps", DEFAULT_STEPS))
+            total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
         if total_steps < 1:
             raise UsageError(f"total_steps must be at least 1, not {total_steps}")
         return self.steps + total_steps
@@ -288,7 +289,7 @@ class Agent:
             "horizon": self.horizon,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
-            "run_defaults": self._run_defaults,
+            "run_defaults": self.run_defaults,
             "counters": parts.engine.counters(),
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
@@ -304,7 +305,7 @@ class Agent:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
         try:
             agent = cls(
-                _trusted_env(metadata["env"], file) if env is None else env,
+                checkpoints.named_env(metadata, file) if env is None else env,
                 seed=metadata["seed"],
                 preset="none",
                 threads=threads,
@@ -313,7 +314,7 @@ class Agent:
             )
             agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
-            agent._run_defaults = dict(metadata["run_defaults"])
+            agent.run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
             agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
         except KeyError as error:
@@ -341,17 +342,6 @@ class Agent:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _trusted_env(name: Any, file: Path) -> str:
-    """The environment a checkpoint names, if that is an id: "module:name" would run whatever the checkpoint says."""
-    if not isinstance(name, str):
-        raise TypeError(f"env is {name!r}")
-    if ":" in name:
-        raise CheckpointError(
-            f"checkpoint {file} names code as its environment, which is not run on its word: pass env={name!r}"
-        )
-    return name
 
 
 def _check_threads(threads: int | None) -> int:

@@ -66,6 +66,18 @@ def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     return arrays, metadata
 
 
+def named_env(metadata: dict[str, Any], path: Path) -> str:
+    """The environment a checkpoint names, if that is an id: "module:name" would run whatever the checkpoint says."""
+    name = metadata["env"]
+    if not isinstance(name, str):
+        raise TypeError(f"env is {name!r}")
+    if ":" in name:
+        raise CheckpointError(
+            f"checkpoint {path} names code as its environment, which is not run on its word: give env {name!r} yourself"
+        )
+    return name
+
+
 def restore(target: dict[str, np.ndarray[Any, Any]], arrays: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
     """Copy `arrays` into the live arrays of `target`, all or none."""
     for name, live in target.items():
