@@ -77,7 +77,7 @@ def sampled(policy: ActorCritic, obs: Any, rng: list[Stream]) -> Any:
     return (draws >= cumulative[:, :-1]).sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("spec", ["CartPole-v1", "Pendulum-v1", tiny_envs.Identity, tiny_envs.Mirror], ids=str)
+@pytest.mark.parametrize("spec", ["CartPole-v1", "Pendulum-v1", tiny_envs.Identity.id, tiny_envs.Mirror.id])
 @pytest.mark.parametrize("n_envs", [1, 5, 9])
 def test_rollout_equals_steps_in_python(spec: Any, n_envs: int) -> None:
     spec = VecEnv(spec, 1).spec
