@@ -1,8 +1,8 @@
 """Single-precision matrix products inside kernels, through the BLAS that NumPy or SciPy already carries.
 
-`np.dot` in a kernel would need array views of the right shape for every operand, and pulls reshape and error formatting into
-the compiled code (seconds of compile time). This calls `sgemm` on pointers instead. The symbol
-is registered by name, so that kernels which use it can be cached on disk.
+`np.dot` in a kernel would need array views of the right shape for every operand, and pulls reshape and error
+formatting into the compiled code (seconds of compile time). This calls `sgemm` on pointers instead. The symbol is
+registered by name, so that kernels which use it can be cached on disk.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Raw pointers inside kernels, and frames: the arguments of a kernel as one named record.
 
-Kernels work on typed pointers instead of Numba arrays. An array is a seven-field structure with a reference count, an index that may be
-negative, and a wrapper that takes it apart at every call; a pointer is an address. Compiling is several times faster, loops vectorise
-without tricks, and a call from Python passes one record instead of thirty arrays.
+Kernels work on typed pointers instead of Numba arrays. An array is a seven-field structure with a reference count,
+an index that may be negative, and a wrapper that takes it apart at every call; a pointer is an address. Compiling
+is several times faster, loops vectorise without tricks, and a call from Python passes one record instead of thirty
+arrays.
 
-A frame is a NumPy record with a field per argument: scalars as they are, arrays as addresses. The Python side fills it
-once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and turns addresses into pointers (`f32(frame.params)`).
+A frame is a NumPy record with a field per argument: scalars as they are, arrays as addresses. The Python side fills
+it once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and turns addresses into pointers
+(`f32(frame.params)`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -64,6 +67,8 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
     """Call `int64 f(...)` at `address` with the pointers and integers of the tuple `arguments`."""
     if not isinstance(arguments, types.BaseTuple):
         return None
+    if not all(isinstance(item, types.CPointer | types.Integer) for item in arguments.types):
+        raise numba.errors.TypingError("arguments of a C function must be pointers or integers: use pointer_to(array)")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target, packed = args
@@ -83,7 +88,7 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype[np.void]:
     """Record type of a frame from the names of its fields, separated by spaces."""
-    fields = [(name, np.uint64) for name in arrays.split()]
+    fields: list[tuple[str, type[np.generic]]] = [(name, np.uint64) for name in arrays.split()]
     fields += [(name, np.int64) for name in integers.split()]
     fields += [(name, np.float64) for name in floats.split()]
     return np.dtype(fields)
@@ -92,7 +97,8 @@ def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype
 class Frame:
     """Arguments of a kernel: `frame.record` is what the kernel gets, (1,) of the record type.
 
-    `set` takes C-contiguous arrays by address and keeps them alive; every field must have been set before `record` is read.
+    `set` takes C-contiguous arrays by address and keeps them alive; every field must have been set before `record`
+    is read.
     """
 
     def __init__(self, dtype: np.dtype[np.void], **values: Any) -> None:
@@ -113,6 +119,10 @@ class Frame:
                 self._record[name] = value
             self._missing.discard(name)
         return self
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """The array behind a field."""
+        return self._arrays[name]
 
     @property
     def record(self) -> np.ndarray[Any, np.dtype[np.void]]:

@@ -1,7 +1,8 @@
 """The whole rollout in one call: observe, actor and critic forward, sample, step, store; and its evaluation twin.
 
-Environments are cut into blocks whose size depends on their number alone; a thread takes whole blocks and runs each through all
-steps. Blocks share nothing, so threads never wait for each other before the end, and results do not depend on them.
+Environments are cut into blocks whose size depends on their number alone; a thread takes whole blocks and runs each
+through all steps. Blocks share nothing, so threads never wait for each other before the end, and results do not
+depend on them.
 
 Rollout arrays are flat over time and environment: row `t * N + i`.
 """
@@ -20,16 +21,22 @@ from mileage.kernels._team import meet
 _F = np.float32
 _INFINITE = _F(np.inf)
 
-# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`; the critic's parameters
-# start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations are (obs - mean) * scale, kept within +-limit.
+# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
+# the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
+# are (obs - mean) * scale, kept within +-limit.
 POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
-POLICY_INTEGERS = "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
+# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
+# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
+POLICY_INTEGERS = (
+    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
+)
 POLICY_FLOATS = "limit"
 # One row per environment; `advance` is the address of the environment's step function.
 ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
 ENV_INTEGERS = "n_envs state_size max_steps block"
 
-STORE_ARRAYS = "store_obs store_actions store_log_probs store_values"
+# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
+STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
 ROLLOUT = frame_type(
     arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
     " episode episode_sums works",
@@ -37,7 +44,7 @@ ROLLOUT = frame_type(
     floats=POLICY_FLOATS,
 )
 EVALUATE = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths works",
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
     integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
     floats=POLICY_FLOATS,
 )
@@ -88,8 +95,11 @@ def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
 def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
     """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
     obs_size, action_size = frame.obs_size, frame.action_size
+    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
+    for k in range(rows * obs_size):
+        raw[k] = obs[k]
     x = shift(f32(frame.store_obs), row * obs_size)
-    _load(frame, shift(f32(frame.obs), lo * obs_size), rows, x)
+    _load(frame, obs, rows, x)
     _values(frame, x, rows, work, shift(f32(frame.store_values), row))
     actor, params = i64(frame.actor), f32(frame.params)
     head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
@@ -132,7 +142,7 @@ def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
 
 @inner
 def _end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
-    """Add rewards to running returns; close the episodes that ended. `sums` = (count, returns, lengths) of the block."""
+    """Add rewards to running returns; close what ended. `sums` = (count, returns, lengths) of the block."""
     for i in range(rows):
         episode = shift(f64(frame.episode), 2 * (lo + i))
         episode[0] += f32(frame.rewards)[row + i]
@@ -159,8 +169,9 @@ def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
     """Collect `n_steps` from every environment (frame `ROLLOUT`).
 
-    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64 receives number, return
-    sum and length sum of those that ended; `works` holds `work_floats` float32 for each rank.
+    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64
+    receives number, return sum and length sum of those that ended; `works` holds `work_floats` float32 for each
+    rank.
     """
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
@@ -190,27 +201,34 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
     hidden = shift(work, rows * frame.obs_size)
     head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
     width = actor[frame.n_actor - 1]
+    n = frame.action_size
     for i in range(rows):
-        logits = shift(head, i * width)
+        logits = shift(head, i * width + frame.head_skip)
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
-        env_action = shift(f32(frame.env_action), (lo + i) * frame.action_size)
+        env_action = shift(f32(frame.env_action), (lo + i) * n)
         if frame.n_actions > 0:
-            choice = heads.argmax(logits, width)
+            choice = heads.argmax(logits, frame.n_actions)
             if frame.deterministic == 0:
-                choice, _ = heads.sample_categorical(logits, width, rng_state)
+                choice, _ = heads.sample_categorical(logits, frame.n_actions, rng_state)
             env_action[0] = _F(choice)
         else:
-            action = shift(f32(frame.actions), (lo + i) * frame.action_size)
-            for k in range(width):
-                action[k] = logits[k]
-            if frame.deterministic == 0:
-                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), width, rng_state, action)
+            action = shift(f32(frame.actions), (lo + i) * n)
+            for k in range(n):
+                action[k] = mlp.tanh(logits[k]) if frame.squashed > 0 else logits[k]
+            if frame.deterministic == 0 and frame.squashed > 0 and width == 2 * n:
+                # The environment's action is overwritten below: until then it may hold the noise.
+                heads.sample_squashed(logits, n, rng_state, action, env_action)
+            elif frame.deterministic == 0 and frame.squashed == 0:
+                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
             _to_env_action(frame, action, env_action)
 
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode in every environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
+    """Play one episode per environment (frame `EVALUATE`).
+
+    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
+    """
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)
@@ -232,13 +250,14 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
                     lengths[i] -= 1
                     if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
                         lengths[i] = -lengths[i]
+                        u8(frame.cut)[i] = u8(frame.truncated)[i]
                         alive -= 1
     meet(pointer_to(barrier), n_ranks)
 
 
 @kernel
 def act(record: Any, row: Any) -> None:
-    """Choose actions for all environments of a frame `ACT` that Python steps; store their first halves from `row` on."""
+    """Choose actions for a frame `ACT`, stepped by Python; store the first halves from `row` on."""
     frame = record[0]
     _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
 

@@ -26,23 +26,32 @@ def shown(url: str) -> str:
     """Return `url` as it may be printed: without a password."""
     if url.startswith("sqlite:///"):
         return url.removeprefix("sqlite:///")
-    return sa.make_url(url).render_as_string(hide_password=True)
+    return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
 
 def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True) -> sa.Engine:
     """Return an engine on the database at `db` with the newest schema.
 
     Args:
-        db: path of an SQLite file, or a `sqlite:///…` or `postgresql://…` address; None takes `MILEAGE_DB` or the default.
+        db: path of an SQLite file or a `postgresql://…` address; None takes `MILEAGE_DB` or the default.
         create: whether a missing SQLite file is made.
     """
     url = database_url(db)
+    engine = connect(url, create=create)
     try:
-        engine = _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
         _ensure_schema(engine, url)
     except SQLAlchemyError as error:
+        engine.dispose()
         raise LedgerError(f"the ledger at {shown(url)} cannot be opened: {reason(error)}") from error
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
+
+
+def connect(url: str, *, create: bool = True) -> sa.Engine:
+    """Return an engine on the database at `url`, whatever its schema."""
+    return _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
 
 
 def reason(error: BaseException) -> str:
@@ -126,7 +135,8 @@ def _newer(engine: sa.Engine, url: str, version: str) -> SchemaError:
             sa.text("SELECT mileage_version FROM ledger_schema_history WHERE version = :version"), {"version": version}
         ).scalar()
     return SchemaError(
-        f"the ledger at {shown(url)} has schema {version}, which needs mileage {needed or 'of a later version'} or newer "
+        f"the ledger at {shown(url)} has schema {version}, which needs mileage {needed or 'of a later version'} "
+        "or newer "
         f"(this one knows schema {HEAD}): upgrade mileage, or name another ledger with --db"
     )
 

@@ -58,19 +58,6 @@ def own_token() -> str:
     return process_token(os.getpid()) or ""
 
 
-def process_started_at() -> float | None:
-    """Return when this process started, in seconds since the epoch, or None where the OS does not say."""
-    try:
-        fields = Path("/proc/self/stat").read_bytes()
-        ticks = int(fields[fields.rindex(b")") + 2 :].split()[19])
-        for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
-            if line.startswith("btime "):
-                return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        pass
-    return None
-
-
 def is_alive(host: str, pid: int, token: str) -> bool | None:
     """Return whether the process runs; None if it belongs to another host and cannot be asked."""
     if host != host_name():

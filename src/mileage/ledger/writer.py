@@ -2,7 +2,8 @@
 
 A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
 faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background thread, while training already runs.
+are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
+thread, while training already runs.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -55,9 +56,11 @@ class Writer:
         self.problem: str | None = None
         """What keeps rows from their place at the moment, in one sentence."""
         self._lock = threading.Lock()
+        self._file_lock = threading.Lock()
         self._unflushed: list[Row] = []
         self._undelivered: list[Row] = []
         self._on_disk_only = False
+        """Whether rows were dropped from memory and have to be read back from the spool file."""
         self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
@@ -81,10 +84,9 @@ class Writer:
         with self._lock:
             patience = LATEST_FLUSH_SECONDS if self._unflushed else FLUSH_SECONDS
             self._unflushed += rows
-            if now - self._flushed_at >= patience:
-                self._flush(now)
-                return
-        if not self._wake.is_set():
+        if now - self._flushed_at >= patience:
+            self._flush()
+        elif not self._wake.is_set():
             self._wake.set()
 
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> bool:
@@ -92,8 +94,7 @@ class Writer:
 
         Rows that could not be delivered stay in the spool file for the next one who opens the ledger.
         """
-        with self._lock:
-            self._flush(time.monotonic())
+        self._flush()
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout)
@@ -114,33 +115,40 @@ class Writer:
                 f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
             )
 
-    # Both sides, under the lock
+    # Both sides
 
-    def _flush(self, now: float) -> None:
-        if not self._unflushed:
-            return
-        self._flushed_at = now
-        try:
-            self._spool.append(self._unflushed)
-        except OSError as error:
-            self._trouble(f"ledger rows cannot be written to {self._spool.path} ({error.strerror}): kept in memory")
-            return
-        self._undelivered += self._unflushed
-        self._unflushed = []
+    def _flush(self) -> None:
+        """Write the list to the spool file; encoding happens outside the lock that callers wait for."""
+        with self._file_lock:
+            with self._lock:
+                batch, self._unflushed = self._unflushed, []
+            self._flushed_at = time.monotonic()
+            if not batch:
+                return
+            try:
+                self._spool.append(batch)
+            except OSError as error:
+                with self._lock:
+                    self._unflushed = batch + self._unflushed
+                self._trouble(f"ledger rows cannot be written to {self._spool.path} ({error.strerror}): kept in memory")
+                return
+            with self._lock:
+                self._undelivered += batch
 
     # The background side
 
     def _work(self) -> None:
         beat_at = database_beat_at = deliver_at = 0.0
+        started = False
         while True:
             closing = self._closing.is_set()
-            if not closing:
+            if started and not closing:  # the first round loads the database library while training begins
                 self._wake.wait(BEAT_SECONDS)
                 self._closing.wait(FLUSH_SECONDS)
                 self._wake.clear()
             now = time.monotonic()
-            with self._lock:
-                self._flush(now)
+            started = True
+            self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
@@ -170,7 +178,7 @@ class Writer:
 
     def _deliver(self) -> bool:
         """Bring what has been flushed, and what the disk refused, into the database."""
-        with self._lock:
+        with self._file_lock, self._lock:
             pending = [*self._undelivered, *self._unflushed]
             on_disk_only = self._on_disk_only
             position = self._spool.size
@@ -199,7 +207,7 @@ class Writer:
             return [*(content.rows if content else []), *self._unflushed]
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
-        with self._lock:
+        with self._file_lock, self._lock:
             arrived = {id(row) for row in pending}
             self._undelivered = [row for row in self._undelivered if id(row) not in arrived]
             self._unflushed = [row for row in self._unflushed if id(row) not in arrived]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ ACTIVATIONS = {"tanh": 0, "relu": 1}  # the numbers are those of mileage.kernels
 
 
 def _n_params(sizes: Sequence[int]) -> int:
-    return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+    return sum(a * b + b for a, b in itertools.pairwise(sizes))
 
 
 def _orthogonal(rng: np.random.Generator, inputs: int, outputs: int, gain: float) -> F32:
@@ -30,9 +31,10 @@ def _orthogonal(rng: np.random.Generator, inputs: int, outputs: int, gain: float
 class ActorCritic:
     """Separate actor and critic networks of any widths, for discrete or continuous actions.
 
-    Continuous policies are Gaussian with a learned deviation per dimension; they act in [-1, 1], which is mapped to the
-    environment's bounds and clipped. `params` (P,) float32 holds actor, critic and log deviations, in this order; observations are
-    normalised with `obs_mean`, `obs_scale` (O,) float32 and kept within `obs_limit` before either network sees them.
+    Continuous policies are Gaussian with a learned deviation per dimension; they act in [-1, 1], which is mapped to
+    the environment's bounds and clipped. `params` (P,) float32 holds actor, critic and log deviations, in this
+    order; observations are normalised with `obs_mean`, `obs_scale` (O,) float32 and kept within `obs_limit` before
+    either network sees them.
     """
 
     def __init__(
@@ -73,14 +75,14 @@ class ActorCritic:
             layers = [weight for key, weight in self.named().items() if key.startswith(name) and weight.ndim == 2]
             for weight in layers:
                 gain = head_gain if weight is layers[-1] else math.sqrt(2.0)
-                weight[:] = _orthogonal(rng, *weight.shape, gain)
+                weight[:] = _orthogonal(rng, weight.shape[0], weight.shape[1], gain)
 
     def named(self) -> dict[str, F32]:
-        """Views on the parameters by name: `actor.0.weight` (inputs, outputs), `actor.0.bias` (outputs,), …, `log_std` (A,)."""
+        """Views by name: `actor.0.weight` (inputs, outputs), `actor.0.bias` (outputs,), …, `log_std`."""
         views: dict[str, F32] = {}
         start = 0
         for name, sizes in (("actor", self.actor_sizes), ("critic", self.critic_sizes)):
-            for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
                 stop = start + inputs * outputs
                 views[f"{name}.{layer}.weight"] = self.params[start:stop].reshape(inputs, outputs)
                 views[f"{name}.{layer}.bias"] = self.params[stop : stop + outputs]
@@ -106,6 +108,8 @@ class ActorCritic:
             "n_actions": self.n_actions,
             "obs_size": self.obs_size,
             "action_size": self.action_size,
+            "head_skip": 0,
+            "squashed": 0,
         }
 
     def _run(self, name: str, obs: F32) -> F32:
@@ -130,14 +134,14 @@ class ActorCritic:
         if self.n_actions:
             if rng is not None:
                 head = head + rng.gumbel(size=head.shape).astype(np.float32)
-            return np.argmax(head, axis=1)
+            return np.asarray(np.argmax(head, axis=1))
         if rng is not None:
             deviation = np.exp(self.params[self.log_std_offset :])
-            head = head + deviation * rng.standard_normal(head.shape, np.float32)
+            head = head + np.asarray(deviation, np.float32) * rng.standard_normal(head.shape, np.float32)
         return self.to_env(head)
 
     def to_env(self, action: F32) -> F32:
-        """Map actions (N, A) from the policy's [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
+        """Map actions (N, A) from [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
         bounded = np.isfinite(self.low) & np.isfinite(self.high)
         low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)

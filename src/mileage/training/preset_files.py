@@ -1,7 +1,7 @@
 """Presets: hyperparameters that were found to reach an environment's usual target soonest, one TOML file per algorithm.
 
-A file has a table per environment with the algorithm's hyperparameters, and `total_steps` and `eval_every` beside them. Users pass
-a file of their own in the same form.
+A file has a table per environment with the algorithm's hyperparameters, and `total_steps` and `eval_every` beside
+them. Users pass a file of their own in the same form.
 """
 
 from __future__ import annotations

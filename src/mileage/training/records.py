@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
+from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation
 from mileage.meter import Totals, steady_steps_per_second, steps_per_second
-
-
-class End(StrEnum):
-    """How a run ended."""
-
-    REACHED = "reached"
-    """The target was met."""
-    NOT_REACHED = "not_reached"
-    """All steps were taken and the target was not met, or there was none."""
-    STOPPED = "stopped"
-    """A user or a callback stopped it."""
-    FAILED = "failed"
-    """An error ended it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +34,8 @@ class RunRecord:
     panel_id: str
     target: str | None
     steps: int
-    """Environment steps taken."""
-    end: End
+    """Environment steps taken, those of earlier runs that this one continues included."""
+    end: EndState
     reason: str
     wall_seconds: float
     phases: Mapping[str, float]
@@ -59,6 +46,8 @@ class RunRecord:
     steps_to_target: int | None
     checkpoint: str | None = None
     """Path of the last checkpoint, if one was written."""
+    steps_before: int = 0
+    """Environment steps of earlier runs that this one continues."""
 
     @property
     def reached(self) -> bool:
@@ -73,7 +62,9 @@ class RunRecord:
     @property
     def totals(self) -> Totals:
         """What metrics are derived from."""
-        return Totals(wall_seconds=self.wall_seconds, phases=dict(self.phases), env_steps=self.steps)
+        return Totals(
+            wall_seconds=self.wall_seconds, phases=dict(self.phases), env_steps=self.steps - self.steps_before
+        )
 
     @property
     def steps_per_second(self) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from mileage.kernels._blas import single_threaded_blas
+from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
-from mileage.training.records import End, EvalPoint
+from mileage.training.records import EvalPoint
 
 
 class Algorithm(Protocol):
@@ -62,10 +65,35 @@ class Outcome:
     """How the loop ended."""
 
     steps: int
-    end: End
+    end: EndState
     reason: str
     evaluations: tuple[EvalPoint, ...]
     reached: EvalPoint | None
+
+
+class _Interrupt:
+    """Turns the first Ctrl-C into a flag that the loop reads between iterations, so that what is saved is whole.
+
+    The second one interrupts at once. Signals reach only the main thread; elsewhere this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 def run(
@@ -81,48 +109,45 @@ def run(
 ) -> Outcome:
     """Train from `steps` to the plan's horizon, or to its target.
 
-    A KeyboardInterrupt ends the run as `stopped`, with everything as it was after the last whole iteration.
+    Ctrl-C ends the run as `stopped` after the iteration under way.
     """
     evaluations: list[EvalPoint] = []
     reached: EvalPoint | None = None
     eval_phase, log_phase, save_phase = clock.phase(Phase.EVAL), clock.phase(Phase.LOG), clock.phase(Phase.CHECKPOINT)
-    end, reason = End.NOT_REACHED, "all steps taken"
-    next_eval = _next(steps, plan.eval_every)
-    next_save = _next(steps, plan.checkpoint_every)
-    try:
-        with single_threaded_blas():
-            while steps < plan.horizon:
-                stats = algorithm.iterate(clock, steps / plan.horizon)
-                steps += algorithm.steps_per_iteration
-                evaluation = None
-                if steps >= next_eval or steps >= plan.horizon:
-                    next_eval = _next(steps, plan.eval_every)
-                    with eval_phase:
-                        evaluation = evaluate()
-                    point = EvalPoint(steps, clock.times().wall_seconds, evaluation)
-                    evaluations.append(point)
-                    if on_evaluation is not None:
-                        with log_phase:
-                            on_evaluation(point)
-                    if reached is None and plan.target is not None and plan.target.met(evaluation):
-                        reached, end, reason = point, End.REACHED, f"{plan.target} met"
-                if save is not None and steps >= next_save:
-                    next_save = _next(steps, plan.checkpoint_every)
-                    with save_phase:
-                        save(steps)
-                if callbacks:
+    next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
+    stopped = ""
+    with single_threaded_blas(), _Interrupt() as interrupt:
+        while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
+            stats = algorithm.iterate(clock, steps / plan.horizon)
+            steps += algorithm.steps_per_iteration
+            evaluation = None
+            if steps >= next_eval or steps >= plan.horizon:
+                next_eval = _next(steps, plan.eval_every)
+                with eval_phase:
+                    evaluation = evaluate()
+                point = EvalPoint(steps, clock.times().wall_seconds, evaluation)
+                evaluations.append(point)
+                if reached is None and plan.target is not None and plan.target.met(evaluation):
+                    reached = point
+                if on_evaluation is not None:
                     with log_phase:
-                        progress = Progress(steps, plan.horizon, stats, evaluation, clock)
-                        stopping = [call for call in callbacks if call(progress) is False]
-                    if stopping and reached is None:
-                        end, reason = End.STOPPED, "stopped by a callback"
-                    if stopping:
-                        break
-                if reached is not None and plan.stop_at_target:
-                    break
-    except KeyboardInterrupt:
-        end, reason = (End.STOPPED, "interrupted") if reached is None else (end, reason)
-    return Outcome(steps, end, reason, tuple(evaluations), reached)
+                        on_evaluation(point)
+            if save is not None and steps >= next_save:
+                next_save = _next(steps, plan.checkpoint_every)
+                with save_phase:
+                    save(steps)
+            if callbacks:
+                with log_phase:
+                    progress = Progress(steps, plan.horizon, stats, evaluation, clock)
+                    answers = [call(progress) for call in callbacks]
+                stopped = "stopped by a callback" if False in answers else ""
+            if interrupt.asked:
+                stopped = "interrupted"
+    if reached is not None:
+        return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
+    if stopped:
+        return Outcome(steps, EndState.STOPPED, stopped, tuple(evaluations), None)
+    return Outcome(steps, EndState.NOT_REACHED, "all steps taken", tuple(evaluations), None)
 
 
 def _next(steps: int, every: int) -> float:

@@ -1,0 +1,43 @@
+"""The commands, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mileage import __version__
+from mileage.cli import doctor, envs, evaluate, ledger, rl_bench, train, warmup
+
+app = typer.Typer(
+    name="mileage",
+    help="Train reinforcement-learning policies at native speed, and know what reaching the target cost.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mileage {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("envs")(envs.envs)
+app.command("warmup")(warmup.warmup)
+app.command("doctor")(doctor.doctor)
+app.add_typer(ledger.app, name="ledger")
+app.command("rl-bench")(rl_bench.rl_bench)

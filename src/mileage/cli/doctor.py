@@ -1,0 +1,63 @@
+"""`mileage doctor`: is this machine fit, and what will run on it?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Annotated, Any
+
+import typer
+
+_EXTRAS = {
+    "torch": "torch",
+    "mujoco": "mujoco",
+    "postgres": "psycopg",
+    "parquet": "pyarrow",
+    "tensorboard": "tensorboard",
+    "gpu": "pynvml",
+}
+
+
+def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Check the machine: cores, BLAS, kernel cache, extras. Exits with 1 if something is wrong."""
+    report = _examine()
+    problems = report["problems"]
+    if json_output:
+        print(json.dumps(report, indent=2))
+    else:
+        for name, value in report.items():
+            if name != "problems":
+                text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+                print(f"{name:>14}  {text}")
+        for problem in problems:
+            print(f"       problem  {problem}")
+        print(f"{'verdict':>14}  {'something is wrong' if problems else 'all well'}")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _examine() -> dict[str, Any]:
+    from mileage import __version__
+    from mileage.kernels import ahead
+    from mileage.kernels._blas import blas
+    from mileage.kernels._jit import cache_dir, cache_is_writable
+    from mileage.meter import fingerprint
+    from mileage.training.agent import agent_class
+
+    machine = fingerprint().as_dict()
+    writable = cache_is_writable()
+    missing = ahead.missing(agent_class("ppo").algorithm().kernels(True))
+    problems = []
+    if not writable:
+        problems.append(f"compiled kernels cannot be kept in {cache_dir()}: every process compiles anew")
+    if blas().set_threads is None:
+        problems.append("this BLAS cannot be told to use one thread: set OPENBLAS_NUM_THREADS=1 or MKL_NUM_THREADS=1")
+    return {
+        "mileage": __version__,
+        "machine": {key: value for key, value in machine.items() if not isinstance(value, dict | list)},
+        "blas": blas().source,
+        "kernel cache": str(cache_dir()),
+        "compiled": "all kernels" if not missing else f"missing: {', '.join(missing)} (run 'mileage warmup')",
+        "extras": {name: "yes" if importlib.util.find_spec(module) else "no" for name, module in _EXTRAS.items()},
+        "problems": problems,
+    }

@@ -1,0 +1,54 @@
+"""`mileage envs`: what can be trained on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def envs(
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    all_envs: Annotated[bool, typer.Option("--all", help="Also list what Gymnasium offers.")] = False,
+) -> None:
+    """List the environments that run natively (any other Gymnasium id works too, just slower)."""
+    from mileage.envs import native, registered
+
+    rows: list[dict[str, Any]] = []
+    for name in registered():
+        spec = native(name)
+        actions = f"{spec.n_actions} choices" if spec.n_actions else f"{spec.action_size} numbers"
+        rows.append(
+            {
+                "id": name,
+                "observation": spec.obs_size,
+                "actions": actions,
+                "max_steps": spec.max_steps,
+                "solved_at": spec.reward_threshold,
+                "native": True,
+            }
+        )
+    others = _gymnasium_ids({row["id"] for row in rows}) if all_envs else []
+    if json_output:
+        print(json.dumps(rows + [{"id": name, "native": False} for name in others], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("environment", "observation", "actions", "time limit", "solved at", title="Native environments")
+    for row in rows:
+        solved = "" if row["solved_at"] is None else f"{row['solved_at']:g}"
+        table.add_row(row["id"], str(row["observation"]), row["actions"], str(row["max_steps"]), solved)
+    console = Console()
+    console.print(table)
+    if others:
+        console.print("Through Gymnasium: " + ", ".join(others), highlight=False)
+    else:
+        console.print("Any other Gymnasium id works too (see --all), as does your own: path/to/file.py:Name")
+
+
+def _gymnasium_ids(known: set[str]) -> list[str]:
+    import gymnasium
+
+    return sorted(name for name in gymnasium.registry if name not in known)

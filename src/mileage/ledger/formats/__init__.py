@@ -1,0 +1,1 @@
+"""Runs out to other tools and in from them, one file per format."""

@@ -1,0 +1,245 @@
+"""Runs of other tools from their JSON or CSV files.
+
+A file is one run, a record in it is one checkpoint. Columns are recognised by the names that common tools write, or
+mapped explicitly. All original figures are kept as "claimed". Only figures of an evaluation become success or return:
+what a tool logs about its training episodes stays claimed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mileage._errors import UsageError
+from mileage.ledger import liveness
+from mileage.ledger.formats import json_format
+from mileage.ledger.panels import Aggregate, Panel
+from mileage.ledger.prices import freeze_price
+from mileage.ledger.rows import FORMAT_VERSION, Checkpoint, EndState, Row, Run, check_json, check_run, new_run_id
+from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
+from mileage.ledger.targets import Target
+from mileage.ledger.text import from_spreadsheet_cell
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "step": (
+        "step", "env_steps", "steps", "global_step", "time/total_timesteps", "timesteps", "num_timesteps",
+        "num_env_steps_sampled_lifetime", "timesteps_total", "Step", "num_steps", "frame",
+    ),
+    "wall_seconds": (
+        "wall_seconds", "time/time_elapsed", "time_total_s", "_runtime", "Relative", "relative_time", "elapsed",
+    ),
+    "wall_minutes": ("wall_minutes", "total_minutes"),
+    "train_seconds": ("train_seconds", "training/walltime"),
+    "train_minutes": ("train_minutes",),
+    "eval_seconds": ("eval_seconds", "eval/walltime"),
+    "eval_minutes": ("eval_minutes",),
+    "success_rate": ("success_rate", "heldout_success", "eval/success_rate"),
+    "mean_return": ("mean_return", "eval/mean_reward", "eval/episode_reward", "eval/mean_return"),
+    "peak_gpu_gb": ("peak_gpu_gb",),
+    "peak_rss_gb": ("peak_rss_gb",),
+    "path": ("path", "checkpoint_path"),
+}  # fmt: skip
+"""Our name for a figure and the column names it is recognised by, best first."""
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """What the file itself does not say."""
+
+    name: str
+    framework: str = "unknown"
+    algorithm: str = ""
+    env_id: str = ""
+    seed: int | None = None
+    panel: Panel | None = None
+    target: Target | None = None
+    price: float | str | None = None
+    instance: str | None = None
+    state: EndState | None = None
+    step_rule: str = "env_steps"
+    accounting_window: str = "as imported"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Our name of a figure → the file's column."""
+
+
+def read_rows(path: Path, settings: ImportSettings) -> list[Row]:
+    """Return the rows of the run (or of the exported ledger) in `path`."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if path.suffix.lower() == ".csv":
+        records = _csv_records(text, path)
+    else:
+        document = _json_document(text, path)
+        if json_format.is_ours(document):
+            return json_format.loads(document)
+        records = _json_records(document, path)
+    return run_rows(records, settings)
+
+
+def _csv_records(text: str, path: Path) -> list[dict[str, Any]]:
+    lines = text.splitlines(keepends=True)
+    while lines and lines[0].startswith("#"):  # Monitor files begin with a comment
+        lines.pop(0)
+    try:
+        records = [
+            {name: from_spreadsheet_cell(value) for name, value in row.items() if name and isinstance(value, str)}
+            for row in csv.DictReader(lines)
+        ]
+    except csv.Error as error:
+        raise UsageError(f"{path} is not CSV: {error}") from None
+    if not records:
+        raise UsageError(f"{path} has no rows: nothing was imported")
+    return records
+
+
+def _json_document(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as whole:
+        try:  # JSON lines, as many loggers write
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        except (json.JSONDecodeError, RecursionError):
+            raise UsageError(f"{path} is not JSON: {whole}") from None
+
+
+def _json_records(document: Any, path: Path) -> list[dict[str, Any]]:
+    if isinstance(document, dict):
+        lists = [v for v in document.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+        document = lists[0] if len(lists) == 1 else [document]
+    if not isinstance(document, list) or not document or not all(isinstance(entry, dict) for entry in document):
+        raise UsageError(f"{path} must hold one object or a list of objects, one per checkpoint")
+    return document
+
+
+def run_rows(records: Sequence[Mapping[str, Any]], settings: ImportSettings) -> list[Row]:
+    """Return the run, checkpoint and end rows of one foreign run."""
+    now = time.time()
+    run = _run(settings, now)
+    checkpoints = [_checkpoint(run, i + 1, record, settings) for i, record in enumerate(records)]
+    checkpoints.sort(key=lambda checkpoint: (checkpoint.wall_seconds, checkpoint.step))
+    checkpoints = [checkpoint._replace(seq=i + 1) for i, checkpoint in enumerate(checkpoints)]
+    progress = Progress.of(checkpoints)
+    last = checkpoints[-1]
+    run = run._replace(started_at=now - last.wall_seconds)
+    state = settings.state or (EndState.REACHED if progress.first_reached else EndState.NOT_REACHED)
+    ending = Ending(state, "imported", now, last.wall_seconds, phases={"eval": last.eval_seconds})
+    return [check_run(run), *checkpoints, end_row(run, progress, ending)]
+
+
+def _run(settings: ImportSettings, now: float) -> Run:
+    price = freeze_price(settings.price, settings.instance, now=now)
+    panel = settings.panel
+    return Run(
+        run_id=new_run_id(now),
+        name=settings.name,
+        launched_at=now,
+        started_at=now,
+        launched_by="import",
+        host=liveness.host_name(),
+        pid=os.getpid(),
+        process_token="import",
+        framework=settings.framework,
+        algorithm=settings.algorithm,
+        env_id=settings.env_id or (panel.env_id if panel else ""),
+        config="{}",
+        git_revision=None,
+        command="ledger import",
+        seed=settings.seed,
+        panel=panel.to_json() if panel else None,
+        panel_id=panel.panel_id if panel else None,
+        success=panel.success if panel else None,
+        target=str(settings.target) if settings.target else None,
+        eval_every_steps=None,
+        batch_size=None,
+        step_budget=None,
+        step_rule=settings.step_rule,
+        accounting_window=settings.accounting_window,
+        machine="{}",
+        machine_id="as imported",
+        instances=1,
+        instance=price.instance,
+        price_usd_per_hour=price.usd_per_hour,
+        price=price.to_json(),
+        parent_run_id=None,
+        mileage_version="imported",
+        format_version=FORMAT_VERSION,
+    )
+
+
+def _checkpoint(run: Run, seq: int, record: Mapping[str, Any], settings: ImportSettings) -> Checkpoint:
+    figure = _Figures(record, settings.columns)
+    train, evaluated, wall = figure.seconds("train"), figure.seconds("eval"), figure.seconds("wall")
+    if wall is None:
+        if train is None:
+            raise UsageError(
+                "the file has no time column: map one with --column wall_seconds=NAME (or train_seconds, train_minutes)"
+            )
+        wall = train + (evaluated or 0.0)
+    evaluated = evaluated if evaluated is not None else max(wall - train, 0.0) if train is not None else 0.0
+    step = figure.number("step")
+    if step is None:
+        raise UsageError("the file has no column with env steps: map one with --column step=NAME")
+    if step < 0 or wall < 0 or evaluated < 0 or evaluated > wall or step > 2**62:
+        raise UsageError(f"record {seq} of the file has a negative or impossible step count or time")
+    success, mean_return = figure.number("success_rate"), figure.number("mean_return")
+    value = success if settings.target and settings.target.aggregate is Aggregate.SUCCESS_RATE else mean_return
+    met = None if settings.target is None or value is None else value >= settings.target.threshold
+    path = figure.value("path")
+    return Checkpoint(
+        run_id=run.run_id,
+        seq=seq,
+        step=int(step),
+        wall_seconds=wall,
+        train_seconds=wall - evaluated,
+        eval_seconds=evaluated,
+        cost_usd=cost_usd(wall, run),
+        success_rate=success,
+        mean_return=mean_return,
+        target_value=value if settings.target else None,
+        target_met=met,
+        peak_rss_gb=figure.number("peak_rss_gb"),
+        peak_gpu_gb=figure.number("peak_gpu_gb"),
+        reset_reasons=None,
+        path=None if path is None else str(path)[:4000],
+        sha256=None,
+        claimed=check_json("a record of the file", dict(record)),
+    )
+
+
+class _Figures:
+    """One record of a foreign file, read by our names."""
+
+    def __init__(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+        self.record = record
+        self.columns = columns
+
+    def value(self, name: str) -> Any:
+        if name in self.columns:
+            return self.record.get(self.columns[name])
+        return next((self.record[alias] for alias in ALIASES[name] if self.record.get(alias) not in (None, "")), None)
+
+    def number(self, name: str) -> float | None:
+        value = self.value(name)
+        if value is None or value == "":
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"{name} of the file is {str(value)[:80]!r}, which is not a number") from None
+        return number if math.isfinite(number) else None
+
+    def seconds(self, name: str) -> float | None:
+        seconds = self.number(f"{name}_seconds")
+        if seconds is not None:
+            return seconds
+        minutes = self.number(f"{name}_minutes")
+        return None if minutes is None else minutes * 60.0

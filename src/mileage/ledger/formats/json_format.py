@@ -1,0 +1,79 @@
+"""JSON: everything, and back again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mileage._errors import UsageError
+from mileage.ledger.formats.bundle import JSON_FIELDS, Bundle, unpacked
+from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types
+
+FORMAT = "mileage-ledger"
+_PARTS: dict[str, str] = {"checkpoints": "checkpoint", "phases": "phase", "episodes": "episode", "profiles": "profile"}
+
+
+def dumps(bundles: Sequence[Bundle]) -> str:
+    """Return the runs as one JSON document."""
+    return json.dumps(
+        {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(bundle) for bundle in bundles]},
+        indent=1,
+        ensure_ascii=True,
+    )
+
+
+def as_dict(bundle: Bundle) -> dict[str, Any]:
+    """Return one run as plain JSON values."""
+    return {
+        "state": bundle.state,
+        "run": unpacked(bundle.run._asdict()),
+        "end": unpacked(bundle.end._asdict()) if bundle.end else None,
+        "checkpoints": [unpacked(row._asdict()) for row in bundle.checkpoints],
+        "phases": [row._asdict() for row in bundle.phases],
+        "episodes": [row._asdict() for row in bundle.episodes],
+        "profiles": [unpacked(row._asdict()) for row in bundle.profiles],
+    }
+
+
+def is_ours(document: object) -> bool:
+    """Return whether a parsed JSON document was written by `dumps`."""
+    return isinstance(document, dict) and document.get("format") == FORMAT
+
+
+def loads(document: dict[str, Any]) -> list[Row]:
+    """Return the rows of a document written by `dumps`; delivering them twice changes nothing."""
+    version = document.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise UsageError(
+            f"the file has format version {version}, this mileage reads up to {FORMAT_VERSION}: upgrade it"
+        )
+    rows: list[Row] = []
+    try:
+        for entry in document["runs"]:
+            run = check_run(_row("run", entry["run"]))
+            rows.append(run)
+            for part, kind in _PARTS.items():
+                rows += [_row(kind, values) for values in entry.get(part, ())]
+            if entry.get("end"):
+                rows.append(_row("end", entry["end"]))
+            if any(row.run_id != run.run_id for row in rows[rows.index(run) :]):
+                raise UsageError("the file has rows that belong to another run than the one they are under")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"the file is not a ledger export: {type(error).__name__} {error}") from None
+    return rows
+
+
+def _row(kind: str, values: dict[str, Any]) -> Any:
+    row_type = ROW_TYPES[kind]
+    packed = {
+        name: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        if name in JSON_FIELDS and value is not None and not isinstance(value, str)
+        else value
+        for name, value in values.items()
+        if name in row_type._fields
+    }
+    missing = [name for name in row_type._fields if name not in packed]
+    if missing:
+        raise UsageError(f"a {kind} row of the file has no {missing[0]!r}")
+    return check_types(row_type(**packed))
