@@ -45,6 +45,7 @@ class NativeEvaluator:
         self._action_rng = np.concatenate([random.streams(seed, 1, "panel action") for seed in panel.seeds])
         self._action_rng_start = self._action_rng.copy()
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        self._cut = np.zeros(n, np.bool_)
         block = kernels.block_size(n)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._frame = Frame(
@@ -73,6 +74,7 @@ class NativeEvaluator:
             truncated=env.truncated,
             returns=self._returns,
             lengths=self._lengths,
+            cut=self._cut,
             works=np.zeros((team.n_ranks, work_floats), np.float32),
             deterministic=int(panel.deterministic),
             work_floats=work_floats,
@@ -87,9 +89,7 @@ class NativeEvaluator:
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
         self.team.run(kernels.evaluate, self._frame.record)
-        limit = env.max_steps
-        truncated = self._lengths >= limit
-        successes = self.panel.successes(self._returns, self._lengths, ~truncated, truncated)
+        successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
 
 
