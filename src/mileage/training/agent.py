@@ -104,6 +104,8 @@ class Agent:
                 file, arrays, counters = self._restored
                 checkpoints.restore(parts.engine.state_arrays(), arrays, file)
                 try:
+                    if hasattr(parts.engine, "restore_experience"):
+                        parts.engine.restore_experience(arrays)
                     parts.engine.set_counters(counters)
                 except UsageError as error:
                     raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
@@ -284,7 +286,10 @@ class Agent:
             "counters": parts.engine.counters(),
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
-        checkpoints.write(Path(path), parts.engine.state_arrays(), metadata)
+        arrays = parts.engine.state_arrays()
+        if hasattr(parts.engine, "experience"):
+            arrays |= parts.engine.experience()
+        checkpoints.write(Path(path), arrays, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
