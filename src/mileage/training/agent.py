@@ -404,6 +404,6 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any =
     """Read a checkpoint of any algorithm."""
     _, metadata = checkpoints.read(Path(path))
     name = metadata.get("algorithm")
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
     return ALGORITHMS[name].load(path, threads=threads, env=env)
