@@ -186,9 +186,8 @@ def gymnax(n: int) -> Arm:
     import jax
     import jax.numpy as jnp
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        env, params = library.make("CartPole-v1")
+    warnings.filterwarnings("ignore", message=".*precision lowered.*")
+    env, params = library.make("CartPole-v1")
     keys = jax.random.split(jax.random.PRNGKey(0), n)
     _, state = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
     actions = jnp.asarray(random_actions(n))

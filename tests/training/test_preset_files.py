@@ -36,7 +36,7 @@ def test_every_shipped_preset_makes_an_agent(algorithm: str, env: str) -> None:
 def test_hyperparameters_override_the_preset() -> None:
     assert mileage.PPO("CartPole-v1", gamma=0.5).config.gamma == 0.5
     assert mileage.PPO("CartPole-v1").config.n_steps == load_preset("ppo", "CartPole-v1")["n_steps"]
-    assert mileage.PPO("CartPole-v1", preset="none").config == mileage.PPO._config_type()()
+    assert mileage.PPO("CartPole-v1", preset="none").config == mileage.PPO.algorithm().Config()
 
 
 def test_an_environment_without_a_preset_has_an_empty_one() -> None:

@@ -23,6 +23,7 @@ from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
 OBS_LIMIT = 10.0
+UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,11 @@ class OnPolicy:
         env.reset(seed=seed)
         if not self._native:
             self._obs[:] = env.obs
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return self.iterations * self.batch
 
     def _allocate(self, seed: int) -> None:
         n, obs_size, action_size = self.batch, self.policy.obs_size, self.policy.action_size
@@ -167,7 +173,7 @@ class OnPolicy:
         s, n_params = self.settings, self.policy.params.size
         return Frame(
             actor_critic.UPDATE,
-            **self.policy.frame_fields(),
+            **{name: value for name, value in self.policy.frame_fields().items() if name in UPDATE_FIELDS},
             obs=self.obs,
             actions=self.actions,
             log_probs=self.log_probs,
@@ -357,3 +363,22 @@ def _merge(moments: F64, batch: F64) -> F64:
     delta = batch_mean - mean
     merged = (total, mean + delta * n / total, squares + batch_squares + np.square(delta) * count * n / total)
     return np.stack([np.broadcast_to(part, np.shape(mean)) for part in merged])
+
+
+def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
+    """The policy of a configuration for an environment."""
+    return ActorCritic(
+        spec.obs_size,
+        spec.n_actions,
+        spec.action_low,
+        spec.action_high,
+        hidden=config.hidden,
+        activation=config.activation,
+        log_std_init=config.log_std_init,
+        seed=seed,
+    )
+
+
+def on_policy_kernels(native: bool) -> tuple[str, ...]:
+    """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+    return ("update", "rollout", "evaluate") if native else ("update", "act", "values")

@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from mileage.algorithms._config import SCHEDULES, require, scheduled
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
 from mileage.kernels._team import Team
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
@@ -90,6 +90,8 @@ class PPO:
     """PPO on built parts: a vector environment, a policy, a team of threads."""
 
     Config = PPOConfig
+    make_policy = staticmethod(make_actor_critic)
+    kernels = staticmethod(on_policy_kernels)
 
     def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config

@@ -38,7 +38,9 @@ class _Options:
 
 
 def train(
-    algorithm: Annotated[str | None, typer.Argument(help="ppo or a2c; not needed with --resume.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --resume.")
+    ] = None,
     env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")

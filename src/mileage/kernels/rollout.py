@@ -25,7 +25,11 @@ _INFINITE = _F(np.inf)
 # the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
 # are (obs - mean) * scale, kept within +-limit.
 POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
-POLICY_INTEGERS = "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
+# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
+# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
+POLICY_INTEGERS = (
+    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
+)
 POLICY_FLOATS = "limit"
 # One row per environment; `advance` is the address of the environment's step function.
 ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
@@ -197,21 +201,25 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
     hidden = shift(work, rows * frame.obs_size)
     head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
     width = actor[frame.n_actor - 1]
+    n = frame.action_size
     for i in range(rows):
-        logits = shift(head, i * width)
+        logits = shift(head, i * width + frame.head_skip)
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
-        env_action = shift(f32(frame.env_action), (lo + i) * frame.action_size)
+        env_action = shift(f32(frame.env_action), (lo + i) * n)
         if frame.n_actions > 0:
-            choice = heads.argmax(logits, width)
+            choice = heads.argmax(logits, frame.n_actions)
             if frame.deterministic == 0:
-                choice, _ = heads.sample_categorical(logits, width, rng_state)
+                choice, _ = heads.sample_categorical(logits, frame.n_actions, rng_state)
             env_action[0] = _F(choice)
         else:
-            action = shift(f32(frame.actions), (lo + i) * frame.action_size)
-            for k in range(width):
-                action[k] = logits[k]
-            if frame.deterministic == 0:
-                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), width, rng_state, action)
+            action = shift(f32(frame.actions), (lo + i) * n)
+            for k in range(n):
+                action[k] = mlp.tanh(logits[k]) if frame.squashed > 0 else logits[k]
+            if frame.deterministic == 0 and frame.squashed > 0 and width == 2 * n:
+                # The environment's action is overwritten below: until then it may hold the noise.
+                heads.sample_squashed(logits, n, rng_state, action, env_action)
+            elif frame.deterministic == 0 and frame.squashed == 0:
+                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
             _to_env_action(frame, action, env_action)
 
 

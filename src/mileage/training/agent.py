@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -31,9 +32,10 @@ _DEFAULT_EVALUATIONS = 20
 
 
 class Agent:
-    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`."""
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
+    _home: ClassVar[tuple[str, str]]
 
     def __init__(
         self,
@@ -71,41 +73,24 @@ class Agent:
         self._parts: Any = None
         self._steps_before_build = 0
         self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
-        self.policy = self._make_policy()
+        self.policy = self.algorithm().make_policy(self.config, self.spec, self.seed)
 
     @classmethod
-    def _algorithm(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its configuration
+    def algorithm(cls) -> Any:
+        """The algorithm's class, imported when it is first needed."""
+        module, name = cls._home
+        return getattr(importlib.import_module(module), name)
 
     @property
     def steps(self) -> int:
         """Environment steps taken so far."""
         if self._parts is None:
             return self._steps_before_build
-        return int(self._parts.engine.iterations * self._parts.steps_per_iteration)
+        return int(self._parts.engine.steps)
 
     def _make_config(self, values: dict[str, Any]) -> Any:
-        kind = self._config_type()
+        kind = self.algorithm().Config
         return kind(**checked(kind, self.name, values))
-
-    def _make_policy(self) -> Any:
-        from mileage.policies import ActorCritic
-
-        spec, config = self.spec, self.config
-        return ActorCritic(
-            spec.obs_size,
-            spec.n_actions,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            log_std_init=config.log_std_init,
-            seed=self.seed,
-        )
 
     def _built(self) -> Any:
         """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
@@ -114,13 +99,13 @@ class Agent:
 
             env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
             self._team = Team(self._threads)
-            parts = self._algorithm()(self.config, env, self.policy, self._team, self.seed)
+            parts = self.algorithm()(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:
                 file, arrays, counters = self._restored
                 checkpoints.restore(parts.engine.state_arrays(), arrays, file)
                 try:
                     parts.engine.set_counters(counters)
-                except UsageError as error:
+                except (KeyError, UsageError) as error:
                     raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
                 self._restored = None
             self._parts, self._env = parts, env
@@ -130,7 +115,7 @@ class Agent:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
         from mileage.kernels import ahead
 
-        names = ahead.NATIVE_RUN if isinstance(self.spec, NativeEnv) else ahead.BRIDGED_RUN
+        names = self.algorithm().kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -224,6 +209,12 @@ class Agent:
             steps_to_target=outcome.reached.steps if outcome.reached else None,
             checkpoint=None if path is None else str(path),
         )
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+        config = self.config
+        return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
 
     def plan_horizon(self, total_steps: int | None) -> int:
         """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
@@ -357,39 +348,38 @@ class PPO(Agent):
     """Proximal policy optimisation; hyperparameters are the fields of `mileage.algorithms.ppo.PPOConfig`."""
 
     name = "ppo"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.ppo import PPO as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.ppo import PPOConfig
-
-        return PPOConfig
+    _home = ("mileage.algorithms.ppo", "PPO")
 
 
 class A2C(Agent):
     """Advantage actor-critic; hyperparameters are the fields of `mileage.algorithms.a2c.A2CConfig`."""
 
     name = "a2c"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.a2c import A2C as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.a2c import A2CConfig
-
-        return A2CConfig
+    _home = ("mileage.algorithms.a2c", "A2C")
 
 
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C)}
+class SAC(Agent):
+    """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
+
+    name = "sac"
+    _home = ("mileage.algorithms.sac", "SAC")
+
+
+class TD3(Agent):
+    """Twin delayed policy gradient; hyperparameters are the fields of `mileage.algorithms.td3.TD3Config`."""
+
+    name = "td3"
+    _home = ("mileage.algorithms.td3", "TD3")
+
+
+class DQN(Agent):
+    """Deep Q-learning; hyperparameters are the fields of `mileage.algorithms.dqn.DQNConfig`."""
+
+    name = "dqn"
+    _home = ("mileage.algorithms.dqn", "DQN")
+
+
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -17,10 +17,9 @@ from mileage.kernels._pointers import Frame
 from mileage.kernels._team import Team
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.policies import ActorCritic
 
 
-def make_evaluator(policy: ActorCritic, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
+def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
     """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
     if panel.perturbations:
         raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
@@ -32,7 +31,7 @@ def make_evaluator(policy: ActorCritic, spec: Any, panel: Panel, team: Team) -> 
 class NativeEvaluator:
     """Plays a panel in one native call; memory is allocated once, so that it can be called after every update."""
 
-    def __init__(self, policy: ActorCritic, spec: NativeEnv, panel: Panel, team: Team) -> None:
+    def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
         self.policy, self.panel, self.team = policy, panel, team
         n = len(panel.seeds)
         limit = panel.max_episode_steps or spec.max_steps
@@ -97,7 +96,7 @@ class NativeEvaluator:
 class BridgeEvaluator:
     """Plays a panel through a Gymnasium vector environment."""
 
-    def __init__(self, policy: ActorCritic, spec: Any, panel: Panel) -> None:
+    def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
         from mileage.envs.bridge import BridgedVecEnv
 
         self.policy, self.panel = policy, panel

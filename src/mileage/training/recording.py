@@ -65,7 +65,7 @@ def recorded(
         env_id=agent.env_id,
         framework="mileage",
         eval_every_steps=agent.run_defaults.get("eval_every"),
-        batch_size=agent.config.n_envs * agent.config.n_steps,
+        batch_size=agent.batch_size,
         step_budget=horizon,
         clock=clock,
     ) as recorder:
