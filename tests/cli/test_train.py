@@ -21,9 +21,8 @@ def mileage(*args: str, cwd: Path, env: dict[str, str] | None = None) -> subproc
 
 
 def test_reaches_the_target_and_reports_the_cost(tmp_path: Path) -> None:
-    done = mileage(
-        "train", "ppo", "CartPole-v1", "--target", "mean_return>=475", "--seeds", "2", "--price", "3.60", "--json", cwd=tmp_path
-    )  # fmt: skip
+    target = ["--target", "mean_return>=475", "--seeds", "2", "--price", "3.60", "--json"]
+    done = mileage("train", "ppo", "CartPole-v1", *target, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["aggregate"]["runs"] == 2
@@ -150,7 +149,8 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000));"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "sys.argv = ['mileage', 'train', 'ppo', 'CartPole-v1', '--steps', '2048', '--quiet', '--set', 'hidden=[256, 256]'];"
+        "options = ['--steps', '2048', '--quiet', '--set', 'hidden=[256, 256]'];"
+        "sys.argv = ['mileage', 'train', 'ppo', 'CartPole-v1', *options];"
         "from mileage.cli import main; main()"
     )
     done = subprocess.run(

@@ -12,14 +12,14 @@ from mileage.algorithms._on_policy import on_policy_kernels
 from mileage.kernels import ahead, rollout
 from mileage.kernels._jit import CACHE_ENV
 
-NATIVE = on_policy_kernels(True)
+NATIVE_RUN, BRIDGED_RUN = on_policy_kernels(True), on_policy_kernels(False)
 
 
 def test_what_training_calls_is_what_was_compiled_ahead() -> None:
     import mileage
 
-    names = sorted({*NATIVE, *on_policy_kernels(False)})
-    ahead.load(names)
+    ahead.load([*NATIVE_RUN, *BRIDGED_RUN])
+    names = sorted({*NATIVE_RUN, *BRIDGED_RUN})
     before = {name: len(ahead._signature(name)[0].overloads) for name in names}
     for env in ("CartPole-v1", "FrozenLake-v1"):
         with mileage.PPO(env, preset="none", n_envs=2, n_steps=4, threads=2) as agent:
@@ -70,7 +70,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_first_missing_kernel_is_compiled_by_another_process(loaded: list[str]) -> None:
-    with ahead.loading(NATIVE):
+    with ahead.loading(NATIVE_RUN):
         assert loaded == []
     assert Started.last.command[1:] == ["-m", "mileage.kernels.ahead", "update"]
     assert loaded == ["rollout", "evaluate", "update"]
@@ -78,7 +78,7 @@ def test_the_first_missing_kernel_is_compiled_by_another_process(loaded: list[st
 
 
 def test_the_other_process_is_ended_when_the_body_fails(loaded: list[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), ahead.loading(NATIVE):
+    with pytest.raises(KeyboardInterrupt), ahead.loading(NATIVE_RUN):
         raise KeyboardInterrupt
     assert Started.last.killed
     assert loaded == []

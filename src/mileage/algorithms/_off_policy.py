@@ -65,6 +65,11 @@ class OffPolicy:
         self._build()
 
     @property
+    def iterations(self) -> int:
+        """Iterations done."""
+        return self.steps // self.steps_per_iteration
+
+    @property
     def engine(self) -> OffPolicy:
         """What a checkpoint is made of."""
         return self
