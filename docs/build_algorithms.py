@@ -1,4 +1,4 @@
-"""Fill the tables of docs/algorithms/*.md from the code: hyperparameters from the configuration, presets from their file.
+"""Fill the tables of docs/algorithms/*.md from the code: hyperparameters from configurations, presets from their files.
 
 Each page holds marked regions, `<!-- NAME:begin -->` to `<!-- NAME:end -->`; everything else on it is written by hand.
 `make docs` writes them, `--check` only says whether they are up to date.
@@ -37,10 +37,11 @@ def hyperparameters(algorithm: str) -> str:
     """A table of all fields of an algorithm's configuration."""
     kind = ALGORITHMS[algorithm].algorithm().Config
     texts = field_texts(kind)
-    rows = ["| hyperparameter | default | meaning |", "|---|---|---|"]
-    for field in dataclasses.fields(kind):
-        rows.append(f"| `{field.name}` | `{spelled(field.default)}` | {texts[field.name].replace('|', chr(92) + '|')} |")
-    return "\n".join(rows)
+    rows = [
+        f"| `{field.name}` | `{spelled(field.default)}` | {texts[field.name].replace('|', chr(92) + '|')} |"
+        for field in dataclasses.fields(kind)
+    ]
+    return "\n".join(["| hyperparameter | default | meaning |", "|---|---|---|", *rows])
 
 
 def presets(algorithm: str) -> str:

@@ -1,4 +1,4 @@
-"""Write docs/cli.md and the tables of docs/algorithms from the code; `--check` only says whether they are up to date."""
+"""Write docs/cli.md and the tables of docs/algorithms from the code; `--check` says whether they are up to date."""
 
 from __future__ import annotations
 

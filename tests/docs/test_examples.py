@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,16 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     code = blocks(ROOT / page, "python")
     assert code
-    scope: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(code, 1):
-        exec(compile(block, f"{page}, block {number}", "exec"), scope)
+    # A module like any other: compiled environments are kept under the name of the module they come from.
+    name = "page_" + Path(page).stem.lower()
+    file = tmp_path / f"{name}.py"
+    file.write_text("\n\n".join(code))
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
 
 
 # Commands

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import build_algorithms
 import pytest
-import readme_table
 
+import readme_table
 from mileage.algorithms.ppo import PPOConfig
 from mileage.training.agent import ALGORITHMS
 
