@@ -36,13 +36,19 @@ def picture(shown: str, output: str) -> str:
     svg = console.export_svg(title="mileage", unique_id="terminal")
     # The fonts would come from somebody else's server; the reader's own monospace font will do.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = svg.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+
+
+def typed(command: list[str]) -> str:
+    """The command as one would type it."""
+    return " ".join(f'"{word}"' if shlex.quote(word) != word else word for word in command)
 
 
 def main() -> None:
     """Draw the command of the command line."""
     target, *command = sys.argv[1:]
-    Path(target).write_text(picture(shlex.join(command), run(command)))
+    Path(target).write_text(picture(typed(command), run(command)))
     print(f"wrote {target}")
 
 
