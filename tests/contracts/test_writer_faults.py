@@ -70,7 +70,7 @@ def _kill_at_a_random_moment(db: Path, delay: float, pause: float) -> None:
         checkpoints = store.read(queries.checkpoints, run_id)
         assert [checkpoint.step for checkpoint in checkpoints] == list(range(1, len(checkpoints) + 1))
         # A row is on disk when the call returns, or within the flush interval if rows come faster than that.
-        on_disk = [step for step, at in recorded if pause >= 0.06 or at < killed_at - 0.3]
+        on_disk = [step for step, at in recorded if pause >= 0.06 or at < killed_at - 0.6]
         assert len(checkpoints) >= len(on_disk)
         for checkpoint in checkpoints:
             if checkpoint.mean_return is not None:

@@ -1,9 +1,9 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
 A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
-faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
-thread, while training already runs.
+faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them (to a local
+database at once, for a server to the spool file), so that they are on disk within `LATEST_FLUSH_SECONDS` at a few
+microseconds each. The database library is imported by the background thread, while training already runs.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
-LATEST_FLUSH_SECONDS = 0.2
+DIRECT_SECONDS = 0.15
+"""A transaction costs as much as fifty rows: rows that come fast go to a local database no more often than this."""
+LATEST_FLUSH_SECONDS = 0.3
 """The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
 DELIVER_SECONDS = 1.0
 BEAT_SECONDS = 1.0
@@ -64,6 +66,7 @@ class Writer:
         self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
+        self._local = self.url.startswith("sqlite")
         self._closing = threading.Event()
         self._wake = threading.Event()
         try:
@@ -139,23 +142,28 @@ class Writer:
 
     def _work(self) -> None:
         beat_at = database_beat_at = deliver_at = 0.0
-        started = False
+        direct = started = False
         while True:
             closing = self._closing.is_set()
             if started and not closing:  # the first round loads the database library while training begins
                 self._wake.wait(BEAT_SECONDS)
-                self._closing.wait(FLUSH_SECONDS)
+                self._closing.wait(DIRECT_SECONDS if direct else FLUSH_SECONDS)
                 self._wake.clear()
-            now = time.monotonic()
             started = True
-            self._flush()
+            now = time.monotonic()
+            # A local database is as safe as the spool file, so rows that come fast go straight into it.
+            if not (direct and self._unflushed):
+                self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
-            if closing or now >= deliver_at:
+            if closing or now >= deliver_at or (direct and self._unflushed):
                 ok = self._deliver()
+                direct = ok and self._local
                 deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
-                if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
+                if not ok:
+                    self._flush()
+                elif not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
                     database_beat_at = now
                     self._beat_database()
             if closing:
@@ -208,9 +216,11 @@ class Writer:
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
         with self._file_lock, self._lock:
-            arrived = {id(row) for row in pending}
-            self._undelivered = [row for row in self._undelivered if id(row) not in arrived]
-            self._unflushed = [row for row in self._unflushed if id(row) not in arrived]
+            self._flushed_at = time.monotonic()
+            # Rows are handed over in order and only ever move from the one list to the other.
+            waiting = [*self._undelivered, *self._unflushed][len(pending) :]
+            flushed = max(len(self._undelivered) - len(pending), 0)
+            self._undelivered, self._unflushed = waiting[:flushed], waiting[flushed:]
             if on_disk_only and self._spool.size == position:
                 self._on_disk_only = False
             everything = not self._undelivered and not self._unflushed and not self._on_disk_only
