@@ -10,9 +10,12 @@ __version__ = "0.1.0"
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {
     "A2C": "mileage.training.agent",
+    "DQN": "mileage.training.agent",
     "MileageError": "mileage._errors",
     "PPO": "mileage.training.agent",
     "Panel": "mileage.ledger.panels",
+    "SAC": "mileage.training.agent",
+    "TD3": "mileage.training.agent",
     "RunRecord": "mileage.training.records",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.vector",
@@ -20,7 +23,21 @@ _HOMES = {
     "load": "mileage.training.agent",
 }
 
-__all__ = ["A2C", "PPO", "MileageError", "Panel", "RunRecord", "Target", "VecEnv", "__version__", "env", "load"]
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "MileageError",
+    "Panel",
+    "RunRecord",
+    "Target",
+    "VecEnv",
+    "__version__",
+    "env",
+    "load",
+]
 
 if TYPE_CHECKING:
     from mileage._errors import MileageError
@@ -28,7 +45,7 @@ if TYPE_CHECKING:
     from mileage.envs.vector import VecEnv
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
-    from mileage.training.agent import A2C, PPO, load
+    from mileage.training.agent import A2C, DQN, PPO, SAC, TD3, load
     from mileage.training.records import RunRecord
 
 

@@ -155,7 +155,7 @@ class BridgedVecEnv:
         chosen = self._first_seed if seed is None else seed
         self._first_seed = None
         obs, infos = self._envs.reset(seed=self._seeds(chosen), options=options)
-        np.copyto(self.obs, obs, casting="same_kind" if np.issubdtype(obs.dtype, np.floating) else "unsafe")
+        np.copyto(self.obs, obs, casting="unsafe")
         return self.obs, infos
 
     def step(self, actions: ArrayLike) -> Step:
@@ -164,7 +164,8 @@ class BridgedVecEnv:
         np.copyto(self.obs, obs, casting="unsafe")
         np.copyto(self.reward, reward, casting="same_kind")
         np.copyto(self.terminated, terminated)
-        np.copyto(self.truncated, truncated)
+        # Gymnasium may set both at the time limit; a terminated episode has no future to cut off.
+        np.greater(truncated, terminated, out=self.truncated)
         if "final_obs" in infos:
             ended = infos["_final_obs"]
             for i in np.flatnonzero(ended):

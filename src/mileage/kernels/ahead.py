@@ -19,7 +19,7 @@ import numpy as np
 
 def _signature(name: str) -> tuple[Any, Any]:
     """Dispatcher and argument types of the kernel called `name`."""
-    from mileage.kernels import actor_critic, rollout
+    from mileage.kernels import actor_critic, dqn, rollout, sac, td3
 
     whole, barrier = numba.types.int64, numba.types.int64[::1]
 
@@ -31,14 +31,15 @@ def _signature(name: str) -> tuple[Any, Any]:
         "rollout": (rollout.rollout, (whole, whole, barrier, frame(rollout.ROLLOUT))),
         "evaluate": (rollout.evaluate, (whole, whole, barrier, frame(rollout.EVALUATE))),
         "update": (actor_critic.update, (whole, whole, barrier, frame(actor_critic.UPDATE))),
+        "sac_update": (sac.sac_update, (whole, whole, barrier, frame(sac.SAC))),
+        "sac_act": (sac.sac_act, (frame(sac.ACT),)),
+        "td3_update": (td3.td3_update, (whole, whole, barrier, frame(td3.TD3))),
+        "td3_act": (td3.td3_act, (frame(td3.ACT),)),
+        "dqn_update": (dqn.dqn_update, (whole, whole, barrier, frame(dqn.DQN))),
+        "dqn_act": (dqn.dqn_act, (frame(dqn.ACT),)),
         "act": (rollout.act, (frame(rollout.ACT), whole)),
         "values": (rollout.values, (frame(rollout.ACT), floats)),
     }[name]
-
-
-# What a run needs, by whether its environment is native; the first takes longest.
-NATIVE_RUN = ("update", "rollout", "evaluate")
-BRIDGED_RUN = ("update", "act", "values")
 
 
 def missing(names: Iterable[str]) -> list[str]:

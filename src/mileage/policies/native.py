@@ -108,6 +108,8 @@ class ActorCritic:
             "n_actions": self.n_actions,
             "obs_size": self.obs_size,
             "action_size": self.action_size,
+            "head_skip": 0,
+            "squashed": 0,
         }
 
     def _run(self, name: str, obs: F32) -> F32:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._seeding import check_training_seed
+from mileage.algorithms._config import checked
 from mileage.envs.make import make_vec
 from mileage.envs.native import NativeEnv
 from mileage.envs.registry import resolve
@@ -29,9 +32,10 @@ _DEFAULT_EVALUATIONS = 20
 
 
 class Agent:
-    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`."""
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
+    _home: ClassVar[tuple[str, str]]
 
     def __init__(
         self,
@@ -62,54 +66,31 @@ class Agent:
         known = load_preset(self.name, self.spec.id, preset)
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
-        self.steps = 0
         self.horizon = 0
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
         self._parts: Any = None
+        self._steps_before_build = 0
         self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
-        self.policy = self._make_policy()
+        self.policy = self.algorithm().make_policy(self.config, self.spec, self.seed)
 
     @classmethod
-    def _algorithm(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its algorithm
+    def algorithm(cls) -> Any:
+        """The algorithm's class, imported when it is first needed."""
+        module, name = cls._home
+        return getattr(importlib.import_module(module), name)
 
-    @classmethod
-    def _config_type(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its configuration
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        if self._parts is None:
+            return self._steps_before_build
+        return int(self._parts.engine.iterations * self._parts.steps_per_iteration)
 
     def _make_config(self, values: dict[str, Any]) -> Any:
-        kind = self._config_type()
-        fields = {field.name: field for field in dataclasses.fields(kind)}
-        for name, value in values.items():
-            if name not in fields:
-                raise UnknownNameError(f"hyperparameter of {self.name}", name, fields)
-            default = fields[name].default
-            wrong = isinstance(value, bool) != isinstance(default, bool)
-            number = isinstance(default, int | float) and not isinstance(default, bool)
-            if (
-                wrong
-                or (number and not isinstance(value, int | float))
-                or isinstance(value, str) != isinstance(default, str)
-            ):
-                raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
-        return kind(**values)
-
-    def _make_policy(self) -> Any:
-        from mileage.policies import ActorCritic
-
-        spec, config = self.spec, self.config
-        return ActorCritic(
-            spec.obs_size,
-            spec.n_actions,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            log_std_init=config.log_std_init,
-            seed=self.seed,
-        )
+        kind = self.algorithm().Config
+        return kind(**checked(kind, self.name, values))
 
     def _built(self) -> Any:
         """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
@@ -118,20 +99,23 @@ class Agent:
 
             env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
             self._team = Team(self._threads)
-            self._parts = self._algorithm()(self.config, env, self.policy, self._team, self.seed)
-            self._env = env
+            parts = self.algorithm()(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:
                 file, arrays, counters = self._restored
-                checkpoints.restore(self._parts.engine.state_arrays(), arrays, file)
-                self._parts.engine.set_counters(counters)
+                checkpoints.restore(parts.engine.state_arrays(), arrays, file)
+                try:
+                    parts.engine.set_counters(counters)
+                except UsageError as error:
+                    raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
                 self._restored = None
+            self._parts, self._env = parts, env
         return self._parts
 
     def prepare(self, on_compile: Callable[[list[str]], None] | None = None) -> None:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
         from mileage.kernels import ahead
 
-        names = ahead.NATIVE_RUN if isinstance(self.spec, NativeEnv) else ahead.BRIDGED_RUN
+        names = self.algorithm().kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -175,14 +159,14 @@ class Agent:
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
         horizon = self.plan_horizon(total_steps)
-        every = (
-            eval_every or self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
-        )
+        usual = self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        every = usual if eval_every is None else eval_every
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
         panel = panel or self.default_panel(goal)
         path = None if checkpoint is None else Path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
+        steps_before = self.steps
         with compile_phase(clock):
             with clock.phase(Phase.COMPILE):
                 self.prepare(on_compile)
@@ -193,11 +177,6 @@ class Agent:
             self.run_defaults["eval_every"] = every
             self.target = goal
 
-            def save(steps: int) -> None:
-                self.steps = steps
-                if path is not None:
-                    self.save(path)
-
             outcome = runner.run(
                 algorithm,
                 evaluate,
@@ -205,10 +184,9 @@ class Agent:
                 clock,
                 steps=self.steps,
                 callbacks=callbacks,
-                save=save if path is not None and checkpoint_every else None,
+                save=None if path is None else lambda _: self.save(path),
                 on_evaluation=on_evaluation,
             )
-            self.steps = outcome.steps
             if path is not None:
                 with clock.phase(Phase.CHECKPOINT):
                     self.save(path)
@@ -221,6 +199,7 @@ class Agent:
             panel_id=panel.panel_id,
             target=None if goal is None else str(goal),
             steps=outcome.steps,
+            steps_before=steps_before,
             end=outcome.end,
             reason=outcome.reason,
             wall_seconds=times.wall_seconds,
@@ -230,6 +209,12 @@ class Agent:
             steps_to_target=outcome.reached.steps if outcome.reached else None,
             checkpoint=None if path is None else str(path),
         )
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+        config = self.config
+        return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
 
     def plan_horizon(self, total_steps: int | None) -> int:
         """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
@@ -303,35 +288,42 @@ class Agent:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
-        """Read a checkpoint; `env` replaces the environment it names (needed if that was defined in a notebook)."""
+        """Read a checkpoint; `env` replaces the environment it names (needed if that is a user's code)."""
         file = Path(path)
+        _check_threads(threads)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
         try:
             agent = cls(
-                env or metadata["env"],
+                checkpoints.named_env(metadata, file) if env is None else env,
                 seed=metadata["seed"],
                 preset="none",
                 threads=threads,
                 env_kwargs=metadata["env_kwargs"],
                 **metadata["config"],
             )
-            agent.steps, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
+            agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
             agent.run_defaults = dict(metadata["run_defaults"])
-            agent._restored = (file, arrays, metadata["counters"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
+            agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
+            agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
+        except KeyError as error:
+            raise CheckpointError(f"checkpoint {file} is damaged: {error} is missing") from error
+        except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise CheckpointError(f"checkpoint {file} is damaged or does not fit: {error}") from error
         policy = agent.policy
         live = {"params": policy.params, "obs_mean": policy.obs_mean, "obs_scale": policy.obs_scale}
         checkpoints.restore(live, arrays, file)
-        policy.obs_limit = metadata["obs_limit"] or np.inf
         return agent
 
     def close(self) -> None:
-        """Stop threads and close environments."""
+        """Stop threads and close environments; what comes after builds them again and goes on where this ended."""
         if self._parts is not None:
+            engine = self._parts.engine
+            arrays = {name: array.copy() for name, array in engine.state_arrays().items()}
+            self._restored = (Path("closed agent"), arrays, engine.counters())
+            self._steps_before_build = self.steps
             self._team.close()
             self._env.close()
             self._parts = None
@@ -356,39 +348,38 @@ class PPO(Agent):
     """Proximal policy optimisation; hyperparameters are the fields of `mileage.algorithms.ppo.PPOConfig`."""
 
     name = "ppo"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.ppo import PPO as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.ppo import PPOConfig
-
-        return PPOConfig
+    _home = ("mileage.algorithms.ppo", "PPO")
 
 
 class A2C(Agent):
     """Advantage actor-critic; hyperparameters are the fields of `mileage.algorithms.a2c.A2CConfig`."""
 
     name = "a2c"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.a2c import A2C as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.a2c import A2CConfig
-
-        return A2CConfig
+    _home = ("mileage.algorithms.a2c", "A2C")
 
 
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C)}
+class SAC(Agent):
+    """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
+
+    name = "sac"
+    _home = ("mileage.algorithms.sac", "SAC")
+
+
+class TD3(Agent):
+    """Twin delayed policy gradient; hyperparameters are the fields of `mileage.algorithms.td3.TD3Config`."""
+
+    name = "td3"
+    _home = ("mileage.algorithms.td3", "TD3")
+
+
+class DQN(Agent):
+    """Deep Q-learning; hyperparameters are the fields of `mileage.algorithms.dqn.DQNConfig`."""
+
+    name = "dqn"
+    _home = ("mileage.algorithms.dqn", "DQN")
+
+
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -402,4 +393,7 @@ def agent_class(name: str) -> type[Agent]:
 def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Agent:
     """Read a checkpoint of any algorithm."""
     _, metadata = checkpoints.read(Path(path))
-    return agent_class(str(metadata.get("algorithm"))).load(path, threads=threads, env=env)
+    name = metadata.get("algorithm")
+    if name not in ALGORITHMS:
+        raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
+    return ALGORITHMS[name].load(path, threads=threads, env=env)

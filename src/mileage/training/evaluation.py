@@ -17,10 +17,9 @@ from mileage.kernels._pointers import Frame
 from mileage.kernels._team import Team
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.policies import ActorCritic
 
 
-def make_evaluator(policy: ActorCritic, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
+def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
     """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
     if panel.perturbations:
         raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
@@ -32,7 +31,7 @@ def make_evaluator(policy: ActorCritic, spec: Any, panel: Panel, team: Team) -> 
 class NativeEvaluator:
     """Plays a panel in one native call; memory is allocated once, so that it can be called after every update."""
 
-    def __init__(self, policy: ActorCritic, spec: NativeEnv, panel: Panel, team: Team) -> None:
+    def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
         self.policy, self.panel, self.team = policy, panel, team
         n = len(panel.seeds)
         limit = panel.max_episode_steps or spec.max_steps
@@ -46,6 +45,7 @@ class NativeEvaluator:
         self._action_rng = np.concatenate([random.streams(seed, 1, "panel action") for seed in panel.seeds])
         self._action_rng_start = self._action_rng.copy()
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        self._cut = np.zeros(n, np.bool_)
         block = kernels.block_size(n)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._frame = Frame(
@@ -74,6 +74,7 @@ class NativeEvaluator:
             truncated=env.truncated,
             returns=self._returns,
             lengths=self._lengths,
+            cut=self._cut,
             works=np.zeros((team.n_ranks, work_floats), np.float32),
             deterministic=int(panel.deterministic),
             work_floats=work_floats,
@@ -88,16 +89,14 @@ class NativeEvaluator:
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
         self.team.run(kernels.evaluate, self._frame.record)
-        limit = env.max_steps
-        truncated = self._lengths >= limit
-        successes = self.panel.successes(self._returns, self._lengths, ~truncated, truncated)
+        successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
 
 
 class BridgeEvaluator:
     """Plays a panel through a Gymnasium vector environment."""
 
-    def __init__(self, policy: ActorCritic, spec: Any, panel: Panel) -> None:
+    def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
         from mileage.envs.bridge import BridgedVecEnv
 
         self.policy, self.panel = policy, panel

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock
-from mileage.training.records import EvalPoint, RunRecord
 from mileage.training.recorder import Ledger, RunRecorder, RunResult
+from mileage.training.records import EvalPoint, RunRecord
 
 if TYPE_CHECKING:
     from mileage.training.agent import Agent
@@ -65,7 +65,7 @@ def recorded(
         env_id=agent.env_id,
         framework="mileage",
         eval_every_steps=agent.run_defaults.get("eval_every"),
-        batch_size=agent.config.n_envs * agent.config.n_steps,
+        batch_size=agent.batch_size,
         step_budget=horizon,
         clock=clock,
     ) as recorder:
