@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from mileage.algorithms._on_policy import on_policy_kernels
 from mileage.kernels import ahead, rollout
 from mileage.kernels._jit import CACHE_ENV
+
+NATIVE_RUN, BRIDGED_RUN = on_policy_kernels(True), on_policy_kernels(False)
 
 
 def test_what_training_calls_is_what_was_compiled_ahead() -> None:
     import mileage
 
-    ahead.load([*ahead.NATIVE_RUN, *ahead.BRIDGED_RUN])
-    names = sorted({*ahead.NATIVE_RUN, *ahead.BRIDGED_RUN})
+    ahead.load([*NATIVE_RUN, *BRIDGED_RUN])
+    names = sorted({*NATIVE_RUN, *BRIDGED_RUN})
     before = {name: len(ahead._signature(name)[0].overloads) for name in names}
     for env in ("CartPole-v1", "FrozenLake-v1"):
         with mileage.PPO(env, preset="none", n_envs=2, n_steps=4, threads=2) as agent:
@@ -67,7 +70,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_first_missing_kernel_is_compiled_by_another_process(loaded: list[str]) -> None:
-    with ahead.loading(ahead.NATIVE_RUN):
+    with ahead.loading(NATIVE_RUN):
         assert loaded == []
     assert Started.last.command[1:] == ["-m", "mileage.kernels.ahead", "update"]
     assert loaded == ["rollout", "evaluate", "update"]
@@ -75,7 +78,7 @@ def test_the_first_missing_kernel_is_compiled_by_another_process(loaded: list[st
 
 
 def test_the_other_process_is_ended_when_the_body_fails(loaded: list[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), ahead.loading(ahead.NATIVE_RUN):
+    with pytest.raises(KeyboardInterrupt), ahead.loading(NATIVE_RUN):
         raise KeyboardInterrupt
     assert Started.last.killed
     assert loaded == []
