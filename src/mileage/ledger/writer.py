@@ -63,7 +63,7 @@ class Writer:
         self._undelivered: list[Row] = []
         self._on_disk_only = False
         """Whether rows were dropped from memory and have to be read back from the spool file."""
-        self._flushed_at = float("-inf")
+        self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
         self._local = self.url.startswith("sqlite")
@@ -85,9 +85,10 @@ class Writer:
         """Hand over `rows`."""
         now = time.monotonic()
         with self._lock:
-            patience = LATEST_FLUSH_SECONDS if self._unflushed else FLUSH_SECONDS
+            alone = now - self._appended_at >= FLUSH_SECONDS
+            self._appended_at = now
             self._unflushed += rows
-        if now - self._flushed_at >= patience:
+        if alone or now - self._flushed_at >= LATEST_FLUSH_SECONDS:
             self._flush()
         elif not self._wake.is_set():
             self._wake.set()
@@ -216,7 +217,8 @@ class Writer:
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
         with self._file_lock, self._lock:
-            self._flushed_at = time.monotonic()
+            if len(pending) > len(self._undelivered):  # rows went past the file: they are as safe as if flushed
+                self._flushed_at = time.monotonic()
             # Rows are handed over in order and only ever move from the one list to the other.
             waiting = [*self._undelivered, *self._unflushed][len(pending) :]
             flushed = max(len(self._undelivered) - len(pending), 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from mileage._errors import UsageError
 from mileage._types import F64
@@ -137,7 +137,7 @@ def _more_runs(log_ratio: F64, used: tuple[int, int]) -> int | None:
     if middle == 0 or not np.isfinite([low, middle, high]).all():
         return None
     # An early look asks for more certainty than a comparison as a whole: the whole is what the runs are needed for.
-    needed = float(norm.ppf(1 - DEFAULT_ALPHA / 2) + norm.ppf(0.8)) * float(high - low) / 2 / abs(float(middle))
+    needed = float(ndtri(1 - DEFAULT_ALPHA / 2) + ndtri(0.8)) * float(high - low) / 2 / abs(float(middle))
     n = min(used)
     return max(1, min(MANY_RUNS, math.ceil(n * needed**2)) - n)
 
