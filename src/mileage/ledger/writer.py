@@ -195,7 +195,7 @@ class Writer:
             if self._store is None:
                 from mileage.ledger.store import Store  # the only import of the database library
 
-                self._store = Store(self.url, recover=False)
+                self._store = Store(self.url)
             rows = self._from_disk() if on_disk_only else pending
             for row, why in self._store.deliver(rows) if rows else ():
                 self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
