@@ -262,8 +262,8 @@ class OnPolicy:
             self.last_values,
             truncated=self.truncated.reshape(shape),
             truncated_values=self.truncated_values.reshape(shape),
-            gamma=s.gamma,
-            lambda_=s.gae_lambda,
+            gamma=float(s.gamma),
+            lambda_=float(s.gae_lambda),
             out=(self.advantages.reshape(shape), self.returns.reshape(shape)),
         )
         if s.normalise_observations:
@@ -375,5 +375,5 @@ def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
 
 
 def on_policy_kernels(native: bool) -> tuple[str, ...]:
-    """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
-    return ("update", "rollout", "evaluate") if native else ("update", "act", "values")
+    """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+    return ("update", "gae", "rollout", "evaluate") if native else ("update", "gae", "act", "values")
