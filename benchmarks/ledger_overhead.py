@@ -7,18 +7,22 @@ Two mixes, both with a compiled kernel that releases the interpreter, as fused t
 - `1,000 events/s`: iterations of ten milliseconds with nine phases and one checkpoint row each;
 - `1,000 checkpoints/s`: iterations of one millisecond with two phases and one checkpoint row each.
 
-Reports the slow-down by wall-clock and, because a machine that others use makes wall-clocks useless, by CPU time: of
-the training thread alone (what it loses while another core is free for the writer) and of the whole process (what it
-loses where there is none). Also nanoseconds per event.
+Blocks of a twentieth of a second with and without recording alternate within one process, so that whatever else the
+machine does falls on both alike; the figures are medians over pairs of neighbouring blocks. Slow-down of the training
+thread is given by wall-clock and by its own CPU time; the CPU time of the background writer, which another core takes
+over where one is free, stands beside it. Also nanoseconds per event.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +30,9 @@ import numpy as np
 
 from mileage.kernels._jit import kernel
 from mileage.meter import PhaseClock, fingerprint
-from mileage.training.recorder import Ledger
+from mileage.training.recorder import Ledger, RunRecorder
 
-PAIRS = 5
+PAIRS = 150
 
 
 @kernel
@@ -56,51 +60,74 @@ def _seconds(x: np.ndarray, rounds: int) -> float:
     return time.thread_time() - start
 
 
-class Seconds(NamedTuple):
-    """What a loop took."""
-
-    wall: float
-    thread: float
-    process: float
-
-    @classmethod
-    def now(cls) -> Seconds:
-        return cls(time.perf_counter(), time.thread_time(), time.process_time())
-
-    def since(self, start: Seconds) -> Seconds:
-        return Seconds(*(b - a for a, b in zip(start, self, strict=True)))
-
-
 class Mix(NamedTuple):
     """How often what happens."""
 
     seconds: float
-    iterations: int
+    """CPU seconds of an iteration."""
     phases: int
+    """Phases of an iteration; there is one checkpoint besides."""
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of a block."""
+        return round(BLOCK_SECONDS / self.seconds)
 
 
-MIXES = {"1,000 events/s": Mix(0.010, 200, 9), "1,000 checkpoints/s": Mix(0.001, 1000, 2)}
+BLOCK_SECONDS = 0.05
+MIXES = {"1,000 events/s": Mix(0.010, 9), "1,000 checkpoints/s": Mix(0.001, 2)}
 
 
-def train(mix: Mix, x: np.ndarray, rounds: int, db: Path | None) -> Seconds:
-    """Return what the loop alone took; opening and the last delivery happen once a run, not once an iteration."""
-    part = max(1, rounds // mix.phases)
-    if db is None:
-        start = Seconds.now()
-        for _ in range(mix.iterations):
-            for _ in range(mix.phases):
+def block_off(mix: Mix, x: np.ndarray, part: int) -> None:
+    for _ in range(mix.iterations):
+        for _ in range(mix.phases):
+            _work(x, part)
+
+
+def block_on(mix: Mix, x: np.ndarray, part: int, run: RunRecorder, step: int) -> None:
+    learn = run.phase("learn")
+    for i in range(mix.iterations):
+        for _ in range(mix.phases):
+            with learn:
                 _work(x, part)
-        return Seconds.now().since(start)
-    with Ledger(db).run("overhead", price=2.2, clock=PhaseClock()) as run:
-        time.sleep(1.0)  # the database library has been loaded
-        learn = run.phase("learn")
-        start = Seconds.now()
-        for step in range(mix.iterations):
-            for _ in range(mix.phases):
-                with learn:
-                    _work(x, part)
-            run.checkpoint(step)
-        return Seconds.now().since(start)
+        run.checkpoint(step + i)
+
+
+def timed(call: Callable[[], None]) -> tuple[float, float]:
+    """Return wall-clock and CPU seconds of this thread."""
+    wall, cpu = time.perf_counter(), time.thread_time()
+    call()
+    return time.perf_counter() - wall, time.thread_time() - cpu
+
+
+def measure(mix: Mix, directory: Path) -> dict[str, object]:
+    x = np.ones(1_000, np.float64)
+    part = max(1, calibrate(x, mix.seconds) // mix.phases)
+    off, on = [], []
+    with Ledger(directory / "mileage.db").run("overhead", price=2.2, clock=PhaseClock()) as run:
+        time.sleep(2.0)  # the database library has been loaded
+        block_on(mix, x, part, run, 0)
+        others = time.process_time() - time.thread_time()
+        for pair in range(PAIRS):
+            step = pair * mix.iterations
+            arms = [
+                (off, functools.partial(block_off, mix, x, part)),
+                (on, functools.partial(block_on, mix, x, part, run, step)),
+            ]
+            for times, block in arms if pair % 2 else arms[::-1]:
+                times.append(timed(block))
+        time.sleep(0.5)  # the last rows are written
+        others = time.process_time() - time.thread_time() - others
+    recorded = sum(cpu for _, cpu in on)
+    return {
+        "pairs": PAIRS,
+        "events_per_cpu_second": PAIRS * mix.iterations * (mix.phases + 1) / recorded,
+        "slow_down_cpu": statistics.median(b[1] / a[1] - 1 for a, b in zip(off, on, strict=True)),
+        "slow_down_wall": statistics.median(b[0] / a[0] - 1 for a, b in zip(off, on, strict=True)),
+        "background_cpu_share": others / recorded,
+        "us_per_iteration": 1e6 * statistics.median(b[1] - a[1] for a, b in zip(off, on, strict=True)) / mix.iterations,
+        "background_us_per_iteration": 1e6 * others / (PAIRS * mix.iterations),
+    }
 
 
 def event_costs(db: Path) -> dict[str, float]:
@@ -123,30 +150,6 @@ def event_costs(db: Path) -> dict[str, float]:
     return {"phase_enter_and_exit_ns": per_phase, "checkpoint_call_ns": statistics.median(costs)}
 
 
-def measure(mix: Mix, directory: Path) -> dict[str, object]:
-    x = np.ones(1_000, np.float64)
-    rounds = calibrate(x, mix.seconds)
-    train(mix, x, rounds, directory / "warm.db")
-    pairs = []
-    for pair in range(PAIRS):
-        arms = [None, directory / "mileage.db"]
-        if pair % 2:
-            arms.reverse()
-        seconds = {arm is not None: train(mix, x, rounds, arm) for arm in arms}
-        pairs.append((seconds[False], seconds[True]))
-
-    def slow_down(clock: str) -> dict[str, float]:
-        ratios = [getattr(on, clock) / getattr(off, clock) - 1 for off, on in pairs]
-        extra = [(getattr(on, clock) - getattr(off, clock)) / mix.iterations for off, on in pairs]
-        return {"median": statistics.median(ratios), "median_us_per_checkpoint": 1e6 * statistics.median(extra)}
-
-    return {
-        "seconds_off_on": pairs,
-        "slow_down": {clock: slow_down(clock) for clock in Seconds._fields},
-        "events_per_cpu_second": statistics.median(mix.iterations * (mix.phases + 1) / on.thread for _, on in pairs),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
@@ -157,6 +160,7 @@ def main() -> None:
             "machine": fingerprint().as_dict(),
             **{name: measure(mix, directory) for name, mix in MIXES.items()},
             "events": event_costs(directory / "events.db"),
+            "load_average": os.getloadavg()[0],
         }
     text = json.dumps(result, indent=1)
     print(text)

@@ -1,9 +1,9 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
 A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
-faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them (to a local
-database at once, for a server to the spool file), so that they are on disk within `LATEST_FLUSH_SECONDS` at a few
-microseconds each. The database library is imported by the background thread, while training already runs.
+faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
+are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction costs as much as
+a hundred rows, gets them once a second. Its library is imported by the background thread, while training already runs.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
-DIRECT_SECONDS = 0.15
-"""A transaction costs as much as fifty rows: rows that come fast go to a local database no more often than this."""
+"""Rows further apart than this are written by the calling thread, at once."""
+BATCH_SECONDS = 0.15
+"""Rows that come fast are collected for so long before they are written to the spool file."""
 LATEST_FLUSH_SECONDS = 0.3
 """The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
 DELIVER_SECONDS = 1.0
+"""How often the database gets rows."""
 BEAT_SECONDS = 1.0
 DATABASE_BEAT_SECONDS = 10.0
 RETRY_SECONDS = 2.0
@@ -66,7 +68,6 @@ class Writer:
         self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
-        self._local = self.url.startswith("sqlite")
         self._closing = threading.Event()
         self._wake = threading.Event()
         try:
@@ -143,28 +144,23 @@ class Writer:
 
     def _work(self) -> None:
         beat_at = database_beat_at = deliver_at = 0.0
-        direct = started = False
+        started = False
         while True:
             closing = self._closing.is_set()
             if started and not closing:  # the first round loads the database library while training begins
                 self._wake.wait(BEAT_SECONDS)
-                self._closing.wait(DIRECT_SECONDS if direct else FLUSH_SECONDS)
+                self._closing.wait(BATCH_SECONDS)
                 self._wake.clear()
             started = True
             now = time.monotonic()
-            # A local database is as safe as the spool file, so rows that come fast go straight into it.
-            if not (direct and self._unflushed):
-                self._flush()
+            self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
-            if closing or now >= deliver_at or (direct and self._unflushed):
+            if closing or now >= deliver_at:
                 ok = self._deliver()
-                direct = ok and self._local
                 deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
-                if not ok:
-                    self._flush()
-                elif not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
+                if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
                     database_beat_at = now
                     self._beat_database()
             if closing:
@@ -217,8 +213,6 @@ class Writer:
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
         with self._file_lock, self._lock:
-            if len(pending) > len(self._undelivered):  # rows went past the file: they are as safe as if flushed
-                self._flushed_at = time.monotonic()
             # Rows are handed over in order and only ever move from the one list to the other.
             waiting = [*self._undelivered, *self._unflushed][len(pending) :]
             flushed = max(len(self._undelivered) - len(pending), 0)
