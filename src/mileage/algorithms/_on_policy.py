@@ -71,7 +71,7 @@ class OnPolicy:
     def __init__(self, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.settings, self.env, self.policy, self.team = settings, env, policy, team
         self.n_envs: int = env.num_envs
-        self.batch = settings.n_steps * self.n_envs
+        self.batch: int = settings.n_steps * self.n_envs
         self.iterations = 0
         self._native = isinstance(env, VecEnv)
         self._allocate(seed)
@@ -80,6 +80,11 @@ class OnPolicy:
         env.reset(seed=seed)
         if not self._native:
             self._obs[:] = env.obs
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return self.iterations * self.batch
 
     def _allocate(self, seed: int) -> None:
         n, obs_size, action_size = self.batch, self.policy.obs_size, self.policy.action_size
