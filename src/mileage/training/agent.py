@@ -67,6 +67,8 @@ class Agent:
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
         self.horizon = 0
+        self.run_id: str | None = None
+        """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
@@ -280,6 +282,7 @@ class Agent:
             "seed": self.seed,
             "steps": self.steps,
             "horizon": self.horizon,
+            "run_id": self.run_id,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
             "run_defaults": self.run_defaults,
@@ -310,6 +313,7 @@ class Agent:
             )
             agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
+            agent.run_id = None if metadata.get("run_id") is None else str(metadata["run_id"])
             agent.run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
             agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
