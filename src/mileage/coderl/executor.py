@@ -7,6 +7,7 @@ processes; `FakeExecutor` answers from a function, so that everything above it c
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from mileage._errors import BuildError
 
@@ -161,19 +162,21 @@ class LocalExecutor:
         with self._lock:
             self._running.add(process)
         try:
-            process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
-            process.stdin.flush()
+            # A launcher that dies at once breaks the pipe; what it said follows below.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
+                process.stdin.flush()
             answer = process.stdout.read()
             errors = process.stderr.read()
         except BaseException:
             # Closing standard input makes the launcher kill the job and leave.
-            process.stdin.close()
+            _close(process.stdin)
             process.wait()
             raise
         finally:
             with self._lock:
                 self._running.discard(process)
-        process.stdin.close()
+        _close(process.stdin)
         process.wait()
         process.stdout.close()
         process.stderr.close()
@@ -185,7 +188,13 @@ class LocalExecutor:
         with self._lock:
             for process in self._running:
                 if process.stdin is not None:
-                    process.stdin.close()
+                    _close(process.stdin)
+
+
+def _close(pipe: IO[bytes]) -> None:
+    """Close a pipe whose reader may be gone."""
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
 
 
 class TakingTurns:
