@@ -46,7 +46,7 @@ def rl_bench(
     kind: Annotated[str | None, typer.Option(help="Build system, if the detected one is not meant.")] = None,
     edit_file: Annotated[str | None, typer.Option(help="File that gets the one-line edit.")] = None,
     lock: Annotated[
-        Path | None, typer.Option(help="File to lock during each build, shared by benchmarks that must not overlap.")
+        Path | None, typer.Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
     ledger: Annotated[bool, typer.Option(help="Record the benchmark as a run of the ledger.")] = True,
@@ -81,6 +81,8 @@ def rl_bench(
             record(report)
     finally:
         store.close()
+        if executor:
+            executor.release()
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
     if export:
         _export(report, export, output or Path(f"rl-bench.{export}"))

@@ -198,17 +198,36 @@ def _close(pipe: IO[bytes]) -> None:
 
 
 class TakingTurns:
-    """Runs each job while holding a file lock, so that benchmarks on one machine wait for each other."""
+    """Runs jobs while holding a file lock, so that benchmarks on one machine wait for each other.
 
-    def __init__(self, executor: Executor, lock: Path) -> None:
+    The lock is kept from job to job for `hold_seconds`, and given up after the job that exceeds it, so that waiting
+    benchmarks get their turn and this one does not wait for them before every build. Used by one thread.
+    """
+
+    def __init__(self, executor: Executor, lock: Path, hold_seconds: float = 90.0) -> None:
         self._executor = executor
         self._path = lock
+        self._hold_seconds = hold_seconds
+        self._file: IO[str] | None = None
+        self._taken_at = 0.0
 
     def run(self, job: Job) -> JobResult:
         """Wait for the lock, then run `job`; the waiting is not part of its time."""
-        with self._path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if self._file is None:
+            self._file = self._path.open("a")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._taken_at = time.monotonic()
+        try:
             return self._executor.run(job)
+        finally:
+            if time.monotonic() - self._taken_at > self._hold_seconds:
+                self.release()
+
+    def release(self) -> None:
+        """Give the lock up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class FakeExecutor:
