@@ -67,9 +67,9 @@ def library() -> Any | None:
 class Batch:
     """`n` simulations of `model` on `threads` threads, the caller's included.
 
-    `qpos` (N, nq), `qvel` (N, nv) and `ctrl` (N, nu) are float64 views of the simulations' states: what is written there
-    is the state at the next call. Every name in `outputs` is an (N, ...) float64 attribute with that field of MjData as
-    it was after the last call. As after `mj_step`, it belongs to the last stage that the integrator evaluated.
+    `qpos` (N, nq), `qvel` (N, nv) and `ctrl` (N, nu) are float64 views of the simulations' states: what is written
+    there is the state at the next call. Every name in `outputs` is an (N, ...) float64 attribute with that field of
+    MjData as it was after the last call; as after `mj_step`, it belongs to the last stage that the integrator took.
     """
 
     qpos: F64
@@ -144,12 +144,12 @@ class Batch:
         if size == 0:
             return np.zeros((self._n, 0))
         memory = (ctypes.c_double * ((self._n - 1) * stride + size)).from_address(address)
-        flat = np.frombuffer(memory, np.float64)
+        flat: NDArray[np.float64] = np.ctypeslib.as_array(memory)
         return np.lib.stride_tricks.as_strided(flat, (self._n, size), (8 * stride, 8))
 
     def _check(self, failed: int) -> None:
         if failed:
             status = (_int * self._n).from_address(self._library.mjb_status(self._batch))
             first = next(i for i, value in enumerate(status) if value)
-            text = self._library.mjb_error(self._batch, first).decode()
+            text = " ".join(self._library.mjb_error(self._batch, first).decode().split())
             raise MileageError(f"MuJoCo failed in {failed} of {self._n} environments, first in number {first}: {text}")

@@ -63,6 +63,7 @@ class HalfCheetah(_Runner):
     }
 
     def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
+        """Uniform positions, normal velocities."""
         return _normal_start(self, rng)
 
 
@@ -117,11 +118,13 @@ class Walker2d(_Balancer):
     }
 
     def observe(self, sim: Batch, out: F32) -> None:
+        """Positions, and velocities within 10."""
         split = sim.qpos.shape[1] - self.skipped
         out[:, :split] = sim.qpos[:, self.skipped :]
         np.clip(sim.qvel, -10.0, 10.0, out=out[:, split:], casting="same_kind")
 
     def healthy(self, sim: Batch) -> Bool:
+        """Height and angle of the torso within bounds."""
         upright = within(sim.qpos[:, 1], self.option["healthy_z_range"])
         return upright & within(sim.qpos[:, 2], self.option["healthy_angle_range"])
 
@@ -144,9 +147,10 @@ class Hopper(Walker2d):
     }
 
     def healthy(self, sim: Batch) -> Bool:
+        """As the walker, with all of the state but the place within bounds."""
         bounds = self.option["healthy_state_range"]
         bounded = within(sim.qpos[:, 2:], bounds).all(axis=1) & within(sim.qvel, bounds).all(axis=1)
-        return bounded & super().healthy(sim)  # type: ignore[no-any-return]
+        return bounded & super().healthy(sim)
 
 
 class Ant(_Balancer):
@@ -177,20 +181,24 @@ class Ant(_Balancer):
         self.body: int = model.body(self.option["main_body"]).id
 
     def obs_size(self) -> int:
+        """With six numbers for every body that feels forces."""
         feels = bool(self.option["include_cfrc_ext_in_observation"])
         return super().obs_size() + 6 * (int(self.model.nbody) - 1) * feels
 
     def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
+        """Uniform positions, normal velocities."""
         return _normal_start(self, rng)
 
     def place(self, sim: Batch) -> F64:
-        return sim.xpos[:, self.body, 0]  # type: ignore[no-any-return]
+        """Of the main body."""
+        return sim.xpos[:, self.body, 0]
 
     def forces(self, sim: Batch) -> F64:
         """Contact forces on all bodies within their range, (N, bodies, 6)."""
         return np.clip(sim.cfrc_ext, *self.option["contact_force_range"])  # type: ignore[no-any-return]
 
     def observe(self, sim: Batch, out: F32) -> None:
+        """Positions, velocities and contact forces."""
         writer = Writer(out)
         writer.add(sim.qpos[:, self.skipped :])
         writer.add(sim.qvel)
@@ -198,12 +206,14 @@ class Ant(_Balancer):
             writer.add(self.forces(sim)[:, 1:])
 
     def healthy(self, sim: Batch) -> Bool:
+        """Height within bounds, and nothing infinite."""
         low, high = self.option["healthy_z_range"]
         z = sim.qpos[:, 2]
         finite = np.isfinite(sim.qpos).all(axis=1) & np.isfinite(sim.qvel).all(axis=1)
         return finite & (low <= z) & (z <= high)  # type: ignore[no-any-return]
 
     def contact_cost(self, sim: Batch) -> F64:
+        """Squares of the bounded forces."""
         return self.option["contact_cost_weight"] * squares(self.forces(sim))  # type: ignore[no-any-return]
 
 
@@ -236,15 +246,22 @@ class Humanoid(_Balancer):
         self.masses: F64 = model.body_mass / model.body_mass.sum()
 
     def obs_size(self) -> int:
+        """With inertia, velocity and forces of every body."""
         bodies = int(self.model.nbody) - 1
-        sizes = {"cinert": 10 * bodies, "cvel": 6 * bodies, "qfrc_actuator": self.model.nv - 6, "cfrc_ext": 6 * bodies}
+        sizes = {
+            "cinert": 10 * bodies,
+            "cvel": 6 * bodies,
+            "qfrc_actuator": int(self.model.nv) - 6,
+            "cfrc_ext": 6 * bodies,
+        }
         return super().obs_size() + sum(size for name, size in sizes.items() if self._includes(name))
 
     def place(self, sim: Batch) -> F64:
         """The centre of mass."""
-        return sim.xipos[:, :, 0] @ self.masses  # type: ignore[no-any-return]
+        return sim.xipos[:, :, 0] @ self.masses
 
     def observe(self, sim: Batch, out: F32) -> None:
+        """Positions, velocities, then what the options include."""
         writer = Writer(out)
         writer.add(sim.qpos[:, self.skipped :])
         writer.add(sim.qvel)
@@ -253,9 +270,11 @@ class Humanoid(_Balancer):
                 writer.add(getattr(sim, name)[:, first:])
 
     def healthy(self, sim: Batch) -> Bool:
+        """Height within bounds."""
         return within(sim.qpos[:, 2], self.option["healthy_z_range"])
 
     def contact_cost(self, sim: Batch) -> F64:
+        """Squares of the forces, within bounds."""
         cost = self.option["contact_cost_weight"] * squares(sim.cfrc_ext)
         return np.clip(cost, *self.option["contact_cost_range"])  # type: ignore[no-any-return]
 

@@ -27,9 +27,11 @@ class Reacher(Task):
         self._tip, self._target = model.body("fingertip").id, model.body("target").id
 
     def obs_size(self) -> int:
+        """Always 10."""
         return 10
 
     def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
+        """An arm near its zero, and a target uniform in a disc."""
         qpos = rng.uniform(-0.1, 0.1, self.model.nq) + self.qpos0
         while True:
             goal = rng.uniform(-0.2, 0.2, 2)
@@ -41,9 +43,10 @@ class Reacher(Task):
         return qpos, qvel
 
     def _gap(self, sim: Batch) -> F64:
-        return sim.xpos[:, self._tip] - sim.xpos[:, self._target]  # type: ignore[no-any-return]
+        return sim.xpos[:, self._tip] - sim.xpos[:, self._target]
 
     def observe(self, sim: Batch, out: F32) -> None:
+        """Angles, target, velocities and the way from target to tip."""
         angles = sim.qpos[:, :2]
         out[:, 0:2] = np.cos(angles)
         out[:, 2:4] = np.sin(angles)
@@ -52,6 +55,7 @@ class Reacher(Task):
         out[:, 8:10] = self._gap(sim)[:, :2]
 
     def judge(self, sim: Batch, actions: F32, reward: F32, terminated: Bool) -> None:
+        """Minus distance and control."""
         distance = np.sqrt(squares(self._gap(sim)))
         effort = squares(actions)
         reward[:] = -(self.option["reward_dist_weight"] * distance + self.option["reward_control_weight"] * effort)
@@ -76,9 +80,11 @@ class Pusher(Task):
         self._tip, self._object, self._goal = (model.body(name).id for name in ("tips_arm", "object", "goal"))
 
     def obs_size(self) -> int:
+        """Always 23."""
         return 23
 
     def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
+        """A cylinder uniform in a rectangle, away from the goal."""
         qpos = self.qpos0.copy()
         while True:
             cylinder = np.concatenate([rng.uniform(-0.3, 0.0, 1), rng.uniform(-0.2, 0.2, 1)])
@@ -91,6 +97,7 @@ class Pusher(Task):
         return qpos, qvel
 
     def observe(self, sim: Batch, out: F32) -> None:
+        """Joints of the arm, and where tip, cylinder and goal are."""
         xpos = sim.xpos
         writer = Writer(out)
         writer.add(sim.qpos[:, :7])
@@ -99,6 +106,7 @@ class Pusher(Task):
             writer.add(xpos[:, body])
 
     def judge(self, sim: Batch, actions: F32, reward: F32, terminated: Bool) -> None:
+        """Minus distance to the cylinder, its distance to the goal, and control."""
         xpos, weight = sim.xpos, self.option
         near = np.sqrt(squares(xpos[:, self._object] - xpos[:, self._tip]))
         distance = np.sqrt(squares(xpos[:, self._object] - xpos[:, self._goal]))

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._types import F32
+from mileage.envs.mujoco._batch import library
 from mileage.envs.mujoco.balancing import InvertedDoublePendulum, InvertedPendulum
 from mileage.envs.mujoco.locomotion import Ant, HalfCheetah, Hopper, Humanoid, Swimmer, Walker2d
 from mileage.envs.mujoco.reaching import Pusher, Reacher
@@ -48,6 +50,8 @@ class MujocoEnv:
     def __post_init__(self) -> None:
         if self.id not in TASKS:
             raise UnknownNameError("MuJoCo environment", self.id, TASKS)
+        if library() is None:
+            raise UsageError(f"MuJoCo {mujoco.__version__} cannot simulate batches: install version 4.0 or later")
         known = {*TASKS[self.id].options, *_COMMON}
         unknown = sorted(self.kwargs.keys() - known)
         if unknown:
@@ -167,4 +171,16 @@ def _assets() -> Path:
 
 @functools.cache
 def _compile(path: str) -> Any:
-    return mujoco.MjModel.from_xml_path(path)
+    """Compile a model; what MuJoCo has to say about it comes as Python warnings, not in a file of its own."""
+    messages: list[str] = []
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(messages.append)
+    try:
+        model = mujoco.MjModel.from_xml_path(path)
+    finally:
+        mujoco.set_mju_user_warning(before)
+    for message in messages:
+        # About the form of Gymnasium's own files, which users can do nothing about.
+        if "deprecated" not in message:
+            warnings.warn(f"{path}: {message}", stacklevel=2)
+    return model

@@ -21,8 +21,9 @@ class MujocoVecEnv:
     """`n_envs` copies of a MuJoCo environment over arrays that are allocated once.
 
     What `reset` and `step` return are these arrays themselves, overwritten by the next step: copy what you keep. An
-    episode that ends starts again in the same step, as in `VecEnv`. Environment i reset with seed s goes through the same
-    episodes, one after the other, as Gymnasium's environment reset with seed s, whatever i, `n_envs` and `threads` are.
+    episode that ends starts again in the same step, as in `VecEnv`. Environment i reset with seed s goes through the
+    same episodes, one after the other, as Gymnasium's environment reset with seed s, whatever i, `n_envs` and `threads`
+    are.
     """
 
     render_mode = None
@@ -116,12 +117,12 @@ class MujocoVecEnv:
 
         return {"autoreset_mode": AutoresetMode.SAME_STEP}
 
-    @property
+    @functools.cached_property
     def single_observation_space(self) -> Any:
         """The Gymnasium space of one observation."""
         return self.spec.observation_space
 
-    @property
+    @functools.cached_property
     def single_action_space(self) -> Any:
         """The Gymnasium space of one action."""
         return self.spec.action_space
