@@ -61,7 +61,7 @@ def test_a_rollout_of_one_sample_is_refused() -> None:
         PPOConfig(n_envs=1, n_steps=1)
 
 
-def test_every_field_is_documented_and_frozen() -> None:
+def test_configurations_are_frozen() -> None:
     for kind in (PPOConfig, A2CConfig):
         with pytest.raises(dataclasses.FrozenInstanceError):
             kind().gamma = 0.5

@@ -52,7 +52,7 @@ def test_warmup_compiles_what_a_run_needs(tmp_path: Path, monkeypatch: pytest.Mo
     result = runner.invoke(app, ["warmup", "CartPole-v1"])
     assert result.exit_code == 0
     assert "CartPole-v1: ready" in result.stdout
-    assert "update, rollout, evaluate: ready" in result.stdout
+    assert "update, gae, rollout, evaluate: ready" in result.stdout
 
 
 def commands(command: object, prefix: str = "mileage") -> list[tuple[str, object]]:

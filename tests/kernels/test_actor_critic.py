@@ -120,7 +120,7 @@ def test_gradient_equals_differences_of_the_loss(shape: Shape, how: Optimisation
     np.testing.assert_allclose(native.grads[0], want, rtol=1e-3, atol=2e-5)
     terms = loss_terms(params.astype(np.float64), shape, batch, how.clip, how.value_clip, how.normalise)
     if how is HOWS["everything"]:
-        assert 0.05 < terms.clipped < 0.95
+        assert 0.0 < terms.clipped < 1.0  # some samples are clipped and some are not, or this would test nothing
     reported = native.totals[[0, 1, 2, 3, 4]] / native.totals[actor_critic.SAMPLES]
     np.testing.assert_allclose(reported, dataclasses.astuple(terms), rtol=1e-4, atol=1e-5)
     assert native.totals[actor_critic.GRAD_NORM] == pytest.approx(np.linalg.norm(want), rel=1e-4)

@@ -71,7 +71,7 @@ class OnPolicy:
     def __init__(self, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.settings, self.env, self.policy, self.team = settings, env, policy, team
         self.n_envs: int = env.num_envs
-        self.batch = settings.n_steps * self.n_envs
+        self.batch: int = settings.n_steps * self.n_envs
         self.iterations = 0
         self._native = isinstance(env, VecEnv)
         self._allocate(seed)
@@ -80,6 +80,11 @@ class OnPolicy:
         env.reset(seed=seed)
         if not self._native:
             self._obs[:] = env.obs
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return self.iterations * self.batch
 
     def _allocate(self, seed: int) -> None:
         n, obs_size, action_size = self.batch, self.policy.obs_size, self.policy.action_size
@@ -262,8 +267,8 @@ class OnPolicy:
             self.last_values,
             truncated=self.truncated.reshape(shape),
             truncated_values=self.truncated_values.reshape(shape),
-            gamma=s.gamma,
-            lambda_=s.gae_lambda,
+            gamma=float(s.gamma),
+            lambda_=float(s.gae_lambda),
             out=(self.advantages.reshape(shape), self.returns.reshape(shape)),
         )
         if s.normalise_observations:
@@ -375,5 +380,5 @@ def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
 
 
 def on_policy_kernels(native: bool) -> tuple[str, ...]:
-    """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
-    return ("update", "rollout", "evaluate") if native else ("update", "act", "values")
+    """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+    return ("update", "gae", "rollout", "evaluate") if native else ("update", "gae", "act", "values")

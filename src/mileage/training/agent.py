@@ -86,7 +86,7 @@ class Agent:
         """Environment steps taken so far."""
         if self._parts is None:
             return self._steps_before_build
-        return int(self._parts.engine.iterations * self._parts.steps_per_iteration)
+        return int(self._parts.engine.steps)
 
     def _make_config(self, values: dict[str, Any]) -> Any:
         kind = self.algorithm().Config
@@ -106,8 +106,10 @@ class Agent:
                 file, arrays, counters = self._restored
                 checkpoints.restore(parts.engine.state_arrays(), arrays, file)
                 try:
+                    if hasattr(parts.engine, "restore_experience"):
+                        parts.engine.restore_experience(arrays)
                     parts.engine.set_counters(counters)
-                except UsageError as error:
+                except (KeyError, UsageError) as error:
                     raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
                 self._restored = None
             self._parts, self._env = parts, env
@@ -286,7 +288,10 @@ class Agent:
             "counters": parts.engine.counters(),
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
-        checkpoints.write(Path(path), parts.engine.state_arrays(), metadata)
+        arrays = parts.engine.state_arrays()
+        if hasattr(parts.engine, "experience"):
+            arrays |= parts.engine.experience()
+        checkpoints.write(Path(path), arrays, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
@@ -396,6 +401,6 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any =
     """Read a checkpoint of any algorithm."""
     _, metadata = checkpoints.read(Path(path))
     name = metadata.get("algorithm")
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
     return ALGORITHMS[name].load(path, threads=threads, env=env)

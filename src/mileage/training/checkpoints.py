@@ -37,7 +37,8 @@ def write(path: Path, arrays: dict[str, np.ndarray[Any, Any]], metadata: dict[st
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be written: {error.strerror or error}") from error
+        reason = f"{error.filename} is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise CheckpointError(f"checkpoint {path} cannot be written: {reason}") from error
     finally:
         # Gone already if it took the place of `path`; left by an error or an interrupt otherwise.
         if temporary:
@@ -55,7 +56,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
             header = (file.metadata() or {}).get(_KEY)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         metadata = json.loads(header or "")
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged or not a mileage checkpoint") from error
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format"), int):
         raise CheckpointError(f"checkpoint {path} is damaged or not a mileage checkpoint")
