@@ -99,7 +99,9 @@ class Agent:
         if self._parts is None:
             from mileage.kernels._team import Team
 
-            env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
+            env = make_vec(
+                self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
+            )
             self._team = Team(self._threads)
             parts = self.algorithm()(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:

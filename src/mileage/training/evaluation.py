@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mileage._errors import UsageError
+from mileage.envs.make import make_vec
 from mileage.envs.native import NativeEnv
 from mileage.envs.vector import VecEnv
 from mileage.kernels import actor_critic, random
@@ -94,13 +95,11 @@ class NativeEvaluator:
 
 
 class BridgeEvaluator:
-    """Plays a panel through a Gymnasium vector environment."""
+    """Plays a panel through a vector environment that Python steps: Gymnasium's or MuJoCo's."""
 
     def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
-        from mileage.envs.bridge import BridgedVecEnv
-
         self.policy, self.panel = policy, panel
-        self._env = BridgedVecEnv(spec, len(panel.seeds))
+        self._env = make_vec(spec, len(panel.seeds))
 
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
