@@ -29,5 +29,8 @@ def make_vec(
     if isinstance(spec, NativeEnv):
         return VecEnv(spec, n_envs, seed=seed, threads=threads)
     from mileage.envs.bridge import BridgedVecEnv
+    from mileage.envs.structured import StructuredEnv, StructuredVecEnv
 
+    if isinstance(spec, StructuredEnv):
+        return StructuredVecEnv(spec, n_envs, seed=seed, processes=processes)
     return BridgedVecEnv(spec, n_envs, seed=seed, processes=processes)
