@@ -2,8 +2,8 @@
 
 A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
 faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
-thread, while training already runs.
+are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction costs as much as
+a hundred rows, gets them once a second. Its library is imported by the background thread, while training already runs.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
-LATEST_FLUSH_SECONDS = 0.2
+"""Rows further apart than this are written by the calling thread, at once."""
+BATCH_SECONDS = 0.15
+"""Rows that come fast are collected for so long before they are written to the spool file."""
+LATEST_FLUSH_SECONDS = 0.3
 """The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
 DELIVER_SECONDS = 1.0
+"""How often the database gets rows."""
 BEAT_SECONDS = 1.0
 DATABASE_BEAT_SECONDS = 10.0
 RETRY_SECONDS = 2.0
@@ -61,7 +65,7 @@ class Writer:
         self._undelivered: list[Row] = []
         self._on_disk_only = False
         """Whether rows were dropped from memory and have to be read back from the spool file."""
-        self._flushed_at = float("-inf")
+        self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
         self._closing = threading.Event()
@@ -82,9 +86,10 @@ class Writer:
         """Hand over `rows`."""
         now = time.monotonic()
         with self._lock:
-            patience = LATEST_FLUSH_SECONDS if self._unflushed else FLUSH_SECONDS
+            alone = now - self._appended_at >= FLUSH_SECONDS
+            self._appended_at = now
             self._unflushed += rows
-        if now - self._flushed_at >= patience:
+        if alone or now - self._flushed_at >= LATEST_FLUSH_SECONDS:
             self._flush()
         elif not self._wake.is_set():
             self._wake.set()
@@ -144,10 +149,10 @@ class Writer:
             closing = self._closing.is_set()
             if started and not closing:  # the first round loads the database library while training begins
                 self._wake.wait(BEAT_SECONDS)
-                self._closing.wait(FLUSH_SECONDS)
+                self._closing.wait(BATCH_SECONDS)
                 self._wake.clear()
-            now = time.monotonic()
             started = True
+            now = time.monotonic()
             self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
@@ -186,7 +191,7 @@ class Writer:
             if self._store is None:
                 from mileage.ledger.store import Store  # the only import of the database library
 
-                self._store = Store(self.url, recover=False)
+                self._store = Store(self.url)
             rows = self._from_disk() if on_disk_only else pending
             for row, why in self._store.deliver(rows) if rows else ():
                 self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
@@ -208,9 +213,10 @@ class Writer:
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
         with self._file_lock, self._lock:
-            arrived = {id(row) for row in pending}
-            self._undelivered = [row for row in self._undelivered if id(row) not in arrived]
-            self._unflushed = [row for row in self._unflushed if id(row) not in arrived]
+            # Rows are handed over in order and only ever move from the one list to the other.
+            waiting = [*self._undelivered, *self._unflushed][len(pending) :]
+            flushed = max(len(self._undelivered) - len(pending), 0)
+            self._undelivered, self._unflushed = waiting[:flushed], waiting[flushed:]
             if on_disk_only and self._spool.size == position:
                 self._on_disk_only = False
             everything = not self._undelivered and not self._unflushed and not self._on_disk_only
