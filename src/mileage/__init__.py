@@ -30,6 +30,7 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "Ledger",
     "MileageError",
     "Panel",
     "RunRecord",

@@ -1,7 +1,7 @@
 """Delivers rows of short runs after the process that recorded them has done its work.
 
-Loading the database library takes longer than a short run. Its rows are on disk, in the spool file, when the run ends; what
-is left is bringing them into the database, and that needs nobody to wait. One process per ledger does it, started
+Loading the database library takes longer than a short run. Its rows are on disk, in the spool file, when the run ends;
+what is left is bringing them into the database, and that needs nobody to wait. One process per ledger does it, started
 when the interpreter exits; should it fail, the next one who opens the ledger delivers.
 """
 
