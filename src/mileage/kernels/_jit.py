@@ -22,6 +22,7 @@ from typing import Any
 import numba
 import platformdirs
 from numba.core.caching import _Cache
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
@@ -154,6 +155,13 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
+class _UnoptimisedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Leaves optimising to the kernel that the code ends up in, where it happens once and sees everything."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
 class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
@@ -162,7 +170,13 @@ class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
         return flags
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        result = super()._compile_core(args, return_type)
+        codegen = self.targetdescr.target_context.codegen()
+        kept = codegen._library_class
+        codegen._library_class = _UnoptimisedLibrary
+        try:
+            result = super()._compile_core(args, return_type)
+        finally:
+            codegen._library_class = kept
         # Callers find a compiled function by its entry point; any object of its own will do.
         result = result._replace(entry_point=object())
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
