@@ -6,6 +6,7 @@ Format history
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -54,7 +55,8 @@ def save(path: Path, kind: str, layout: Layout, arrays: dict[str, np.ndarray[Any
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata=header)
         temporary.replace(path)
     except Exception as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CheckpointError(f"buffer {path} cannot be written: {error}") from error
 
 

@@ -127,6 +127,8 @@ class Layout:
         return {
             "obs_shape": np.array([0, *self.obs_shape], np.int64),
             "action_shape": np.array([0, *self.action_shape], np.int64),
+            "obs_axes": 1 + len(self.obs_shape),
+            "action_axes": 1 + len(self.action_shape),
             "obs_kind": KINDS[self.obs_dtype],
             "action_kind": KINDS[self.action_dtype],
             "gamma": self.gamma,

@@ -27,8 +27,8 @@ _HEADER = "replay.json"
 class FileStorage:
     """Arrays in the files of a directory, mapped into memory.
 
-    Reading mapped memory behind the end of its file kills the process, and so does writing to a page the disk has no room
-    for. So all blocks are reserved beforehand, and `check` compares the files with what was mapped.
+    Reading mapped memory behind the end of its file kills the process, and so does writing to a page the disk has no
+    room for. So all blocks are reserved beforehand, and `check` compares the files with what was mapped.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,7 +36,7 @@ class FileStorage:
         self._files: dict[str, tuple[int, int]] = {}
 
     def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
-        """Map the file `name`, made of zeros if it is not there; a file of another size is refused, or kept if it may grow."""
+        """Map the file `name`, zeros if it is new; a file of another size is refused, unless it is one that grows."""
         path = self._path(name)
         wanted = size * np.dtype(dtype).itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -144,10 +144,14 @@ class MappedReplay(ReplayBuffer):
             os.close(self._lock)
             raise CheckpointError(f"{directory} is in use by another buffer: close that one first") from error
         self._mapped = FileStorage(directory)
-        self._build(layout, self._mapped, seed)
-        # Written last: a directory without it was never finished.
-        if header is not None:
-            os.write(self._lock, header.encode())
+        try:
+            self._build(layout, self._mapped, seed)
+            # Written last: a directory without it was never finished.
+            if header is not None:
+                os.write(self._lock, header.encode())
+        except BaseException:
+            self.close()
+            raise
 
     def _build(self, layout: Layout, storage: Any, seed: int) -> None:
         super()._build(layout, storage, seed)

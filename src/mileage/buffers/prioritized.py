@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError
 from numpy.typing import DTypeLike
 
 from mileage._errors import UsageError
@@ -19,6 +18,8 @@ from mileage.kernels import prioritized_ring, ring, sumtree
 from mileage.kernels.sumtree import SumTree
 
 EPSILON = 1e-6
+_PRIORITY_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_MISFIT = -3.0
 
 
 class PrioritizedReplay(ReplayBuffer):
@@ -115,12 +116,13 @@ class PrioritizedReplay(ReplayBuffer):
             indices: (n,) int64 from `Batch.indices`; a transition overwritten since is left alone.
             priorities: (n,) float32 or float64, such as TD errors; their absolute value counts.
         """
+        schedule = self._schedule
         try:
-            matches = indices.shape == priorities.shape and indices.ndim == 1
-            schedule = self._schedule
-            code = sumtree.update(self.tree.record, indices, priorities, schedule[0], EPSILON) if matches else -3.0
-        except (AttributeError, TypeError, NumbaError):
-            code = -3.0
+            fits = indices.shape == priorities.shape and indices.ndim == 1 and indices.dtype == np.int64
+            fits = fits and priorities.dtype in _PRIORITY_DTYPES
+        except AttributeError:
+            fits = False
+        code = sumtree.update(self.tree.record, indices, priorities, schedule[0], EPSILON) if fits else _MISFIT
         if code < 0:
             self._explain_update(code, indices, priorities)
         if code > schedule[5]:
@@ -149,5 +151,5 @@ class PrioritizedReplay(ReplayBuffer):
             raise UsageError("priorities must be finite: find where the NaN or infinity comes from")
         n = len(indices) if isinstance(indices, np.ndarray) and indices.ndim == 1 else 0
         check_field("indices", indices, (n,), (np.dtype(np.int64),))
-        check_field("priorities", priorities, (n,), (np.dtype(np.float32), np.dtype(np.float64)))
+        check_field("priorities", priorities, (n,), _PRIORITY_DTYPES)
         raise UsageError("priorities cannot be updated: check the dtypes and shapes of indices and priorities")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError
 from numpy.typing import ArrayLike, DTypeLike
 
 from mileage._errors import UsageError
@@ -27,6 +26,8 @@ _FEWEST_FINALS = 64
 _GROWTH = 2
 # Bytes a thread copies in about the time of two elementary steps of `run_shards`.
 _BYTES_PER_STEP = 8
+_REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
 
 
 class ReplayBuffer:
@@ -231,22 +232,24 @@ class ReplayBuffer:
         """The general way for one transition: as a batch of one."""
         if self.layout.n_envs != 1:
             raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
-        action_array = np.asarray(action, self.layout.action_dtype) if self.layout.action_shape == () else action
+        action_array = np.array(action) if self.layout.action_shape == () else action
         arrays = (obs, action_array, next_obs)
         if any(not isinstance(array, np.ndarray) for array in arrays):
             raise UsageError("obs, action and next_obs must be NumPy arrays of the buffer's shapes and dtypes")
-        self.push_batch(
-            obs[None],
-            action_array[None],
-            np.array([reward], np.float32),
-            np.array([terminated], np.bool_),
-            np.array([truncated], np.bool_),
-            next_obs[None],
-        )
+        if self.layout.action_shape == () and np.can_cast(action_array.dtype, self.layout.action_dtype, "same_kind"):
+            action_array = action_array.astype(self.layout.action_dtype)
+        try:
+            rewards = np.array([reward], np.float32)
+            flags = np.array([[terminated], [truncated]], np.bool_)
+        except (TypeError, ValueError) as error:
+            raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
+        self.push_batch(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
 
     def _prepare_push(self) -> None:
         layout = self.layout
         self._bound: tuple[Any, ...] = (None,) * 6
+        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
+        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
         # A vector per observation and one environment: the case where the cost of a call counts.
         if self.short_push and layout.n_envs == 1 and len(layout.obs_shape) == 1 and len(layout.action_shape) <= 1:
             general = weakref.WeakMethod(self._push_one)
@@ -255,12 +258,14 @@ class ReplayBuffer:
     def _bind(self, *arrays: Any) -> None:
         """Check the arrays of a batch and remember them: passing the same ones again costs only the copying."""
         self._bound = (None,) * 6
-        try:
-            fits = ring.bind_source(self._record, *arrays)
-        except (TypeError, NumbaError):
-            fits = False
-        if not fits:
+        # Numba would compile the kernel anew for every dtype it is called with, so the wrong ones are kept from it.
+        if any(
+            getattr(array, "dtype", None) not in allowed for array, allowed in zip(arrays, self._dtypes, strict=True)
+        ):
             self._explain_push(*arrays)
+        if not ring.bind_source(self._record, *arrays):
+            self._explain_push(*arrays)
+            raise UsageError("the transitions cannot be stored: check their dtypes and shapes")
         self._bound = arrays
 
     def _first_finals(self) -> int:
@@ -323,12 +328,10 @@ class ReplayBuffer:
             raise UsageError(
                 f"obs holds {n} transitions: push a multiple of n_envs ({layout.n_envs}), at most the capacity"
             )
-        floats = (np.dtype(np.float32), np.dtype(np.float64))
-        flags = (np.dtype(np.bool_), np.dtype(np.uint8))
-        check_field("obs", obs, (n, *layout.obs_shape), (np.dtype(layout.obs_dtype),))
-        check_field("next_obs", next_obs, (n, *layout.obs_shape), (np.dtype(layout.obs_dtype),))
-        check_field("actions", actions, (n, *layout.action_shape), (np.dtype(layout.action_dtype),))
+        obs_dtypes, action_dtypes, floats, flags, *_ = self._dtypes
+        check_field("obs", obs, (n, *layout.obs_shape), obs_dtypes)
+        check_field("next_obs", next_obs, (n, *layout.obs_shape), obs_dtypes)
+        check_field("actions", actions, (n, *layout.action_shape), action_dtypes)
         check_field("rewards", rewards, (n,), floats)
         check_field("terminated", terminated, (n,), flags)
         check_field("truncated", truncated, (n,), flags)
-        raise UsageError("the transitions cannot be stored: check their dtypes and shapes")

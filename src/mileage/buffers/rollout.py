@@ -19,7 +19,7 @@ from mileage.kernels.advantages import gae
 class Minibatch:
     """Some transitions of a rollout, in memory that the next minibatch overwrites.
 
-    obs (b, *obs_shape), actions (b, *action_shape) in their dtypes; log_probs, values, advantages, returns (b,) float32.
+    obs (b, *obs_shape) and actions (b, *action_shape) in their dtypes; the others (b,) float32.
     """
 
     obs: np.ndarray[Any, Any]
@@ -96,7 +96,8 @@ class RolloutBuffer:
             actions: (n_envs, *action_shape).
             rewards, values, log_probs: (n_envs,) floats.
             terminated, truncated: (n_envs,) bool, what the step returned.
-            truncated_values: (n_envs,) floats, the critic at the final observation where `truncated`; required if any is.
+            truncated_values: (n_envs,) floats, the critic at the final observation of truncated steps; required if
+                there are any.
         """
         if self.full:
             raise UsageError(f"the rollout has all its {self.n_steps} steps: call finish, then reset")

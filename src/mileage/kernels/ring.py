@@ -33,7 +33,7 @@ SOURCE_INTEGERS = "source_n source_wide_rewards"
 RING = frame_type(
     arrays=f"records finals free counters rng obs_shape action_shape {SOURCE}",
     integers="n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at n_step obs_kind"
-    f" action_kind {SOURCE_INTEGERS}",
+    f" action_kind obs_axes action_axes {SOURCE_INTEGERS}",
     floats="gamma",
 )
 BATCH = frame_type(
@@ -234,6 +234,10 @@ def bind_source(
         or (kind_of(rewards) != _F32 and kind_of(rewards) != _F64)
         or (done_kind != _BOOL and done_kind != _U8)
         or (last_kind != _BOOL and last_kind != _U8)
+        or obs.ndim != ring.obs_axes
+        or next_obs.ndim != ring.obs_axes
+        or actions.ndim != ring.action_axes
+        or rewards.ndim + terminated.ndim + truncated.ndim != 3
         or n == 0
         or n % ring.n_envs != 0
         or n // ring.n_envs > ring.rows
