@@ -241,12 +241,15 @@ def make_candidates(args: argparse.Namespace) -> list[Candidate]:
         for name, table in tomllib.loads(args.also.read_text()).items():
             named[name] = as_searched(table, args.algorithm)
     candidates = [Candidate(name, config) for name, config in named.items()]
+    seen = list(named.values())
     for i in range(args.configs):
-        if args.around:
-            base = named[rng.choice(args.around.split(","))]
-            config = neighbour(base, space, rng, args.changes)
-        else:
-            config = sample(space, rng)
+        config = seen[0] if seen else sample(space, rng)
+        while config in seen:
+            if args.around:
+                config = neighbour(named[rng.choice(args.around.split(","))], space, rng, args.changes)
+            else:
+                config = sample(space, rng)
+        seen.append(config)
         candidates.append(Candidate(f"{'near' if args.around else 'random'}{i}", config))
     return candidates
 

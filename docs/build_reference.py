@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves; `--check` only says whether it is up to date."""
+"""Write docs/cli.md and the tables of docs/algorithms from the code; `--check` says whether they are up to date."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import build_algorithms
 import typer.main
 
 from mileage.cli.app import app
@@ -46,14 +47,16 @@ def reference() -> str:
 
 
 def main() -> None:
-    """Write or check the page."""
+    """Write or check the pages."""
     text = reference()
     if "--check" in sys.argv:
         if not TARGET.is_file() or TARGET.read_text() != text:
             sys.exit("docs/cli.md is out of date: run 'make docs'")
+        build_algorithms.main()
         return
     TARGET.write_text(text)
     print(f"wrote {TARGET.name}")
+    build_algorithms.main()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from mileage.ledger.database import connect, migrate, open_engine, schema_versio
 from mileage.ledger.rows import ROW_TYPES
 from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
+from mileage.ledger.writer import Writer
 
 BACKENDS = ("sqlite", "postgresql")
 
@@ -166,15 +167,16 @@ def test_a_run_whose_process_is_gone_is_closed_as_crashed_with_its_cost(db: str)
 def test_a_living_run_is_left_alone_and_its_own_end_counts(db: str) -> None:
     alive, dead = make_run(), make_dead_run()
     with Store(db) as store:
-        store.deliver([alive, dead])
+        store.deliver([alive, dead, make_checkpoint(dead, 1, target_met=True)])
     with Store(db) as store:
         states = {record.run.run_id: record.state for record in store.read(queries.records)}
         assert states == {alive.run_id: "running", dead.run_id: "crashed"}
         # A machine that was cut off from the server comes back and says how it really ended.
-        store.deliver([make_end(dead, state="reached")])
-        states = {record.run.run_id: record.state for record in store.read(queries.records)}
-        assert states[dead.run_id] == "reached"
-        assert [end.state for end in store.read(queries.ends, dead.run_id)] == ["reached", "crashed"]
+        own = make_end(dead, state="failed", success_rate=None, wall_to_target=None)
+        store.deliver([own])
+        ends = {record.run.run_id: record.end for record in store.read(queries.records)}
+        assert ends[dead.run_id] == own
+        assert [end.state for end in store.read(queries.ends, dead.run_id)] == ["failed", "crashed"]
 
 
 def test_a_run_on_another_host_is_closed_only_when_its_heartbeat_is_stale(db: str) -> None:
@@ -325,13 +327,32 @@ def test_head_is_the_newest_script() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == schema.HEAD
 
 
+# A run in progress
+
+
+def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str) -> None:
+    dead, run = make_dead_run(), make_run(started_at=time.time() - 50.0)
+    with Store(db) as store:
+        store.deliver([dead])
+        writer = Writer(run, db)
+        deadline = time.monotonic() + 30.0
+        while store.read(queries.last_beat, run.run_id) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        beat = store.read(queries.last_beat, run.run_id)
+        assert beat is not None
+        assert beat[0] == pytest.approx(time.time(), abs=30.0)
+        assert beat[1] == pytest.approx(beat[0] - run.started_at, abs=1.0)
+        assert [record.state for record in store.read(queries.records)] == ["running", "crashed"]
+        writer.append([make_end(run)])
+        assert writer.close()
+        assert [record.state for record in store.read(queries.records)] == ["reached", "crashed"]
+
+
 # Many writers
 
 
 def _write_rows(db: str, number: int, rows: int, spool_dir: str) -> None:
     os.environ["MILEAGE_SPOOL"] = spool_dir
-    from mileage.ledger.writer import Writer
-
     run = make_run(name=f"writer {number}")
     writer = Writer(run, db)
     for seq in range(1, rows + 1):

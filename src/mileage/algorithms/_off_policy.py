@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mileage._types import F32, F64
 from mileage.algorithms._config import require
+from mileage.buffers import ReplayBuffer
 from mileage.kernels import random
 from mileage.kernels._team import Team
 from mileage.meter import Phase, PhaseClock
@@ -60,23 +61,27 @@ class OffPolicy:
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
         self.replay = self._make_replay()
         self._sums: F64 = np.zeros(3)
+        self._samples_per_iteration: int = config.batch * config.gradient_steps
         env.reset(seed=seed)
         self.obs[:] = env.obs
         self._build()
+
+    @property
+    def iterations(self) -> int:
+        """Iterations done."""
+        return int(self.steps // self.steps_per_iteration)
 
     @property
     def engine(self) -> OffPolicy:
         """What a checkpoint is made of."""
         return self
 
-    def _make_replay(self) -> Any:
-        from mileage.buffers import Replay
-
+    def _make_replay(self) -> ReplayBuffer:
         config = self.config
-        return Replay(
+        return ReplayBuffer(
             config.capacity,
-            obs_shape=(self.policy.obs_size,),
-            action_shape=(self.policy.action_size,),
+            self.policy.obs_size,
+            self.policy.action_size,
             n_envs=self.n_envs,
             n_step=config.n_step,
             gamma=config.gamma,
@@ -97,7 +102,7 @@ class OffPolicy:
         if self.policy.n_actions:
             choices = np.minimum((draws[:, 0] * self.policy.n_actions).astype(np.int64), self.policy.n_actions - 1)
             self.actions[:, 0] = choices
-            return choices
+            return np.asarray(choices)
         self.actions[:] = 2.0 * draws - 1.0
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
@@ -118,7 +123,7 @@ class OffPolicy:
             with env_step:
                 self._step(chosen)
         losses: dict[str, float] = {}
-        if self.steps >= config.learning_starts and config.gradient_steps and len(self.replay) >= config.batch:
+        if self.steps >= config.learning_starts and 0 < self._samples_per_iteration <= len(self.replay):
             with clock.phase(Phase.LEARN):
                 losses = self._learn(config.gradient_steps, progress)
         episodes, returns, lengths = self._sums
@@ -136,7 +141,7 @@ class OffPolicy:
         following = obs
         if infos:
             following = np.where(done[:, None], infos["final_obs"], obs)
-        self.replay.push_batch(self.obs, self.actions, reward, following, terminated, truncated & ~terminated)
+        self.replay.push_batch(self.obs, self.actions, reward, terminated, truncated & ~terminated, following)
         self.obs[:] = obs
         self.steps += self.n_envs
         self.episode[:, 0] += reward
@@ -156,11 +161,19 @@ class OffPolicy:
             "episode": self.episode,
             "obs": self.obs,
         }
-        arrays |= {f"replay_{name}": array for name, array in self.replay.state_arrays().items()}
         if hasattr(self.env, "elapsed"):
             env = self.env
             arrays |= {"env_state": env.state, "env_elapsed": env.elapsed, "env_rng": env.rng, "env_obs": env.obs}
         return arrays
+
+    def experience(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What the replay buffer holds, by name."""
+        return {f"replay_{name}": array for name, array in self.replay.saved_arrays().items()}
+
+    def restore_experience(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put back what `experience` returned."""
+        prefix = "replay_"
+        self.replay.restore({name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)})
 
     def counters(self) -> dict[str, int]:
         """The scalars that belong to `state_arrays`."""

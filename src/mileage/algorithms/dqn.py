@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.kernels import dqn as kernel
 from mileage.kernels import optim
 from mileage.kernels._chunks import chunk_rows, n_chunks
@@ -59,6 +60,8 @@ class DQNConfig:
     """How much priorities matter, 0 to 1."""
     priority_beta: float = 0.4
     """How far sampling is corrected at the start, 0 to 1; rises to 1 linearly."""
+    priority_updates: int = 10_000
+    """Updates over which it rises."""
     epsilon_start: float = 1.0
     """Share of random actions at the start."""
     epsilon_end: float = 0.05
@@ -76,7 +79,8 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         check_off_policy(self)
-        require(self.target_every >= 1, "target_every", self.target_every, "at least 1")
+        for name in ("target_every", "priority_updates"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         require(self.huber > 0.0, "huber", self.huber, "above 0")
         for name in ("priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration"):
             require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
@@ -105,20 +109,20 @@ class DQN(OffPolicy):
             seed=seed,
         )
 
-    def _make_replay(self) -> Any:
+    def _make_replay(self) -> ReplayBuffer:
         if not self.config.prioritised:
             return super()._make_replay()
-        from mileage.buffers import PrioritizedReplay
-
         config = self.config
         return PrioritizedReplay(
             config.capacity,
-            obs_shape=(self.policy.obs_size,),
-            action_shape=(1,),
+            self.policy.obs_size,
+            1,
             n_envs=self.n_envs,
             n_step=config.n_step,
             gamma=config.gamma,
             alpha=config.priority_exponent,
+            beta=(config.priority_beta, 1.0),
+            beta_samples=config.priority_updates,
             seed=self.seed,
         )
 
@@ -128,8 +132,7 @@ class DQN(OffPolicy):
         n_params = policy.params.size
         # Priorities of one update decide what the next one samples: then batches are drawn one by one.
         self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
-        self.batch = self.replay.make_batch(config.batch * self._updates_per_call)
-        self._weights = np.ones(config.batch * self._updates_per_call, np.float32)
+        self.batch = self.replay.batch(config.batch * self._updates_per_call)
         self._td_errors = np.zeros(config.batch * self._updates_per_call, np.float32)
         self.adam = {"adam_mean": np.zeros(n_params, np.float32), "adam_square": np.zeros(n_params, np.float32)}
         self._totals: F64 = np.zeros(kernel.N_STATS)
@@ -154,7 +157,7 @@ class DQN(OffPolicy):
             next_obs=self.batch.next_obs,
             terminated=self.batch.terminated,
             discounts=self.batch.discounts,
-            weights=self.batch.weights if config.prioritised else self._weights,
+            weights=self.batch.weights,
             td_errors=self._td_errors,
             **self.adam,
             grads=np.zeros((chunks, n_params), np.float32),
@@ -205,13 +208,9 @@ class DQN(OffPolicy):
         config = self.config
         self._totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
-            if config.prioritised:
-                beta = config.priority_beta + (1.0 - config.priority_beta) * progress
-                self.replay.sample(config.batch, beta=beta, out=self.batch)
-            else:
-                self.replay.sample(config.batch * self._updates_per_call, out=self.batch)
+            self.replay.sample(config.batch * self._updates_per_call, out=self.batch)
             self.updates = int(self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record))
-            if config.prioritised:
+            if isinstance(self.replay, PrioritizedReplay):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
         samples = max(self._totals[kernel.SAMPLES], 1.0)
         return {"loss": self._totals[kernel.LOSS] / samples, "q_value": self._totals[kernel.Q_VALUE] / samples}

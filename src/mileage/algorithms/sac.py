@@ -132,7 +132,7 @@ class SAC(OffPolicy):
         config, policy = self.config, self.policy
         n_actor, n_critic = policy.params.size, policy.critic_params.size
         updates = max(1, config.gradient_steps)
-        self.batch = self.replay.make_batch(config.batch * updates)
+        self.batch = self.replay.batch(config.batch * updates)
         everything = n_actor + n_critic
         rows, chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
         layout = kernel.layout(rows, policy.actor_sizes, policy.critic_sizes)

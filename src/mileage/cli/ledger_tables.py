@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,8 +12,10 @@ from rich.table import Table
 from mileage.ledger.queries import Record
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.text import plain
-from mileage.report.compare import Comparison
 from mileage.report.cost import CostReport, dollars, duration
+
+if TYPE_CHECKING:  # comparing loads the statistics, listing does not
+    from mileage.report.compare import Comparison
 
 PIPE_WIDTH = 240
 NARROW_WIDTH = 110

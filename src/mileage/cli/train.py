@@ -122,7 +122,8 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     from mileage.cli.paths import checkpoint_path
     from mileage.training.agent import load
 
-    agent = load(checkpoint_path(path), threads=threads)
+    # A checkpoint's word is not enough to run code; that of the command line is.
+    agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)
     for given, saved, what in ((algorithm, agent.name, "algorithm"), (env, agent.env_id, "environment")):
         if given is not None and given != saved:
             raise UsageError(f"checkpoint {path} is of {what} {saved!r}, not {given!r}")
@@ -174,7 +175,8 @@ def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool =
         result = recorder.finish(record)
     progress.finish(_one_line(record))
     if record.reason == "interrupted":
-        progress.say(f"interrupted: saved {directory}; continue with: mileage train --resume {directory}")
+        code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
+        progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
     return record, CostReport.of(result.run, result.end, result.phases)
 
 

@@ -35,7 +35,8 @@ POLICY_FLOATS = "limit"
 ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
 ENV_INTEGERS = "n_envs state_size max_steps block"
 
-STORE_ARRAYS = "store_obs store_actions store_log_probs store_values"
+# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
+STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
 ROLLOUT = frame_type(
     arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
     " episode episode_sums works",
@@ -43,7 +44,7 @@ ROLLOUT = frame_type(
     floats=POLICY_FLOATS,
 )
 EVALUATE = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths works",
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
     integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
     floats=POLICY_FLOATS,
 )
@@ -94,8 +95,11 @@ def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
 def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
     """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
     obs_size, action_size = frame.obs_size, frame.action_size
+    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
+    for k in range(rows * obs_size):
+        raw[k] = obs[k]
     x = shift(f32(frame.store_obs), row * obs_size)
-    _load(frame, shift(f32(frame.obs), lo * obs_size), rows, x)
+    _load(frame, obs, rows, x)
     _values(frame, x, rows, work, shift(f32(frame.store_values), row))
     actor, params = i64(frame.actor), f32(frame.params)
     head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
@@ -221,7 +225,10 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode per environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
+    """Play one episode per environment (frame `EVALUATE`).
+
+    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
+    """
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)
@@ -243,6 +250,7 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
                     lengths[i] -= 1
                     if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
                         lengths[i] = -lengths[i]
+                        u8(frame.cut)[i] = u8(frame.truncated)[i]
                         alive -= 1
     meet(pointer_to(barrier), n_ranks)
 

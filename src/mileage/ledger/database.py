@@ -78,7 +78,6 @@ def _sqlite_engine(url: str, create: bool) -> sa.Engine:
         # The driver's own transaction handling starts transactions late and cannot begin immediately.
         connection.isolation_level = None
         connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA foreign_keys=ON")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:

@@ -99,7 +99,7 @@ class Store:
     def _write(self, batch: Sequence[Row]) -> None:
         by_kind: dict[str, list[Any]] = {}
         for row in batch:
-            by_kind.setdefault(KIND_OF[type(row)], []).append(tuple(row))
+            by_kind.setdefault(KIND_OF[type(row)], []).append(row)
         with writing(self.engine) as connection:
             for kind, values in by_kind.items():
                 connection.exec_driver_sql(self._insert[kind], values)

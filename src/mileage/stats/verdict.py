@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
 import numpy as np
-from scipy.stats import norm
 
 from mileage._errors import UsageError
 from mileage._types import F64
@@ -19,8 +19,12 @@ from mileage.stats.intervals import FEWEST_RUNS, Interval, too_few
 LOOKS = (5, 10, 20, 30)
 LOOK_ALPHAS = (0.00005, 0.0039, 0.0184, 0.0412)
 DEFAULT_ALPHA = 0.05
+# Where arms differ in their failures rather than their times, a posterior probability errs up to 1.25 times as often as
+# it says (successes are few whole numbers). Asking for this share of the error keeps the promise (docs/statistics.md).
+_CALIBRATION = 0.7
 # A tail probability is trusted if at least this many draws fall into it.
 _TAIL_DRAWS = 20
+_NORMAL = NormalDist()
 _MOST_DRAWS = 1_600_000
 MANY_RUNS = 1000
 
@@ -111,8 +115,9 @@ def _smaller_tail(log_ratio: F64) -> float:
 def _conclude(a: RunCosts, b: RunCosts, log_ratio: F64, alpha: float, used: tuple[int, int]) -> CostComparison:
     a_cheaper = float((log_ratio < 0).mean())
     # Without a success an arm's draws are only a lower bound: it can lose, and never win.
-    a_wins = a_cheaper > 1 - alpha / 2 and a.successes > 0
-    b_wins = a_cheaper < alpha / 2 and b.successes > 0
+    tail = _CALIBRATION * alpha / 2
+    a_wins = a_cheaper > 1 - tail and a.successes > 0
+    b_wins = a_cheaper < tail and b.successes > 0
     verdict = Verdict.A_CHEAPER if a_wins else Verdict.B_CHEAPER if b_wins else Verdict.UNDECIDED
     if a.successes == 0 or b.successes == 0:
         missing = "A" if a.successes == 0 else "B"
@@ -120,7 +125,7 @@ def _conclude(a: RunCosts, b: RunCosts, log_ratio: F64, alpha: float, used: tupl
         more = None if verdict is not Verdict.UNDECIDED else _more_runs(log_ratio, used)
         return CostComparison(verdict, None, None, a_cheaper, alpha, used, more, text + _about(more))
     ratio = (a.spent / a.successes) / (b.spent / b.successes)
-    low, high = np.exp(np.quantile(log_ratio, [alpha / 2, 1 - alpha / 2]))
+    low, high = np.exp(np.quantile(log_ratio, [tail, 1 - tail]))
     interval = Interval(float(low), float(high), 1 - alpha)
     more = _more_runs(log_ratio, used) if verdict is Verdict.UNDECIDED else None
     text = f"{verdict}: A costs {ratio:.3g} times what B costs ({interval})"
@@ -133,7 +138,12 @@ def _more_runs(log_ratio: F64, used: tuple[int, int]) -> int | None:
     if middle == 0 or not np.isfinite([low, middle, high]).all():
         return None
     # An early look asks for more certainty than a comparison as a whole: the whole is what the runs are needed for.
-    needed = float(norm.ppf(1 - DEFAULT_ALPHA / 2) + norm.ppf(0.8)) * float(high - low) / 2 / abs(float(middle))
+    needed = (
+        float(_NORMAL.inv_cdf(1 - DEFAULT_ALPHA / 2) + _NORMAL.inv_cdf(0.8))
+        * float(high - low)
+        / 2
+        / abs(float(middle))
+    )
     n = min(used)
     return max(1, min(MANY_RUNS, math.ceil(n * needed**2)) - n)
 

@@ -184,6 +184,7 @@ class RunRecorder:
         self.result: RunResult | None = None
         """What was recorded, once the run has ended."""
         self._progress = Progress()
+        self._usd_per_second = cost_usd(1.0, row)
         self._seq = 0
         self._phases_at = 0.0
         self._peaks_at = float("-inf")
@@ -261,15 +262,16 @@ class RunRecorder:
             if path is not None:
                 path = check_text("path", os.fspath(path))
                 sha256 = sha256 or _file_hash(Path(path))
-            times = self.clock.times()
-            self._read_peaks(times.wall_ns / 1e9)
-            row = self._checkpoint_row(int(step), times, evaluation, path, sha256, reset_reasons, claimed)
-            self._progress = self._progress.after(row)
+            wall_ns, eval_ns = self.clock.split("eval")
+            wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
+            self._read_peaks(wall)
+            row = self._checkpoint_row(int(step), wall, eval_seconds, evaluation, path, sha256, reset_reasons, claimed)
+            self._progress.add(row)
             rows: list[Row] = [row]
             if evaluation is not None:
                 rows += _episode_rows(self.run_id, row.seq, evaluation)
-            if row.wall_seconds - self._phases_at >= PHASES_EVERY_SECONDS:
-                rows += self._phase_rows(times)
+            if wall - self._phases_at >= PHASES_EVERY_SECONDS:
+                rows += self._phase_rows(self.clock.times())
             if self._writer is not None:
                 self._writer.append(rows)
         return row
@@ -324,15 +326,14 @@ class RunRecorder:
     def _checkpoint_row(
         self,
         step: int,
-        times: PhaseTimes,
+        wall: float,
+        eval_seconds: float,
         evaluation: Evaluation | None,
         path: str | None,
         sha256: str | None,
         reset_reasons: Mapping[str, int] | None,
         claimed: Mapping[str, Any] | None,
     ) -> Checkpoint:
-        wall = times.wall_ns / 1e9
-        eval_seconds = times.phases_ns.get("eval", 0) / 1e9
         value = met = None
         if evaluation is not None and self.target is not None:
             value, met = _finite(self.target.value(evaluation)), self.target.met(evaluation)
@@ -343,7 +344,7 @@ class RunRecorder:
             wall_seconds=wall,
             train_seconds=wall - eval_seconds,
             eval_seconds=eval_seconds,
-            cost_usd=cost_usd(wall, self.row),
+            cost_usd=wall * self._usd_per_second,
             success_rate=None if evaluation is None else evaluation.success_rate,
             mean_return=None if evaluation is None else _finite(evaluation.mean_return),
             target_value=value,
