@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mileage._errors import UsageError
 from mileage._types import F32, F64
 from mileage.algorithms._config import require
 from mileage.buffers import ReplayBuffer

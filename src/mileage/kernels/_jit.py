@@ -111,7 +111,11 @@ class KernelCache(_Cache):  # type: ignore[misc]
         # Machine code with a flipped bit would not fail to load, it would crash.
         if stamp != hashlib.sha256(data).digest():
             return None
-        payload = pickle.loads(data)
+        try:
+            payload = pickle.loads(data)
+        except (ImportError, AttributeError):
+            # The same code compiled from a module that this process does not have (a user's file that was renamed).
+            return None
         # Numba would refresh the whole target here (200 ms of registries that only compiling needs);
         # running loaded code needs no more than the reference-counting runtime.
         rtsys.initialize(target_context)

@@ -76,6 +76,8 @@ class Agent:
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
         self.horizon = 0
+        self.run_id: str | None = None
+        """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
@@ -122,7 +124,9 @@ class Agent:
         if self._parts is None:
             from mileage.kernels._team import Team
 
-            env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
+            env = make_vec(
+                self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
+            )
             self._team = Team(self._threads)
             parts = self._algorithm(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:
@@ -312,6 +316,7 @@ class Agent:
             "seed": self.seed,
             "steps": self.steps,
             "horizon": self.horizon,
+            "run_id": self.run_id,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
             "run_defaults": self.run_defaults,
@@ -345,7 +350,9 @@ class Agent:
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
         if policy is None and metadata.get("policy") == "module":
-            raise CheckpointError(f"checkpoint {file} holds the weights of a module of yours: give the module as policy")
+            raise CheckpointError(
+                f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
+            )
         try:
             agent = cls(
                 checkpoints.named_env(metadata, file) if env is None else env,
@@ -360,6 +367,7 @@ class Agent:
             )
             agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
+            agent.run_id = None if metadata.get("run_id") is None else str(metadata["run_id"])
             agent.run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
             agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)

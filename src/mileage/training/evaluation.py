@@ -101,7 +101,7 @@ class NativeEvaluator:
 
 
 class BridgeEvaluator:
-    """Plays a panel step by step: through Gymnasium, or where the policy is not one that kernels can run."""
+    """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run."""
 
     def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
         self.policy, self.panel = policy, panel

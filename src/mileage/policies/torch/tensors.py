@@ -115,9 +115,7 @@ class LiveTensors:
                 self._copies[name][...] = array
             elif tensor.device.type != "cpu" or not array.flags.c_contiguous:
                 self._copies[name] = np.ascontiguousarray(array).copy()
-        return {
-            name: self._copies.get(name, tensor.detach().cpu().numpy()) for name, tensor in self._tensors.items()
-        }
+        return {name: self._copies.get(name, tensor.detach().cpu().numpy()) for name, tensor in self._tensors.items()}
 
     def load(self) -> None:
         """Take over what was written to the arrays."""
