@@ -50,9 +50,10 @@ class TorchAlgorithm:
             raise UsageError(f"policy must be 'mlp', 'cnn' or a torch.nn.Module, not {self._policy!r}")
         self.device = resolve_device(device)
         self.compile_mode = None if compile is False else "default" if compile is True else compile
-        modes = ("default", *torch._inductor.list_mode_options())
-        if self.compile_mode is not None and self.compile_mode not in modes:
-            raise UsageError(f"compile must be true, false or one of {', '.join(modes)}, not {compile!r}")
+        if self.compile_mode is not None:
+            modes = ("default", *torch._inductor.list_mode_options())
+            if self.compile_mode not in modes:
+                raise UsageError(f"compile must be true, false or one of {', '.join(modes)}, not {compile!r}")
 
     @property
     def policy_name(self) -> str:

@@ -24,7 +24,7 @@ from mileage.kernels._team import Team
 from mileage.meter import Phase, PhaseClock
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
-from mileage.policies.torch.tensors import LiveTensors, Twin, map_state, state_tensors, torch_threads
+from mileage.policies.torch.tensors import LiveTensors, Twin, map_state, state_tensors, torch_threads, useful_threads
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _KL_SLACK = 1.5
@@ -77,6 +77,10 @@ class TorchOnPolicy(OnPolicy):
         self.adam = Adam(dict(policy.module.named_parameters()), eps=self.settings.adam_eps)
         self._memory = policy.initial_state(self.n_envs)
         self._live_adam = LiveTensors(self.adam.tensors())
+        minibatch = min(self.settings.minibatch, n)
+        self._threads = tuple(
+            useful_threads(rows * policy.operations, self.team.n_ranks) for rows in (self.n_envs, minibatch)
+        )
 
     # The native engine's frames have no part here.
     def _update_frame(self) -> Any:
@@ -96,13 +100,14 @@ class TorchOnPolicy(OnPolicy):
     def iterate(self, clock: PhaseClock, learning_rate: float, clip: float) -> UpdateStats:
         """Collect one rollout and learn from it, each part in its phase."""
         self._episode_sums[:] = 0.0
-        with torch_threads(self.team.n_ranks):
+        acting, learning = self._threads
+        with torch_threads(acting):
             self._collect(clock)
-            with clock.phase(Phase.ADVANTAGE):
-                self._compute_advantages()
-            self._transfer(clock, self._columns["advantages"], self._columns["returns"])
-            with clock.phase(Phase.LEARN):
-                self._totals[:] = self._learn(learning_rate, clip).double().cpu().numpy()
+        with clock.phase(Phase.ADVANTAGE):
+            self._compute_advantages()
+        self._transfer(clock, self._columns["advantages"], self._columns["returns"])
+        with torch_threads(learning), clock.phase(Phase.LEARN):
+            self._totals[:] = self._learn(learning_rate, clip).double().cpu().numpy()
         self.iterations += 1
         return self._stats()
 

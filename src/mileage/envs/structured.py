@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UsageError
 from mileage._types import U8, ObsLeaf
-from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv, _make
+from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv, gymnasium_make
 
 # Views of float32 start at multiples of their size; rows at multiples of a cache word.
 _ALIGNMENT = 8
@@ -30,7 +30,7 @@ class StructuredEnv(GymnasiumEnv):
 
     def create(self) -> gymnasium.Env[Any, Any]:
         """Make one environment whose observations are arrays or a dict of arrays."""
-        env = self.make(**self.kwargs) if self.make else _make(self.id, self.kwargs)
+        env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
         _leaves(env.observation_space, self.id)
         if not isinstance(env.action_space, spaces.Discrete | spaces.Box):
             raise UsageError(f"environment {self.id!r} has actions {env.action_space}: wrap it to take Discrete or Box")

@@ -73,7 +73,7 @@ def uniform_rows(rng_state: NDArray[np.uint64], n: int) -> NDArray[np.float32]:
         counters = rng_state[:, 1:] + np.arange(1, n + 1, dtype=np.uint64)
         bits = mix.py_func(rng_state[:, :1] + counters * _WEYL)
         rng_state[:, 1] += np.uint64(n)
-    return (bits >> _S40).astype(np.float32) * _TO_F32
+    return np.asarray((bits >> _S40).astype(np.float32) * _TO_F32)
 
 
 def streams(seed: int, n: int, purpose: str) -> NDArray[np.uint64]:

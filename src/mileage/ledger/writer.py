@@ -1,10 +1,10 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
-A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
-faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction costs as much as
-a hundred rows, gets them once a second. Its library is imported by the background thread, while training already runs;
-a run that ends before that leaves its rows to `mileage.ledger.courier`.
+A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows
+come faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so
+that they are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction
+costs as much as a hundred rows, gets them once a second. Its library is imported by the background thread, while
+training already runs; a run that ends before that leaves its rows to `mileage.ledger.courier`.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """

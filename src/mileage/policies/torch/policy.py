@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -42,16 +43,16 @@ class TorchPolicy:
         self.obs_limit = math.inf
         self.recurrent = hasattr(module, "initial_state")
         self._live = LiveTensors({f"module.{name}": tensor for name, tensor in self.module.state_dict().items()})
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._compiled: dict[nn.Module, Callable[..., Any]] = {}
 
-    def fast(self, name: str = "") -> Callable[..., Any]:
-        """The module, or its part `name`, to be called many times: compiled if that was asked for."""
-        part: Any = self.module.get_submodule(name)
+    def fast(self, module: nn.Module | None = None) -> Callable[..., Any]:
+        """The module, or another one, to be called often with as many rows: compiled if that was asked for."""
+        module = self.module if module is None else module
         if self.compile_mode is None:
-            return part  # type: ignore[no-any-return]
-        if name not in self._compiled:
-            self._compiled[name] = torch.compile(part, mode=self.compile_mode)
-        return self._compiled[name]
+            return module
+        if module not in self._compiled:
+            self._compiled[module] = torch.compile(module, mode=self.compile_mode)
+        return self._compiled[module]
 
     @property
     def params(self) -> F32:
@@ -60,6 +61,16 @@ class TorchPolicy:
             return self.module.flat()  # type: ignore[no-any-return, operator]
         parts = [each.detach().cpu().numpy().ravel() for each in self.module.parameters()]
         return np.concatenate(parts).astype(np.float32)
+
+    @functools.cached_property
+    def operations(self) -> float:
+        """Floating-point operations of a forward pass per observation, or a lower bound where torch cannot count."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        rows = torch.zeros(1, self.obs_size, dtype=getattr(torch, self.obs_dtype.__name__), device=self.device)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.choose(self.view(rows), self.initial_state(1), None)
+        return max(counter.get_total_flops(), 2.0 * sum(each.numel() for each in self.module.parameters()))
 
     def live_arrays(self) -> dict[str, NDArray[Any]]:
         """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""

@@ -40,6 +40,15 @@ def torch_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+# Below this many operations per call, waking a second thread costs more than it brings.
+_OPERATIONS_PER_THREAD = 20_000_000
+
+
+def useful_threads(operations: float, limit: int) -> int:
+    """How many threads to use, at most `limit`, for calls of about this many floating-point operations."""
+    return int(max(1, min(limit, operations // _OPERATIONS_PER_THREAD)))
+
+
 class Twin:
     """An array on the host, `host`, and a tensor of the same content on the device, `tensor`.
 
@@ -66,6 +75,28 @@ class Twin:
         """Fetch rows from the device, and wait for them."""
         if self.separate:
             self._host[rows].copy_(self.tensor[rows])
+
+
+class Inbox:
+    """Arrays that are filled on the host again and again, and the tensors that the device gets of them."""
+
+    def __init__(
+        self, arrays: Mapping[str, NDArray[Any]], device: torch.device, *, separate: bool | None = None
+    ) -> None:
+        self._arrays = dict(arrays)
+        self.separate = device.type != "cpu" if separate is None else separate
+        self._twins: dict[str, Twin] = {}
+        if self.separate:
+            self._twins = {name: Twin(each.shape, each.dtype, device, separate=True) for name, each in arrays.items()}
+            self.tensors = {name: twin.tensor for name, twin in self._twins.items()}
+        else:
+            self.tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+
+    def send(self) -> None:
+        """Send what the arrays hold now; nothing to do where the tensors are the arrays' own memory."""
+        for name, twin in self._twins.items():
+            np.copyto(twin.host, self._arrays[name])
+            twin.push()
 
 
 class LiveTensors:
