@@ -25,7 +25,7 @@ from mileage.coderl import BuildReward, PatchSample, RewardConfig, RewardResult,
 from mileage.coderl.edits import source_files
 
 CANDIDATES = 40
-TURN = 2
+TURN = 4
 # Mutations that keep Rust well-typed as a rule, and mutations that break it as a rule. The compiler has the last word.
 BENIGN = (
     (re.compile(r" == (?=\d)"), " != "),
@@ -123,7 +123,8 @@ def write_report(
     lines = [
         f"# Build-reward pool on {name}: warm snapshot against cold builds",
         "",
-        f"{len(cold)} candidates, {built} of them built; {pool.workers} workers, {pool.config.jobs} job each; "
+        f"{len(cold)} candidates, {built} of them compiled (`{pool.config.steps[0]}`); {pool.workers} workers, "
+        f"{pool.config.jobs} job each; "
         f"snapshots by {pool.method}; cache off; pools took turns of {TURN} candidates.",
         "",
         "| pool | verdicts | seconds | samples/hour |",
@@ -148,10 +149,11 @@ def main() -> None:
     parser.add_argument("project", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--lock", type=Path)
+    parser.add_argument("--step", choices=("check", "build"), default="build", help="what a candidate must pass")
     options = parser.parse_args()
     project = detect(options.project)
     corpus = make_corpus(project.root)
-    config = RewardConfig(workers=2, jobs=1, timeout_seconds=600, use_cache=False)
+    config = RewardConfig((options.step,), workers=2, jobs=1, timeout_seconds=600, use_cache=False)
     with contextlib.ExitStack() as stack:
         with alone(options.lock):
             warm = stack.enter_context(BuildReward(project, config))

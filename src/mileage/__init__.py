@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "A2C": "mileage.training.agent",
     "DQN": "mileage.training.agent",
+    "Ledger": "mileage.training.recorder",
     "MileageError": "mileage._errors",
     "PPO": "mileage.training.agent",
     "Panel": "mileage.ledger.panels",
@@ -29,6 +30,7 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "Ledger",
     "MileageError",
     "Panel",
     "RunRecord",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
     from mileage.training.agent import A2C, DQN, PPO, SAC, TD3, load
+    from mileage.training.recorder import Ledger
     from mileage.training.records import RunRecord
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from mileage._errors import UsageError
 from mileage.cli.rl_bench import rl_bench
+from mileage.training.recorder import Ledger
 
 APP = typer.Typer()
 APP.command()(rl_bench)
@@ -18,6 +19,7 @@ APP.command()(rl_bench)
 @pytest.fixture
 def project(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MILEAGE_WORK", str(work))
+    monkeypatch.setenv("MILEAGE_DB", str(tmp_path / "ledger.db"))
     root = tmp_path / "project"
     root.mkdir()
     (root / "a.py").write_text("x = 1\n")
@@ -49,6 +51,28 @@ def test_a_benchmark_from_the_command_line(project: Path, tmp_path: Path) -> Non
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT project, mode, gpus FROM rl_kpi").fetchall() == [("tiny", "optimised", 16)]
         assert connection.execute("SELECT count(*) FROM rl_sample").fetchone() == (12,)
+
+
+def test_the_benchmark_is_a_run_of_the_ledger(project: Path, tmp_path: Path) -> None:
+    invoke("--project", project, "--runs", 1, "--mode", "optimised", "--price", 2, "--db", tmp_path / "kpi.db")
+    (record,) = Ledger(tmp_path / "ledger.db").records()
+    assert record.run.name == "rl-bench tiny"
+    assert record.end is not None
+    assert record.end.cost_usd == pytest.approx(record.end.wall_seconds / 3600 * 2, rel=1e-3)
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        (table,) = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if "profile" in name
+        ]
+        row = connection.execute(f"SELECT * FROM {table}").fetchone()
+    summary = next(json.loads(value) for value in row if isinstance(value, str) and value.startswith("{"))
+    assert summary["rl_kpi"][0]["mode"] == "optimised"
+
+
+def test_the_ledger_can_be_left_out(project: Path, tmp_path: Path) -> None:
+    invoke("--project", project, "--runs", 1, "--no-ledger", "--db", tmp_path / "kpi.db")
+    assert not (tmp_path / "ledger.db").exists()
 
 
 def test_json_is_the_only_thing_on_standard_output(project: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -157,13 +158,32 @@ def test_two_holders_of_one_lock_never_run_at_the_same_time(tmp_path: Path) -> N
         running.pop()
         return fake_result(0.1)
 
-    executors = [TakingTurns(FakeExecutor(answer), tmp_path / "lock") for _ in range(4)]
+    executors = [TakingTurns(FakeExecutor(answer), tmp_path / "lock", hold_seconds=0.0) for _ in range(4)]
     threads = [threading.Thread(target=executor.run, args=(Job((), "/", {}),)) for executor in executors]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert overlaps == [1, 1, 1, 1]
+
+
+def test_a_lock_is_kept_between_jobs_and_given_up_in_time(tmp_path: Path) -> None:
+    def is_free() -> bool:
+        with (tmp_path / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    executor = FakeExecutor(lambda job: fake_result(0.1))
+    keeping = TakingTurns(executor, tmp_path / "lock", hold_seconds=1000.0)
+    keeping.run(Job((), "/", {}))
+    assert not is_free()
+    keeping.release()
+    assert is_free()
+    TakingTurns(executor, tmp_path / "lock", hold_seconds=0.0).run(Job((), "/", {}))
+    assert is_free()
 
 
 def test_a_jail_that_cannot_be_made_is_a_build_error(tree: Path, isolation: None) -> None:

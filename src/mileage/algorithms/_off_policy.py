@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mileage._errors import UsageError
 from mileage._types import F32, F64
 from mileage.algorithms._config import require
 from mileage.buffers import ReplayBuffer
@@ -140,14 +139,16 @@ class OffPolicy:
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
         done = terminated | truncated
         following = obs
-        if infos:
+        # Many environments report something at every step; only an end comes with a final observation.
+        any_ended = bool(infos) and done.any()
+        if any_ended:
             following = np.where(done[:, None], infos["final_obs"], obs)
         self.replay.push_batch(self.obs, self.actions, reward, terminated, truncated & ~terminated, following)
         self.obs[:] = obs
         self.steps += self.n_envs
         self.episode[:, 0] += reward
         self.episode[:, 1] += 1.0
-        if infos:
+        if any_ended:
             ended = self.episode[done]
             self._sums += (len(ended), *ended.sum(axis=0))
             self.episode[done] = 0.0

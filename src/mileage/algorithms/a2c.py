@@ -76,6 +76,7 @@ class A2C:
     Config = A2CConfig
     make_policy = staticmethod(make_actor_critic)
     kernels = staticmethod(on_policy_kernels)
+    Engine: type[OnPolicy] = OnPolicy
 
     def __init__(self, config: A2CConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config
@@ -83,7 +84,7 @@ class A2C:
         fixed: dict[str, Any] = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
         shared = {f.name for f in dataclasses.fields(Settings)} - set(fixed)
         settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
-        self.engine = OnPolicy(settings, env, policy, team, seed)
+        self.engine = self.Engine(settings, env, policy, team, seed)
         self.steps_per_iteration = self.engine.batch
 
     def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:

@@ -92,11 +92,12 @@ class PPO:
     Config = PPOConfig
     make_policy = staticmethod(make_actor_critic)
     kernels = staticmethod(on_policy_kernels)
+    Engine: type[OnPolicy] = OnPolicy
 
     def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config
         settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)}
-        self.engine = OnPolicy(Settings(**settings), env, policy, team, seed)
+        self.engine = self.Engine(Settings(**settings), env, policy, team, seed)
         self.steps_per_iteration = self.engine.batch
 
     def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,9 +46,10 @@ def rl_bench(
     kind: Annotated[str | None, typer.Option(help="Build system, if the detected one is not meant.")] = None,
     edit_file: Annotated[str | None, typer.Option(help="File that gets the one-line edit.")] = None,
     lock: Annotated[
-        Path | None, typer.Option(help="File to lock during each build, shared by benchmarks that must not overlap.")
+        Path | None, typer.Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
+    ledger: Annotated[bool, typer.Option(help="Record the benchmark as a run of the ledger.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     export: Annotated[ExportFormat | None, typer.Option(help="Also write the report in this format.")] = None,
@@ -74,10 +76,13 @@ def rl_bench(
     executor = coderl.TakingTurns(coderl.LocalExecutor(), lock) if lock else None
     store = coderl.KpiStore(db or _default_database())
     try:
-        with _progress(quiet=json) as on_progress:
+        with _recorded(found.name, price, ledger) as record, _progress(quiet=json) as on_progress:
             report = coderl.run_bench(found, config, store=store, executor=executor, on_progress=on_progress)
+            record(report)
     finally:
         store.close()
+        if executor:
+            executor.release()
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
     if export:
         _export(report, export, output or Path(f"rl-bench.{export}"))
@@ -89,6 +94,24 @@ def _default_database() -> Path:
     return platformdirs.user_data_path("mileage") / "rl-bench.db"
 
 
+@contextmanager
+def _recorded(project: str, price: float | None, enabled: bool) -> Iterator[Callable[[BenchReport], None]]:
+    """Record the benchmark as a run of the ledger: its time, its cost, and its KPIs as the run's summary."""
+    from mileage import coderl
+    from mileage.training.recorder import Ledger
+
+    recorder = Ledger(enabled=enabled).run(
+        f"rl-bench {project}", algorithm="rl-bench", env_id=project, price=price, step_rule="timed builds"
+    )
+    with recorder as run, run.phase("env_step"):
+
+        def record(report: BenchReport) -> None:
+            run.checkpoint(len(report.samples))
+            run.profile({"rl_kpi": [dict(row.values) for row in coderl.kpi_records(report, run.run_id)]})
+
+        yield record
+
+
 def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
     from mileage import coderl
 
@@ -98,7 +121,6 @@ def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
 
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None]]:
     """Return a progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
-    from contextlib import contextmanager
 
     @contextmanager
     def show() -> Iterator[Callable[[Progress], None]]:

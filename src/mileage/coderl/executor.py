@@ -7,6 +7,7 @@ processes; `FakeExecutor` answers from a function, so that everything above it c
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from mileage._errors import BuildError
 
@@ -161,19 +162,21 @@ class LocalExecutor:
         with self._lock:
             self._running.add(process)
         try:
-            process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
-            process.stdin.flush()
+            # A launcher that dies at once breaks the pipe; what it said follows below.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
+                process.stdin.flush()
             answer = process.stdout.read()
             errors = process.stderr.read()
         except BaseException:
             # Closing standard input makes the launcher kill the job and leave.
-            process.stdin.close()
+            _close(process.stdin)
             process.wait()
             raise
         finally:
             with self._lock:
                 self._running.discard(process)
-        process.stdin.close()
+        _close(process.stdin)
         process.wait()
         process.stdout.close()
         process.stderr.close()
@@ -185,21 +188,46 @@ class LocalExecutor:
         with self._lock:
             for process in self._running:
                 if process.stdin is not None:
-                    process.stdin.close()
+                    _close(process.stdin)
+
+
+def _close(pipe: IO[bytes]) -> None:
+    """Close a pipe whose reader may be gone."""
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
 
 
 class TakingTurns:
-    """Runs each job while holding a file lock, so that benchmarks on one machine wait for each other."""
+    """Runs jobs while holding a file lock, so that benchmarks on one machine wait for each other.
 
-    def __init__(self, executor: Executor, lock: Path) -> None:
+    The lock is kept from job to job for `hold_seconds`, and given up after the job that exceeds it, so that waiting
+    benchmarks get their turn and this one does not wait for them before every build. Used by one thread.
+    """
+
+    def __init__(self, executor: Executor, lock: Path, hold_seconds: float = 90.0) -> None:
         self._executor = executor
         self._path = lock
+        self._hold_seconds = hold_seconds
+        self._file: IO[str] | None = None
+        self._taken_at = 0.0
 
     def run(self, job: Job) -> JobResult:
         """Wait for the lock, then run `job`; the waiting is not part of its time."""
-        with self._path.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if self._file is None:
+            self._file = self._path.open("a")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._taken_at = time.monotonic()
+        try:
             return self._executor.run(job)
+        finally:
+            if time.monotonic() - self._taken_at > self._hold_seconds:
+                self.release()
+
+    def release(self) -> None:
+        """Give the lock up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class FakeExecutor:

@@ -176,7 +176,10 @@ def _judge(group: list[Sample]) -> list[tuple[WarningKind, str]]:
     failed = sum(sample.outcome in (BuildOutcome.FAILED, BuildOutcome.KILLED) for sample in group)
     late = sum(sample.outcome is BuildOutcome.TIMEOUT for sample in group)
     if failed:
-        found.append((WarningKind.FAILED_BUILDS, f"{failed} of {len(group)}"))
+        first = next(
+            sample.diagnostic for sample in group if sample.outcome not in (BuildOutcome.OK, BuildOutcome.TIMEOUT)
+        )
+        found.append((WarningKind.FAILED_BUILDS, f"{failed} of {len(group)}" + (f": {first}" if first else "")))
     if late:
         found.append((WarningKind.TIMEOUTS, f"{late} of {len(group)}"))
     times = [sample.wall_seconds for sample in group if sample.outcome is BuildOutcome.OK]

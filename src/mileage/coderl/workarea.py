@@ -43,10 +43,13 @@ class WorkArea:
         self.base = base or Path(os.environ.get("MILEAGE_WORK") or platformdirs.user_cache_path("mileage") / "rl-bench")
         self.base.mkdir(parents=True, exist_ok=True)
         self.removed_leftovers = remove_leftovers(self.base)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.base))
-        self._lock = _try_lock(self.path / LOCK_NAME)
+        # It gets a name that counts as a run's only when it is locked, or another run could take it for a leftover.
+        made = Path(tempfile.mkdtemp(prefix="new-", dir=self.base))
+        self._lock = _try_lock(made / LOCK_NAME)
         if self._lock is None:
-            raise BuildError(f"the work directory {self.path} cannot be locked: set MILEAGE_WORK to a local disk")
+            raise BuildError(f"the work directory {made} cannot be locked: set MILEAGE_WORK to a local disk")
+        self.path = made.with_name(made.name.replace("new-", PREFIX, 1))
+        made.rename(self.path)
 
     def __enter__(self) -> WorkArea:
         return self

@@ -30,7 +30,10 @@ def make_vec(
     if isinstance(spec, NativeEnv):
         return VecEnv(spec, n_envs, seed=seed, threads=threads)
     from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
+    from mileage.envs.structured import StructuredEnv, StructuredVecEnv
 
+    if isinstance(spec, StructuredEnv):
+        return StructuredVecEnv(spec, n_envs, seed=seed, processes=processes)
     if not isinstance(spec, GymnasiumEnv):
         from mileage.envs.mujoco import MujocoVecEnv
 

@@ -22,6 +22,7 @@ from typing import Any
 import numba
 import platformdirs
 from numba.core.caching import _Cache
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
@@ -111,7 +112,11 @@ class KernelCache(_Cache):  # type: ignore[misc]
         # Machine code with a flipped bit would not fail to load, it would crash.
         if stamp != hashlib.sha256(data).digest():
             return None
-        payload = pickle.loads(data)
+        try:
+            payload = pickle.loads(data)
+        except (ImportError, AttributeError):
+            # The same code compiled from a module that this process does not have (a user's file that was renamed).
+            return None
         # Numba would refresh the whole target here (200 ms of registries that only compiling needs);
         # running loaded code needs no more than the reference-counting runtime.
         rtsys.initialize(target_context)
@@ -150,6 +155,13 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
+class _UnoptimisedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Leaves optimising to the kernel that the code ends up in, where it happens once and sees everything."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
 class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
@@ -158,7 +170,13 @@ class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
         return flags
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        result = super()._compile_core(args, return_type)
+        codegen = self.targetdescr.target_context.codegen()
+        kept = codegen._library_class
+        codegen._library_class = _UnoptimisedLibrary
+        try:
+            result = super()._compile_core(args, return_type)
+        finally:
+            codegen._library_class = kept
         # Callers find a compiled function by its entry point; any object of its own will do.
         result = result._replace(entry_point=object())
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])

@@ -69,13 +69,11 @@ def normal(rng_state: Any) -> Any:
 
 def uniform_rows(rng_state: NDArray[np.uint64], n: int) -> NDArray[np.float32]:
     """Draw `n` float32 from [0, 1) from each of the streams (N, 2): (N, n), and advance them. Plain NumPy."""
-    out = np.empty((len(rng_state), n), np.float32)
     with np.errstate(over="ignore"):
-        for column in range(n):
-            rng_state[:, 1] += _ONE
-            bits = mix.py_func(rng_state[:, 0] + rng_state[:, 1] * _WEYL)
-            out[:, column] = (bits >> _S40).astype(np.float32) * _TO_F32
-    return out
+        counters = rng_state[:, 1:] + np.arange(1, n + 1, dtype=np.uint64)
+        bits = mix.py_func(rng_state[:, :1] + counters * _WEYL)
+        rng_state[:, 1] += np.uint64(n)
+    return np.asarray((bits >> _S40).astype(np.float32) * _TO_F32)
 
 
 def streams(seed: int, n: int, purpose: str) -> NDArray[np.uint64]:

@@ -1,9 +1,10 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
-A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
-faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction costs as much as
-a hundred rows, gets them once a second. Its library is imported by the background thread, while training already runs.
+A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows
+come faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so
+that they are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction
+costs as much as a hundred rows, gets them once a second. Its library is imported by the background thread, while
+training already runs; a run that ends before that leaves its rows to `mileage.ledger.courier`.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mileage._errors import LedgerError, MileageError
-from mileage.ledger import spool
+from mileage.ledger import courier, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.rows import Row, Run, check_run
 
@@ -38,6 +39,8 @@ DELIVER_SECONDS = 1.0
 BEAT_SECONDS = 1.0
 DATABASE_BEAT_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+LOAD_AFTER_SECONDS = 1.5
+"""A run that ends sooner leaves its rows to the courier: loading the database library would take longer than it."""
 CLOSE_TIMEOUT_SECONDS = 20.0
 MEMORY_ROWS = 50_000
 """Beyond this many undelivered rows, the spool file alone keeps them."""
@@ -68,6 +71,8 @@ class Writer:
         self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
+        self._born = time.monotonic()
+        self._left_to_courier = False
         self._closing = threading.Event()
         self._wake = threading.Event()
         try:
@@ -97,12 +102,17 @@ class Writer:
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> bool:
         """Deliver everything and stop; return whether all rows are in the database.
 
-        Rows that could not be delivered stay in the spool file for the next one who opens the ledger.
+        Rows of a short run are left to the courier. Rows that could not be delivered stay in the spool file for the
+        next one who opens the ledger.
         """
         self._flush()
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout)
+        if self._left_to_courier:
+            self._spool.close(remove=False)
+            courier.deliver_at_exit(self.url)
+            return False
         delivered = not self._thread.is_alive() and not self._undelivered and not self._unflushed
         delivered = delivered and not self._on_disk_only
         if not self._thread.is_alive():
@@ -147,7 +157,7 @@ class Writer:
         started = False
         while True:
             closing = self._closing.is_set()
-            if started and not closing:  # the first round loads the database library while training begins
+            if started and not closing:
                 self._wake.wait(BEAT_SECONDS)
                 self._closing.wait(BATCH_SECONDS)
                 self._wake.clear()
@@ -157,7 +167,10 @@ class Writer:
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
-            if closing or now >= deliver_at:
+            young = self._store is None and now - self._born < LOAD_AFTER_SECONDS
+            if young:
+                self._left_to_courier = closing and not self._unflushed
+            if (closing and not self._left_to_courier) or (now >= deliver_at and not young):
                 ok = self._deliver()
                 deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
                 if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:

@@ -82,6 +82,13 @@ class OffPolicyNetwork:
         if not n_actions and not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
             raise UsageError("this algorithm needs actions with finite bounds: wrap the environment to rescale them")
 
+    def live_arrays(self) -> dict[str, F32]:
+        """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
+        return {"params": self.params, "obs_mean": self.obs_mean, "obs_scale": self.obs_scale}
+
+    def loaded(self) -> None:
+        """Take over what was written to `live_arrays`: nothing to do, as they are the policy's own memory."""
+
     def frame_fields(self) -> dict[str, Any]:
         """The fields of an evaluation frame (see `mileage.kernels.rollout`), without `action_rng`."""
         sizes = np.array(self.actor_sizes, np.int64)

@@ -27,6 +27,7 @@ from mileage.training.preset_files import RUN_KEYS, load_preset
 from mileage.training.records import EvalPoint, RunRecord
 
 DEFAULT_STEPS = 100_000
+BACKENDS = ("auto", "native", "torch")
 # Evaluations per run where nothing else was asked for.
 _DEFAULT_EVALUATIONS = 20
 
@@ -46,6 +47,10 @@ class Agent:
         threads: int | None = None,
         env_kwargs: dict[str, Any] | None = None,
         processes: bool = False,
+        backend: str = "auto",
+        policy: Any = None,
+        device: str = "auto",
+        compile: bool | str = False,  # noqa: A002 (torch's own word)
         **hyperparameters: Any,
     ) -> None:
         """Build policy and environments.
@@ -57,6 +62,10 @@ class Agent:
             threads: how many to use at most; all cores if None.
             env_kwargs: for the constructor of a Gymnasium environment.
             processes: step a Gymnasium environment in one process each.
+            backend: `native` or `torch`; `auto` is native unless `policy` is one that only torch has.
+            policy: `mlp`, `cnn`, or your own `torch.nn.Module` (see docs/torch.md).
+            device: where torch computes: `cpu`, `cuda`, …; `auto` is a GPU if there is one.
+            compile: use `torch.compile`; True or its mode.
             hyperparameters: fields of the algorithm's configuration; they override the preset.
         """
         self.seed = check_training_seed(seed)
@@ -67,13 +76,31 @@ class Agent:
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
         self.horizon = 0
+        self.run_id: str | None = None
+        """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
         self._parts: Any = None
         self._steps_before_build = 0
         self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
-        self.policy = self.algorithm().make_policy(self.config, self.spec, self.seed)
+        self._algorithm = self._on_backend(backend, policy, device, compile)
+        self.policy = self._algorithm.make_policy(self.config, self.spec, self.seed)
+
+    def _on_backend(self, backend: str, policy: Any, device: str, compile_: bool | str) -> Any:
+        """The algorithm's class, or what stands for it on torch, which may see the environment in another form."""
+        from mileage.algorithms._torch_backend import TorchAlgorithm, is_native
+
+        if backend not in BACKENDS:
+            raise UnknownNameError("backend", backend, BACKENDS)
+        self.backend = backend if backend != "auto" else "native" if is_native(policy) else "torch"
+        if self.backend == "native":
+            if not is_native(policy) or compile_ or device not in ("auto", "cpu"):
+                raise UsageError("policy, device and compile are for torch: use backend='torch'")
+            return self.algorithm()
+        found = TorchAlgorithm(self.name, self.algorithm(), policy, device, compile_)
+        self.spec = found.seen(self.spec)
+        return found
 
     @classmethod
     def algorithm(cls) -> Any:
@@ -101,7 +128,7 @@ class Agent:
                 self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
             )
             self._team = Team(self._threads)
-            parts = self.algorithm()(self.config, env, self.policy, self._team, self.seed)
+            parts = self._algorithm(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:
                 file, arrays, counters = self._restored
                 checkpoints.restore(parts.engine.state_arrays(), arrays, file)
@@ -119,7 +146,7 @@ class Agent:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
         from mileage.kernels import ahead
 
-        names = self.algorithm().kernels(isinstance(self.spec, NativeEnv))
+        names = self._algorithm.kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -256,20 +283,27 @@ class Agent:
 
     def predict(
         self,
-        observation: ArrayLike,
+        observation: ArrayLike | dict[str, ArrayLike],
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
-    ) -> tuple[NDArray[Any], None]:
-        """Actions for one observation (O,) or a batch (N, O); the second value, for recurrent policies, is None."""
+    ) -> tuple[NDArray[Any], Any]:
+        """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
+
+        Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`
+        and `episode_start` (N,) bool are for recurrent policies.
+        """
+        if not deterministic and not hasattr(self, "_predict_rng"):
+            self._predict_rng = np.random.default_rng([self.seed, 2])
+        rng = None if deterministic else self._predict_rng
+        if self.backend == "torch":
+            return self.policy.predict(observation, state, episode_start, rng)  # type: ignore[no-any-return]
         obs = np.asarray(observation, np.float32)
         single = obs.ndim <= 1
         obs = obs.reshape(1, -1) if single else obs
         if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
             raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {np.shape(observation)}")
-        if not deterministic and not hasattr(self, "_predict_rng"):
-            self._predict_rng = np.random.default_rng([self.seed, 2])
-        actions = self.policy.actions(obs, None if deterministic else self._predict_rng)
+        actions = self.policy.actions(obs, rng)
         return (actions[0] if single else actions), None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -282,10 +316,13 @@ class Agent:
             "seed": self.seed,
             "steps": self.steps,
             "horizon": self.horizon,
+            "run_id": self.run_id,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
             "run_defaults": self.run_defaults,
             "counters": parts.engine.counters(),
+            "backend": self.backend,
+            "policy": self._algorithm.policy_name if self.backend == "torch" else "mlp",
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
         arrays = parts.engine.state_arrays()
@@ -294,13 +331,28 @@ class Agent:
         checkpoints.write(Path(path), arrays, metadata)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
-        """Read a checkpoint; `env` replaces the environment it names (needed if that is a user's code)."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        env: Any = None,
+        policy: Any = None,
+        device: str = "auto",
+    ) -> Self:
+        """Read a checkpoint.
+
+        `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.
+        """
         file = Path(path)
         _check_threads(threads)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
+        if policy is None and metadata.get("policy") == "module":
+            raise CheckpointError(
+                f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
+            )
         try:
             agent = cls(
                 checkpoints.named_env(metadata, file) if env is None else env,
@@ -308,10 +360,14 @@ class Agent:
                 preset="none",
                 threads=threads,
                 env_kwargs=metadata["env_kwargs"],
+                backend=metadata.get("backend", "native"),
+                policy=metadata.get("policy", "mlp") if policy is None else policy,
+                device=device,
                 **metadata["config"],
             )
             agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
+            agent.run_id = None if metadata.get("run_id") is None else str(metadata["run_id"])
             agent.run_defaults = dict(metadata["run_defaults"])
             agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
             agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
@@ -319,9 +375,8 @@ class Agent:
             raise CheckpointError(f"checkpoint {file} is damaged: {error} is missing") from error
         except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
             raise CheckpointError(f"checkpoint {file} is damaged or does not fit: {error}") from error
-        policy = agent.policy
-        live = {"params": policy.params, "obs_mean": policy.obs_mean, "obs_scale": policy.obs_scale}
-        checkpoints.restore(live, arrays, file)
+        checkpoints.restore(agent.policy.live_arrays(), arrays, file)
+        agent.policy.loaded()
         return agent
 
     def close(self) -> None:

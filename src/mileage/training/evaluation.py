@@ -24,9 +24,17 @@ def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEv
     """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
     if panel.perturbations:
         raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
-    if isinstance(spec, NativeEnv):
+    if isinstance(spec, NativeEnv) and hasattr(policy, "frame_fields"):
         return NativeEvaluator(policy, spec, panel, team)
     return BridgeEvaluator(policy, spec, panel)
+
+
+def _check_episodes_end(spec: NativeEnv, panel: Panel) -> int:
+    """Steps after which an episode of the panel ends at the latest."""
+    limit = panel.max_episode_steps or spec.max_steps
+    if limit < 1:
+        raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
+    return limit
 
 
 class NativeEvaluator:
@@ -35,9 +43,7 @@ class NativeEvaluator:
     def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
         self.policy, self.panel, self.team = policy, panel, team
         n = len(panel.seeds)
-        limit = panel.max_episode_steps or spec.max_steps
-        if limit < 1:
-            raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
+        limit = _check_episodes_end(spec, panel)
         self._env = VecEnv(spec, n, max_steps=limit)
         self._env.reset(seed=panel.seeds)
         env = self._env
@@ -95,10 +101,12 @@ class NativeEvaluator:
 
 
 class BridgeEvaluator:
-    """Plays a panel through a vector environment that Python steps: Gymnasium's or MuJoCo's."""
+    """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run."""
 
     def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
         self.policy, self.panel = policy, panel
+        if isinstance(spec, NativeEnv):
+            _check_episodes_end(spec, panel)
         self._env = make_vec(spec, len(panel.seeds))
 
     def __call__(self) -> Evaluation:
@@ -111,8 +119,10 @@ class BridgeEvaluator:
         alive = np.ones(n, np.bool_)
         says_success = False
         limit = self.panel.max_episode_steps or math.inf
+        # A policy with a memory needs one per episode; the others are the function that they are.
+        act = self.policy.player(n) if hasattr(self.policy, "player") else self.policy.actions
         while alive.any():
-            obs, reward, terminated, truncated, infos = env.step(self.policy.actions(obs, rng))
+            obs, reward, terminated, truncated, infos = env.step(act(obs, rng))
             returns[alive] += reward[alive]
             lengths[alive] += 1
             truncated = truncated | (lengths >= limit)
