@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,3 +216,15 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         atari("ALE/Pong-v5")
     with pytest.raises(MissingExtraError, match=r"mileage\[atari\]"):
         pixels("Counting-v0")
+
+
+@needs_atari
+def test_code_of_the_guide_runs() -> None:
+    pytest.importorskip("mujoco", reason="the mujoco extra is not installed")
+    page = Path(__file__).resolve().parents[2] / "docs" / "mujoco.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    scope: dict[str, Any] = {"__name__": "guide"}
+    for block in blocks:
+        exec(compile(block, "docs/mujoco.md", "exec"), scope)
+    assert scope["exam"].kwargs["life_loss"] is False
