@@ -178,21 +178,26 @@ def train(options: argparse.Namespace, pool: BuildReward, run: RunRecorder, pane
     return grpo, history
 
 
-def kpi_report(root: Path, grpo: GRPO, path: Path) -> None:
-    """Measure the compile as a build, with the trained policy's own bodies as the corpus."""
+def kpi_report(root: Path, grpo: GRPO, path: Path) -> float:
+    """Measure the compile as a build, with new bodies of the trained policy for the exam's signatures as the corpus.
+
+    Training stops at the first exam that meets the target, which flatters that exam; the pass rate of this corpus,
+    which is returned, does not know about it.
+    """
     _, exam = split_signatures()
-    answers = grpo.sample([encode(signature.words) for signature in exam], group_size=1)
-    corpus = candidates(exam, answers)
-    for sample in corpus[:5]:
+    corpus = candidates(exam, grpo.sample([encode(signature.words) for signature in exam], group_size=8))
+    for sample in corpus[::48]:
         print(f"  {(sample.content or '').strip()}")
-    path.write_text(to_markdown(run_bench(detect(root), BenchConfig(runs=3, jobs=1, corpus=tuple(corpus)))))
+    report = run_bench(detect(root), BenchConfig(runs=3, jobs=1, corpus=tuple(corpus)))
+    path.write_text(to_markdown(report))
+    return report.baseline.pass_rate
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/grpo-compile"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--updates", type=int, default=300)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--price", type=float, default=0.10, help="dollars per hour of this machine")
     options = parser.parse_args()
@@ -206,18 +211,19 @@ def main() -> None:
             f'[rl-bench]\nname = "c-bodies"\nbuild = "mkdir -p out && cc {FLAGS} candidate.c"\noutputs = ["out"]\n'
         )
         run = ledger.run(
-            "grpo-compile", panel=panel, target="success_rate>=0.92", price=options.price, seed=options.seed,
+            "grpo-compile", panel=panel, target="success_rate>=0.97", price=options.price, seed=options.seed,
             algorithm="grpo", config=vars(options) | {"out": str(options.out)}, step_rule="compiled bodies",
         )  # fmt: skip
         with run, BuildReward(root, RewardConfig(timeout_seconds=20)) as pool:
             grpo, history = train(options, pool, run, panel)
-        kpi_report(root, grpo, options.out / "rl-bench.md")
+        final = kpi_report(root, grpo, options.out / "rl-bench.md")
     save_file(dict(grpo.policy.state_dict()), options.out / "policy.safetensors")
     assert run.result is not None
     phases = {phase.phase: phase.seconds for phase in run.result.phases}
     wall = run.result.end.wall_seconds
     summary = {
         "held_out_compile_rate": history,
+        "final_held_out_compile_rate": final,
         "reached": run.reached,
         "wall_seconds": wall,
         "phases": phases,
@@ -227,7 +233,7 @@ def main() -> None:
     }
     (options.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(
-        f"held-out compile rate {history[0]:.0%} → {history[-1]:.0%} in {wall:.0f} s "
+        f"held-out compile rate {history[0]:.0%} → {final:.0%} in {wall:.0f} s "
         f"(${run.cost_usd:.4f}); compiling was {summary['reward_share_of_wall']:.0%} of it"
     )
 
