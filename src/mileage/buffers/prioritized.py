@@ -135,11 +135,13 @@ class PrioritizedReplay(ReplayBuffer):
         self.tree.rebuild()
         self._schedule[5] = 1.0
 
-    def _saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        return super()._saved_arrays() | {"priorities": self.tree.leaves, "schedule": self._schedule}
+    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As for `ReplayBuffer`, with the priorities and where their schedule stands."""
+        return super().saved_arrays() | {"priorities": self.tree.leaves, "schedule": self._schedule}
 
-    def _restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-        super()._restore(arrays)
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put back what `saved_arrays` returned."""
+        super().restore(arrays)
         self.tree.leaves[:] = arrays["priorities"]
         self.tree.rebuild()
         self._schedule[:] = arrays["schedule"]

@@ -189,7 +189,7 @@ class ReplayBuffer:
 
     def save(self, path: str | Path) -> None:
         """Write the transitions and the sampling state to a safetensors file."""
-        files.save(Path(path), self.kind, self.layout, self._saved_arrays())
+        files.save(Path(path), self.kind, self.layout, self.saved_arrays())
 
     @classmethod
     def load(cls, path: str | Path) -> ReplayBuffer:
@@ -198,12 +198,13 @@ class ReplayBuffer:
         buffer = cls.__new__(cls)
         buffer._build(layout, HeapStorage(), seed=0)
         try:
-            buffer._restore(arrays)
+            buffer.restore(arrays)
         except (KeyError, ValueError, IndexError) as error:
             raise files.damaged(Path(path)) from error
         return buffer
 
-    def _saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything that is held, by name; only the part of the ring that is in use."""
         return {
             "records": self._held_records(),
             "finals": self._finals,
@@ -216,7 +217,8 @@ class ReplayBuffer:
         layout = self.layout
         return self._records[: min(layout.rows, self._count[ring.BEGUN]) * layout.n_envs * layout.record]
 
-    def _restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put back what `saved_arrays` of a buffer of the same make returned."""
         records = arrays["records"]
         self._counters[:] = arrays["counters"]
         self._rng[:] = arrays["rng"]

@@ -12,7 +12,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def run_directory(out: Path, algorithm: str, env: str, seed: int) -> Path:
-    """A new directory for one run, named for what it is; made now, so that an unwritable place is known before training."""
+    """A new directory for one run, made now, so that an unwritable place is known before training."""
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(env).name if ".py" in env else env).strip("._") or "env"
     base = f"{algorithm}-{label}-{time.strftime('%Y%m%d-%H%M%S')}-s{seed}"
     for suffix in ("", *(f".{n}" for n in range(2, 1000))):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import carray
-from numba.core import ccallback, dispatcher
+from numba.core import ccallback
 from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
 from numba.core.sigutils import normalize_signature
@@ -25,7 +25,7 @@ from numba.core.sigutils import normalize_signature
 from mileage._errors import EnvCompileError
 from mileage.envs._portable import Portable
 from mileage.envs.native import Functions
-from mileage.kernels._jit import KernelCache
+from mileage.kernels._jit import KernelCache, _InnerCompiler, inner
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -34,11 +34,8 @@ _U8 = numba.types.CPointer(numba.uint8)
 # Parts of Numba that are not in its type stubs.
 _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
-_FunctionCompiler: Any = vars(dispatcher)["_FunctionCompiler"]
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
-
-
 # Terminal colours, paths of modules, and the tail that repeats the place.
 _NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
 # What Numba says, in the words of someone who wrote an environment.
@@ -65,38 +62,25 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
         return flags
 
 
-class _PartCompiler(_FunctionCompiler):  # type: ignore[misc]
-    """Stops at LLVM code: a part is only ever inlined, so machine code and wrappers of its own would be waste."""
-
-    def _customize_flags(self, flags: Any) -> Any:
-        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-        return flags
+class _PartCompiler(_InnerCompiler):
+    """Compiles a user's function and says where and why it cannot be."""
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         try:
-            result = super()._compile_core(args, return_type)
+            return super()._compile_core(args, return_type)
         except EnvCompileError:
             raise
         except Exception as error:  # Numba raises all kinds, also for code that is merely unsupported
             raise compile_error(self.py_func, error) from error
-        # Callers find a compiled function by its entry point; any object of its own will do.
-        result = result._replace(entry_point=object())
-        result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
-        return result
 
 
 def part(function: types.FunctionType) -> Any:
-    """A Numba dispatcher for `function` that compiled functions can call (it is inlined) and Python cannot."""
-    result = numba.njit(error_model="numpy", forceinline=True)(function)
+    """A Numba dispatcher for `function` that is inlined into the compiled functions that call it."""
+    result = inner(function, forceinline=True)
     usual = result._compiler
     result._compiler = _PartCompiler(
         function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
     )
-
-    def keep(compiled: Any) -> None:
-        result.overloads[tuple(compiled.signature.args)] = compiled
-
-    result.add_overload = keep  # Numba's own would make it callable from Python, which needs machine code
     return result
 
 
@@ -116,7 +100,7 @@ def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileE
     )
 
 
-def _callback(function: Any, signature: Any, key: str) -> Any:
+def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Any:
     options = {"nopython": True, "error_model": "numpy"}
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
@@ -125,7 +109,11 @@ def _callback(function: Any, signature: Any, key: str) -> Any:
         compiled.compile()
     except NumbaError as error:
         # What is fixed in here compiles; only the shape of what step() returns is the user's.
-        raise EnvCompileError("step() must return two values, the reward (a number) and terminated (a bool)") from error
+        code = step.__code__
+        raise EnvCompileError(
+            f"{step.__name__}() in {code.co_filename}, line {code.co_firstlineno}, must return two values: the reward "
+            "(a number) and terminated (a bool)"
+        ) from error
     return compiled
 
 
@@ -197,7 +185,7 @@ def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key:
             i += 1
         return done
 
-    return _callback(advance, ADVANCE, key)
+    return _callback(advance, ADVANCE, key, functions[1])
 
 
 def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
@@ -217,4 +205,4 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
             elapsed[i] = 0
         return 0
 
-    return _callback(reset, RESET, key)
+    return _callback(reset, RESET, key, functions[1])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels._jit import kernel
-from mileage.kernels._pointers import call_int64
+from mileage.kernels._pointers import call_int64, pointer_to
 
 
 @kernel
@@ -27,16 +27,18 @@ def step_discrete(call: Any, actions: Any, action: Any, n_actions: Any) -> Any:
         action[i, 0] = np.float32(index)
     if wrong:
         return -1
+    row = pointer_to(action)
     return call_int64(
         call[0],
-        (call[1], call[2], call[3], action, call[4], call[5], call[6], call[7], call[8], call[9], call[10]),
+        (call[1], call[2], call[3], row, call[4], call[5], call[6], call[7], call[8], call[9], call[10]),
     )
 
 
 @kernel
 def step_continuous(call: Any, actions: Any, action: Any, n_actions: Any) -> Any:
     """Step `n` environments and return how many episodes ended; `actions` is (n, A) float32, the rest as above."""
+    row = pointer_to(actions)
     return call_int64(
         call[0],
-        (call[1], call[2], call[3], actions, call[4], call[5], call[6], call[7], call[8], call[9], call[10]),
+        (call[1], call[2], call[3], row, call[4], call[5], call[6], call[7], call[8], call[9], call[10]),
     )

@@ -125,10 +125,10 @@ def _functions(cls: type) -> Functions:
             continue
         if not isinstance(function, types.FunctionType) or inspect.isgeneratorfunction(function):
             raise UsageError(f"environment {cls.__name__!r} needs a plain function {name}({', '.join(parameters)})")
-        if len(inspect.signature(function).parameters) != len(parameters):
+        given = tuple(inspect.signature(function).parameters)
+        if len(given) != len(parameters):
             raise UsageError(
-                f"{name}{inspect.signature(function)} of environment {cls.__name__!r} must take exactly "
-                f"({', '.join(parameters)})"
+                f"{name}({', '.join(given)}) of environment {cls.__name__!r} must take ({', '.join(parameters)})"
             )
         found.append(function)
     return found[0], found[1], found[2]
@@ -170,6 +170,13 @@ def env(
 
         functions = _functions(cls)
         name = id or cls.__name__
+        for label, value, least in (
+            ("state_size", state_size, 1),
+            ("actions", actions, 0),
+            ("max_steps", max_steps, 0),
+        ):
+            if value < least:
+                raise UsageError(f"{label} is {value} in environment {name!r}: use at least {least}")
         low = np.atleast_1d(np.array(() if action_low is None else action_low, np.float32))
         high = np.atleast_1d(np.array(() if action_high is None else action_high, np.float32))
         if (actions > 0) == (low.size > 0) or low.shape != high.shape or low.ndim != 1:

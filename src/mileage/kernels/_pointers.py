@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -66,6 +67,8 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
     """Call `int64 f(...)` at `address` with the pointers and integers of the tuple `arguments`."""
     if not isinstance(arguments, types.BaseTuple):
         return None
+    if not all(isinstance(item, types.CPointer | types.Integer) for item in arguments.types):
+        raise numba.errors.TypingError("arguments of a C function must be pointers or integers: use pointer_to(array)")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target, packed = args
@@ -116,6 +119,10 @@ class Frame:
                 self._record[name] = value
             self._missing.discard(name)
         return self
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """The array behind a field."""
+        return self._arrays[name]
 
     @property
     def record(self) -> np.ndarray[Any, np.dtype[np.void]]:

@@ -241,7 +241,6 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
     """One optimizer step on the samples `order[:size]`; returns False if the KL target ends the update instead."""
     chunk_rows, n_params = frame.chunk_rows, frame.n_params
     chunks = (size + chunk_rows - 1) // chunk_rows
-    n_blocks = (n_params + optim.BLOCK - 1) // optim.BLOCK
     grads, squares = f32(frame.grads), f32(frame.squares)
     centre, inverse = _F(0.0), _F(1.0)
     if frame.normalise > 0 and size > 1:
@@ -253,18 +252,14 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
         _chunk(
             frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, shift(grads, c * n_params), stats
         )
-    meet(barrier, n_ranks)
-    if _too_far(frame, chunks, size):
-        return False
-    for b in range(rank, n_blocks, n_ranks):
-        squares[b] = optim.reduce_gradients(grads, n_params, chunks, b)
-    meet(barrier, n_ranks)
-    norm, scale = optim.clip_scale(squares, n_blocks, frame.max_norm)
-    for b in range(rank, n_blocks, n_ranks):
-        optim.adam(
-            f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params, b, scale,
-            frame.rate, frame.beta1, frame.beta2, frame.eps, step,
-        )  # fmt: skip
+    if frame.target_kl > 0.0:
+        meet(barrier, n_ranks)
+        if _too_far(frame, chunks, size):
+            return False
+    norm = optim.descend(
+        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params,
+        chunks, squares, frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
+    )  # fmt: skip
     if rank == 0:
         _add_totals(frame, chunks, norm)
     meet(barrier, n_ranks)

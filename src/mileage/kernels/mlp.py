@@ -140,6 +140,30 @@ def backward(
             first -= sizes[layer - 1] * inputs + inputs
 
 
+@inner
+def input_gradient(
+    params: Any, sizes: Any, n_sizes: Any, rows: Any, hidden: Any, delta: Any, spare: Any, kind: Any, out: Any
+) -> None:
+    """Write the loss gradient by the input, `(rows, sizes[0])`, to `out`; parameters get none.
+
+    Arguments are those of `backward`; `delta` and `spare` are overwritten.
+    """
+    first, activations = 0, 0
+    for layer in range(n_sizes - 2):
+        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
+        activations += rows * sizes[layer + 1]
+    for step in range(n_sizes - 1):
+        layer = n_sizes - 2 - step
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        activations -= rows * inputs
+        target = spare if layer > 0 else out
+        sgemm(0, 1, rows, inputs, outputs, delta, outputs, shift(params, first), outputs, target, inputs)
+        if layer > 0:
+            _through_activation(spare, shift(hidden, activations), rows * inputs, kind)
+            delta, spare = spare, delta
+            first -= sizes[layer - 1] * inputs + inputs
+
+
 def n_params(sizes: tuple[int, ...]) -> int:
     """Number of parameters of a network with these widths."""
     return sum(a * b + b for a, b in itertools.pairwise(sizes))

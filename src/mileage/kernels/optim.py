@@ -13,6 +13,7 @@ import numpy as np
 
 from mileage.kernels._jit import inner
 from mileage.kernels._pointers import shift
+from mileage.kernels._team import meet
 
 _F = np.float32
 BLOCK = 1024
@@ -78,3 +79,53 @@ def adam(
         m[i] = mean
         v[i] = square
         p[i] -= length * mean / (_F(math.sqrt(square * unbias)) + small)
+
+
+@inner(fastmath=True)
+def polyak(targets: Any, params: Any, n_params: Any, block: Any, tau: Any) -> None:
+    """Move one block of the target network a share `tau` towards the parameters, in place."""
+    first = block * BLOCK
+    t, p, share = shift(targets, first), shift(params, first), _F(tau)
+    for i in range(min(BLOCK, n_params - first)):
+        t[i] += share * (p[i] - t[i])
+
+
+@inner
+def n_blocks(n_params: Any) -> Any:
+    """Blocks that `n_params` parameters are cut into."""
+    return (n_params + BLOCK - 1) // BLOCK
+
+
+@inner
+def descend(
+    rank: Any,
+    n_ranks: Any,
+    barrier: Any,
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n_params: Any,
+    chunks: Any,
+    sums: Any,
+    max_norm: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    step: Any,
+) -> Any:
+    """Reduce the chunks' gradients, clip, and take an Adam step, blocks shared out over the ranks; returns the norm.
+
+    Waits twice: for the other ranks' gradients before, and for their sums of squares in between. A rank's own blocks of
+    `params` are new when this returns, the others' after the next `meet`.
+    """
+    blocks = n_blocks(n_params)
+    meet(barrier, n_ranks)
+    for b in range(rank, blocks, n_ranks):
+        sums[b] = reduce_gradients(grads, n_params, chunks, b)
+    meet(barrier, n_ranks)
+    norm, scale = clip_scale(sums, blocks, max_norm)
+    for b in range(rank, blocks, n_ranks):
+        adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
+    return norm

@@ -1,1 +1,42 @@
-"""stats."""
+"""Statistics that hold with few runs: IQM, bootstrap, expected cost to target, verdicts, trust in timings."""
+
+from __future__ import annotations
+
+from mileage.stats.cost import ExpectedCost, RunCosts, expected_cost, point_cost
+from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, median_estimate
+from mileage.stats.returns import (
+    bootstrap_draws,
+    improvement_estimate,
+    iqm,
+    iqm_estimate,
+    probability_of_improvement,
+)
+from mileage.stats.timing import Finding, Instability, instabilities, modified_z_scores, outliers
+from mileage.stats.verdict import LOOK_ALPHAS, LOOKS, CostComparison, Verdict, compare_at_looks, compare_costs
+
+__all__ = [
+    "FEWEST_RUNS",
+    "LOOKS",
+    "LOOK_ALPHAS",
+    "CostComparison",
+    "Estimate",
+    "ExpectedCost",
+    "Finding",
+    "Instability",
+    "Interval",
+    "RunCosts",
+    "Verdict",
+    "bootstrap_draws",
+    "compare_at_looks",
+    "compare_costs",
+    "expected_cost",
+    "improvement_estimate",
+    "instabilities",
+    "iqm",
+    "iqm_estimate",
+    "median_estimate",
+    "modified_z_scores",
+    "outliers",
+    "point_cost",
+    "probability_of_improvement",
+]

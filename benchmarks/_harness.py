@@ -1,0 +1,99 @@
+"""What all benchmarks share: the machine they ran on, and results as JSON (everything) and Markdown (to read)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mileage.meter import machine
+from mileage.profiling.timing import Comparison
+
+# 1: first format.
+FORMAT = 1
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("numpy", "numba", "scipy", "gymnasium", "torch", "jax", "rlox", "stable-baselines3", "rejax", "gymnax")
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run of one benchmark: tables to read, data to compute with."""
+
+    name: str
+    title: str
+    tables: Sequence[str]
+    data: Any
+
+    def write(self, directory: Path = RESULTS, command: str | None = None) -> tuple[Path, Path]:
+        """Write `name`.json and `name`.md into `directory`; the command is that of this process unless given."""
+        directory.mkdir(parents=True, exist_ok=True)
+        command = command or shown_command(sys.argv)
+        found = fingerprint()
+        record = {"format": FORMAT, "name": self.name, "command": command, "machine": found, "data": self.data}
+        json_path, markdown_path = directory / f"{self.name}.json", directory / f"{self.name}.md"
+        json_path.write_text(json.dumps(record) + "\n")
+        versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+        parts = [
+            f"# {self.title}",
+            f"`{command}`",
+            f"{found['time']}, {found['cpu']}, {found['cores']} cores, load {found['load']}, "
+            f"Python {found['python']}, {versions}.",
+            *self.tables,
+        ]
+        markdown_path.write_text("\n\n".join(parts) + "\n")
+        return json_path, markdown_path
+
+
+def shown_command(argv: Sequence[str]) -> str:
+    """The command line as somebody else would type it at the root of a clone."""
+    arguments = [Path(each).name if each.startswith("/") else each for each in argv[1:]]
+    return shlex.join(["PYTHONPATH=src", "python", f"benchmarks/{Path(argv[0]).name}", *arguments])
+
+
+def fingerprint() -> dict[str, Any]:
+    """The machine and the versions a result belongs to, and how busy it was."""
+    return {
+        "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": machine.cpu_model() or platform.machine(),
+        "cores": machine.usable_cores(),
+        # Above the number of cores, something else was running too.
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "packages": machine.package_versions(PACKAGES),
+    }
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; numbers are right-aligned."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    rule = ["---:" if all(_numeric(line[i]) for line in lines) else "---" for i in range(len(header))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in ([*header], rule, *lines))
+
+
+def _numeric(text: str) -> bool:
+    return text.strip("–x× ").replace(",", "").replace(".", "", 1).lstrip("-").isdigit() or text == "–"
+
+
+def timing_table(comparisons: Sequence[Comparison], ours: str) -> str:
+    """Medians in microseconds, and how many times as long as `ours` each arm took in the same rounds."""
+    arms = list(dict.fromkeys(each.arm for comparison in comparisons for each in comparison.measurements))
+    rows = []
+    for comparison in comparisons:
+        row = [comparison.job]
+        for arm in arms:
+            if arm not in [each.arm for each in comparison.measurements]:
+                row.append("–")
+            elif arm == ours:
+                row.append(f"**{comparison[arm].median * 1e6:,.1f}**")
+            else:
+                row.append(f"{comparison[arm].median * 1e6:,.1f} ({comparison.ratio(arm, ours):,.1f}×)")
+        rows.append(row)
+    return markdown_table(["µs per call", *arms], rows)

@@ -1,0 +1,225 @@
+"""`mileage train`: train over one or several seeds to a held-out target, and say what it cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mileage._errors import UsageError
+
+if TYPE_CHECKING:
+    from mileage.cli.progress import Progress
+    from mileage.report.cost import CostReport
+    from mileage.training.agent import Agent
+    from mileage.training.records import RunRecord
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What the command line asked for, checked."""
+
+    steps: int | None
+    target: str | None
+    success: str | None
+    episodes: int
+    eval_every: int | None
+    checkpoint_every: int
+    out: Path
+    price: str | None
+    instance: str | None
+    spot: bool
+    db: str | None
+    ledger: bool
+    name: str | None
+
+
+def train(
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --resume.")
+    ] = None,
+    env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds to train, one after the other.")] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    preset: Annotated[str, typer.Option(help="'default', 'none' or a TOML file of hyperparameters.")] = "default",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")
+    ] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Environment steps between held-out evaluations.")] = None,
+    episodes: Annotated[int, typer.Option(help="Held-out episodes per evaluation.")] = 100,
+    success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None,
+    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")] = None,
+    instance: Annotated[str | None, typer.Option(help="Cloud instance whose listed price counts.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="The instance is bought on the spot market.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Threads to use at most (all cores by default).")] = None,
+    processes: Annotated[bool, typer.Option("--processes", help="One process per Gymnasium environment.")] = False,
+    env_kwargs: Annotated[str | None, typer.Option(help="JSON for a Gymnasium environment's constructor.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory for checkpoints.")] = Path("runs"),
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Environment steps between checkpoints (0: at the end only).")
+    ] = 0,
+    resume: Annotated[Path | None, typer.Option(help="Checkpoint, or run directory, to continue from.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of these runs in the ledger.")] = None,
+    db: Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")
+    ] = True,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Train to a held-out target and report what it cost."""
+    from mileage.cli.progress import Progress
+    from mileage.ledger.prices import freeze_price
+
+    if seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, not {seeds}")
+    if episodes < 1:
+        raise UsageError(f"--episodes must be at least 1, not {episodes}")
+    options = _Options(
+        steps, target, success, episodes, eval_every, checkpoint_every, out, price, instance, spot, db, ledger, name
+    )  # fmt: skip
+    rate = freeze_price(price, instance, spot=spot).usd_per_hour
+    results: list[tuple[RunRecord, CostReport]] = []
+    with Progress(shown=not (json_output or quiet), price_usd_per_hour=rate) as progress:
+        if resume is not None:
+            if seeds > 1 or set_ or seed:
+                raise UsageError("--resume continues one run as it was: drop --seeds, --seed and --set")
+            agent = _load(resume, algorithm, env, threads)
+            results.append(_run(agent, options, progress, resumed=True))
+        else:
+            if algorithm is None or env is None:
+                raise UsageError("name an algorithm and an environment: mileage train ppo CartPole-v1")
+            common = {
+                "preset": preset,
+                "threads": threads,
+                "processes": processes,
+                "env_kwargs": _json_object("--env-kwargs", env_kwargs),
+                **_hyperparameters(set_ or []),
+            }
+            for number in range(seed, seed + seeds):
+                results.append(_run(_make(algorithm, env, number, common), options, progress))
+                if results[-1][0].reason == "interrupted":
+                    break
+    _show(results, seeds if resume is None else 1, json_output)
+
+
+def _make(algorithm: str, env: str, seed: int, common: dict[str, Any]) -> Agent:
+    from mileage.training.agent import agent_class
+
+    return agent_class(algorithm)(env, seed=seed, **common)
+
+
+def _load(path: Path, algorithm: str | None, env: str | None, threads: int | None) -> Agent:
+    from mileage.cli.paths import checkpoint_path
+    from mileage.training.agent import load
+
+    # A checkpoint's word is not enough to run code; that of the command line is.
+    agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)
+    for given, saved, what in ((algorithm, agent.name, "algorithm"), (env, agent.env_id, "environment")):
+        if given is not None and given != saved:
+            raise UsageError(f"checkpoint {path} is of {what} {saved!r}, not {given!r}")
+    return agent
+
+
+def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False) -> tuple[RunRecord, CostReport]:
+    """Train one agent under a recorder, with a checkpoint in a directory of its own."""
+    from mileage.cli.paths import CHECKPOINT, run_directory
+    from mileage.ledger.targets import Target
+    from mileage.meter import PhaseClock
+    from mileage.report.cost import CostReport
+    from mileage.training.recording import recorded
+
+    clock = PhaseClock.for_run()
+    target = options.target if options.target is not None or not resumed else agent.target
+    goal = None if target is None else Target.parse(target)
+    horizon = agent.plan_horizon(options.steps)
+    panel = agent.default_panel(goal, options.episodes, options.success)
+    directory = run_directory(options.out, agent.name, agent.env_id, agent.seed)
+    progress.start(f"seed {agent.seed}", horizon, agent.steps)
+    with (
+        agent,
+        recorded(
+            agent,
+            panel,
+            goal,
+            clock,
+            name=options.name,
+            price=options.price,
+            instance=options.instance,
+            spot=options.spot,
+            db=options.db if options.ledger else False,
+            horizon=horizon,
+        ) as recorder,
+    ):
+        record = agent.learn(
+            options.steps,
+            target=goal,
+            panel=panel,
+            eval_every=options.eval_every,
+            callback=progress,
+            checkpoint=directory / CHECKPOINT,
+            checkpoint_every=options.checkpoint_every,
+            clock=clock,
+            on_compile=progress.compiling,
+            on_evaluation=recorder.on_evaluation,
+        )
+        result = recorder.finish(record)
+    progress.finish(_one_line(record))
+    if record.reason == "interrupted":
+        code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
+        progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
+    return record, CostReport.of(result.run, result.end, result.phases)
+
+
+def _one_line(record: RunRecord) -> str:
+    final = record.final
+    score = "not evaluated" if final is None else f"mean return {final.mean_return:.1f}"
+    when = "" if record.wall_to_target is None else f" in {record.wall_to_target:.2f} s"
+    return f"seed {record.seed}: {record.end.replace('_', ' ')}{when}, {record.steps:,} steps, {score}"
+
+
+def _hyperparameters(pairs: list[str]) -> dict[str, Any]:
+    """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--set {pair!r} cannot be read: write NAME=VALUE")
+        try:
+            found[name.replace("-", "_")] = json.loads(text)
+        except ValueError:
+            found[name.replace("-", "_")] = text
+    return found
+
+
+def _json_object(option: str, text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{option} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{option} must be a JSON object, such as '{{\"max_episode_steps\": 200}}'")
+    return value
+
+
+def _show(results: list[tuple[RunRecord, CostReport]], planned: int, json_output: bool) -> None:
+    from mileage.report.seeds import SeedPanel
+
+    panel = SeedPanel.of([record for record, _ in results], [report for _, report in results])
+    if json_output:
+        print(json.dumps(panel.as_dict(), indent=2))
+    else:
+        panel.print()
+    if len(results) < planned or results[-1][0].reason == "interrupted":
+        raise typer.Exit(130)

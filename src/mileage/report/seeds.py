@@ -1,0 +1,163 @@
+"""The result of training over several seeds: a row per run, and what a run can be expected to cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mileage.report.cost import CostReport, dollars, duration
+from mileage.stats import ExpectedCost, RunCosts, expected_cost
+from mileage.training.records import RunRecord
+
+
+@dataclass(frozen=True)
+class SeedPanel:
+    """Runs that differ in nothing but their seed."""
+
+    runs: tuple[RunRecord, ...]
+    reports: tuple[CostReport, ...]
+    expected: ExpectedCost | None
+    """Expected seconds to target, failed runs counted; None without a target."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunRecord], reports: Sequence[CostReport]) -> SeedPanel:
+        """Put runs and their cost reports together."""
+        expected = None
+        if runs[0].target is not None:
+            # A run that reached its target is paid for up to there; one that did not, for all it took.
+            seconds = [run.wall_seconds if run.wall_to_target is None else run.wall_to_target for run in runs]
+            expected = expected_cost(RunCosts.of(seconds, [run.reached for run in runs]))
+        return cls(tuple(runs), tuple(reports), expected)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The panel as plain JSON values."""
+        first = self.runs[0]
+        return {
+            "algorithm": first.algorithm,
+            "env": first.env,
+            "panel_id": first.panel_id,
+            "target": first.target,
+            "config": dict(first.config),
+            "runs": [
+                {
+                    **report.as_dict(),
+                    "seed": run.seed,
+                    "checkpoint": run.checkpoint,
+                    "evaluations": [
+                        {
+                            "steps": point.steps,
+                            "wall_seconds": point.wall_seconds,
+                            "mean_return": point.evaluation.mean_return,
+                        }
+                        for point in run.evaluations
+                    ],
+                }
+                for run, report in zip(self.runs, self.reports, strict=True)
+            ],
+            "aggregate": self._aggregate(),
+        }
+
+    def _aggregate(self) -> dict[str, Any]:
+        finals = [run.final.mean_return for run in self.runs if run.final is not None]
+        to_target = [run.wall_to_target for run in self.runs if run.wall_to_target is not None]
+        interval = None if self.expected is None else self.expected.interval
+        return {
+            "runs": len(self.runs),
+            "reached": sum(run.reached for run in self.runs),
+            "mean_return": statistics.fmean(finals) if finals else None,
+            "median_wall_to_target": statistics.median(to_target) if to_target else None,
+            "expected_seconds_to_target": None if self.expected is None else self.expected.value,
+            "expected_seconds_interval": None if interval is None else [interval.low, interval.high],
+            "cost_usd": sum(report.cost_usd for report in self.reports),
+        }
+
+    def print(self) -> None:
+        """Show a table of the runs, the cost report of one, and the aggregate."""
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        if len(self.runs) > 1:
+            console.print(self._run_table())
+            for line in self._summary():
+                console.print(line, markup=False)
+        else:
+            report = self.reports[0]
+            for line in (*report.headline(), *report.details(), *report.warnings()):
+                console.print(line, markup=False)
+        console.print(self._phase_table())
+
+    def _run_table(self) -> Any:
+        from rich.table import Table
+
+        priced = self.reports[0].priced
+        table = Table(title=f"{self.runs[0].algorithm} on {self.runs[0].env}")
+        for name in (
+            "seed",
+            "ended",
+            "steps",
+            "to target",
+            "mean return",
+            "steps/s",
+            "steady",
+            *(["cost"] if priced else []),
+        ):
+            table.add_column(name, justify="left" if name == "ended" else "right")
+        for run, report in zip(self.runs, self.reports, strict=True):
+            cells = [
+                str(run.seed),
+                run.end.replace("_", " "),
+                f"{run.steps:,}",
+                "–" if run.wall_to_target is None else duration(run.wall_to_target),
+                "–" if run.final is None else f"{run.final.mean_return:.1f}",
+                f"{run.steps_per_second:,.0f}",
+                f"{run.steady_steps_per_second:,.0f}",
+            ]
+            table.add_row(*cells, *([dollars(report.cost_usd)] if priced else []))
+        return table
+
+    def _summary(self) -> list[str]:
+        total = self._aggregate()
+        lines = []
+        if self.expected is not None:
+            lines.append(f"target {self.runs[0].target}: reached by {total['reached']} of {total['runs']} runs")
+        if self.expected is not None and self.expected.value is not None:
+            lines.append(f"wall-clock to target: median {duration(total['median_wall_to_target'])}")
+            lines.append(f"expected cost to target: {self._expected()}")
+        elif self.expected is not None:
+            lines.append(f"expected cost to target: not reached; {duration(self.expected.spent)} spent")
+        if self.reports[0].priced:
+            lines.append(f"total compute cost: {dollars(total['cost_usd'])}")
+        return lines
+
+    def _expected(self) -> str:
+        assert self.expected is not None
+        assert self.expected.value is not None
+        per_second = self.reports[0].price_usd_per_hour / 3600.0
+        texts = [duration(self.expected.value)]
+        if per_second:
+            texts.insert(0, dollars(self.expected.value * per_second))
+        interval = self.expected.interval
+        if interval is None:
+            return f"{' or '.join(texts)} ({self.expected.statement})"
+        span = f"{duration(interval.low)} to {duration(interval.high)}"
+        if per_second:
+            span = f"{dollars(interval.low * per_second)} to {dollars(interval.high * per_second)}, {span}"
+        return f"{' or '.join(texts)} (95 %: {span})"
+
+    def _phase_table(self) -> Any:
+        from rich.table import Table
+
+        wall = sum(run.wall_seconds for run in self.runs)
+        seconds: dict[str, float] = {}
+        for run in self.runs:
+            for phase, spent in run.phases.items():
+                seconds[phase] = seconds.get(phase, 0.0) + spent
+        table = Table(title="Where the time went")
+        table.add_column("phase")
+        for name in ("seconds", "share"):
+            table.add_column(name, justify="right")
+        for phase, spent in sorted(seconds.items(), key=lambda item: (item[0] == "other", -item[1])):
+            table.add_row(phase, f"{spent:.3f}", f"{100 * spent / wall:.1f} %")
+        return table
