@@ -1,7 +1,7 @@
 """Replay buffers side by side: storing and sampling transitions, in one process with alternating arms.
 
-Every library gets the arrays in the form it wants, made beforehand, so that only its own work is timed. Each round times
-every arm for a few milliseconds; medians over the rounds are compared. Needs the libraries to compare with:
+Every library gets the arrays in the form it wants, made beforehand, so that only its own work is timed. Each round
+times every arm for a few milliseconds; medians over the rounds are compared. Needs the libraries to compare with:
 rlox, cpprb, stable-baselines3, tianshou; one that is not installed is left out.
 
     python benchmarks/replay.py --out benchmarks/results/replay.json
