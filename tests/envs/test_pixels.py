@@ -238,8 +238,10 @@ def test_a_convolutional_policy_plays() -> None:
     pytest.importorskip("torch", reason="the torch extra is not installed")
     config: dict[str, Any] = {"n_envs": 2, "n_steps": 8, "minibatch": 8, "epochs": 1, "preset": "none"}
     panel = Panel("ALE/Breakout-v5", seeds=(HELD_OUT_START,), max_episode_steps=8)
-    with mileage.PPO(atari("ALE/Breakout-v5", grayscale=False), backend="torch", policy="cnn", **config) as agent:
-        assert agent.spec.leaves[0].shape == (12, 84, 84)
+    with mileage.PPO(
+        atari("ALE/Breakout-v5", grayscale=False, screen_size=42), backend="torch", policy="cnn", **config
+    ) as agent:
+        assert agent.spec.leaves[0].shape == (12, 42, 42)
         before = agent.policy.params.copy()
         run = agent.learn(32, panel=panel)
         assert (agent.policy.params != before).any()
