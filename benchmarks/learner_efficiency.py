@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import Report, markdown_table
 
 import mileage
+from _harness import Report, markdown_table
 from mileage.kernels import actor_critic
 from mileage.kernels._blas import sgemm, single_threaded_blas
 from mileage.kernels._jit import kernel
@@ -81,7 +81,10 @@ def efficiency_table() -> tuple[str, list[dict[str, Any]]]:
                 rates[name].append(gflop / (time.perf_counter() - start))
     limit = max(statistics.median(rates[name]) for name in ("GEMM 1024", "GEMM 128 x 64 x 64"))
     rows = [[name, f"{statistics.median(r):.1f}", f"{statistics.median(r) / limit:.0%}"] for name, r in rates.items()]
-    data = [{"name": name, "gflop_per_s": samples, "of_limit": statistics.median(samples) / limit} for name, samples in rates.items()]
+    data = [
+        {"name": name, "gflop_per_s": samples, "of_limit": statistics.median(samples) / limit}
+        for name, samples in rates.items()
+    ]
     return markdown_table([f"{cores} threads", "GFLOP/s, median", "of the limit"], rows), data
 
 

@@ -131,7 +131,7 @@ class TorchOnPolicy(OnPolicy):
             with inference:
                 action = self._act(clock, t, rows)
             with env_step:
-                obs, reward, terminated, truncated, infos = env.step(action)
+                _, reward, terminated, truncated, infos = env.step(action)
                 self.rewards[rows] = reward
                 self.terminated[rows] = terminated
                 self.truncated[rows] = truncated & ~terminated
@@ -354,6 +354,6 @@ class TorchOnPolicy(OnPolicy):
 
 
 def normals(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Standard normal draws (N, n) from pairs of uniform ones (N, 2n), as `mileage.kernels.random.normal` makes them."""
+    """Standard normal draws (N, n) from uniform ones (N, 2n), as `mileage.kernels.random.normal` makes them."""
     u, v = np.float32(1.0) - uniforms[:, 0::2], uniforms[:, 1::2]
     return np.sqrt(np.float32(-2.0) * np.log(u)) * np.cos(np.float32(2.0 * math.pi) * v)

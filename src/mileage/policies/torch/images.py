@@ -1,7 +1,8 @@
-"""Default networks for images and dicts of arrays: convolutions as in Mnih et al. (2015), scaled to the image's size."""
+"""Default networks for images and dicts of arrays: convolutions as in Mnih et al. (2015), scaled to the image."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -145,6 +146,6 @@ class TrunkActorTwinCritic(nn.Module):
 
 def _mlp(sizes: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])

@@ -248,9 +248,14 @@ class TorchQ(TorchPolicy):
 class TorchSquashed(TorchPolicy):
     """`module.actor(obs)` returns means and log deviations (N, 2A); `module.critic(obs, action)` two values, (2, N)."""
 
+    @property
+    def _parts(self) -> Any:
+        """The module, whose parts torch types as tensors or modules alike."""
+        return self.module
+
     def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
         """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
-        head = self.module.actor(obs).float().cpu().numpy()
+        head = self._parts.actor(obs).float().cpu().numpy()
         raw = head[:, : self.action_size]
         if rng is not None:
             deviation = np.exp(np.clip(head[:, self.action_size :], LOG_STD_LOW, LOG_STD_HIGH))
@@ -263,7 +268,7 @@ class TorchDeterministic(TorchPolicy):
 
     def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
         """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
-        raw = np.tanh(self.module.actor(obs).float().cpu().numpy())
+        raw = np.tanh(self._parts.actor(obs).float().cpu().numpy())
         if rng is not None:
             raw = np.clip(raw + np.float32(0.1) * rng.standard_normal(raw.shape, np.float32), -1.0, 1.0)
         return self.to_env(raw), state

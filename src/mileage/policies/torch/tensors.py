@@ -125,7 +125,7 @@ class LiveTensors:
 
 
 def map_state(function: Callable[..., Tensor], *states: Any) -> Any:
-    """Apply `function` to the tensors at the same place of each state: a tensor, or tuples, lists and dicts of states."""
+    """Apply `function` to the tensors at the same place of each state: a tensor, or tuples, lists, dicts of states."""
     first = states[0]
     if isinstance(first, dict):
         return {key: map_state(function, *(state[key] for state in states)) for key in first}
