@@ -15,8 +15,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from _harness import Report, markdown_table
 
+from _harness import Report, markdown_table
 from mileage.envs.mujoco import MujocoVecEnv
 from mileage.profiling.timing import Arm, Comparison, compare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +51,11 @@ class ImageTrunk(nn.Module):
             image = image.unsqueeze(1)
         elif self._channels_last:
             image = image.permute(0, 3, 1, 2)
-        x = self.convolutions(image.float() * self._scale)
+        # Bytes are scaled in the first layer's few weights, not in every pixel.
+        first = self.convolutions[0]
+        weight = first.weight * self._scale  # type: ignore[operator]
+        x = nn.functional.conv2d(image.float(), weight, first.bias, first.stride)  # type: ignore[arg-type]
+        x = self.convolutions[1:](x)
         return torch.relu(self.linear(x.flatten(1)))
 
 
@@ -145,6 +150,6 @@ class TrunkActorTwinCritic(nn.Module):
 
 def _mlp(sizes: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
