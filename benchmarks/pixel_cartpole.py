@@ -8,6 +8,15 @@ import gymnasium
 import numpy as np
 
 SIZE = 64
+# What all arms of `torch_cnn.py` train with.
+SETTINGS: dict[str, Any] = {
+    "n_envs": 8,
+    "n_steps": 128,
+    "epochs": 4,
+    "minibatch": 256,
+    "learning_rate": 2.5e-4,
+    "entropy_coef": 0.01,
+}
 # Half the width of the track that the image shows.
 _TRACK = 2.4
 
@@ -17,7 +26,6 @@ class PixelCartPole(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 2), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
-    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self) -> None:
         self._inner = gymnasium.make("CartPole-v1")

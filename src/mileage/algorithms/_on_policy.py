@@ -297,8 +297,12 @@ class OnPolicy:
         policy.obs_mean[:] = self.obs_moments[1]
         policy.obs_scale[:] = 1.0 / np.sqrt(self.obs_moments[2] / self.obs_moments[0] + 1e-8)
         # Not before there are statistics: the first rollout sees raw observations of any size.
-        policy.obs_limit = OBS_LIMIT
-        self._rollout.set(limit=OBS_LIMIT)
+        self.set_obs_limit(OBS_LIMIT)
+
+    def set_obs_limit(self, limit: float) -> None:
+        """Keep normalised observations within [-limit, limit] from now on."""
+        self.policy.obs_limit = limit
+        self._rollout.set(limit=limit)
 
     def _stats(self) -> UpdateStats:
         totals = self._totals
@@ -350,8 +354,7 @@ class OnPolicy:
             raise UsageError("the order of samples is not a permutation")
         self.iterations, self.adam_steps = counters["iterations"], counters["adam_steps"]
         if self.settings.normalise_observations and self.iterations:
-            self.policy.obs_limit = OBS_LIMIT
-            self._rollout.set(limit=OBS_LIMIT)
+            self.set_obs_limit(OBS_LIMIT)
 
 
 def _merge(moments: F64, batch: F64) -> F64:

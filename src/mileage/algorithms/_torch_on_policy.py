@@ -18,13 +18,22 @@ from torch import Tensor
 
 from mileage._errors import UsageError
 from mileage._types import F64
-from mileage.algorithms._on_policy import OBS_LIMIT, OnPolicy, Settings, UpdateStats, _merge
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats
 from mileage.kernels import actor_critic, random
 from mileage.kernels._team import Team
 from mileage.meter import Phase, PhaseClock
-from mileage.policies.torch.adam import Adam
+from mileage.policies.torch.adam import Adam, added
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
-from mileage.policies.torch.tensors import LiveTensors, Twin, map_state, state_tensors, torch_threads, useful_threads
+from mileage.policies.torch.tensors import (
+    LiveTensors,
+    SampleThreads,
+    Twin,
+    map_state,
+    n_pieces,
+    state_tensors,
+    torch_threads,
+    useful_threads,
+)
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _KL_SLACK = 1.5
@@ -77,10 +86,18 @@ class TorchOnPolicy(OnPolicy):
         self.adam = Adam(dict(policy.module.named_parameters()), eps=self.settings.adam_eps)
         self._memory = policy.initial_state(self.n_envs)
         self._live_adam = LiveTensors(self.adam.tensors())
-        minibatch = min(self.settings.minibatch, n)
-        self._threads = tuple(
-            useful_threads(rows * policy.operations, self.team.n_ranks) for rows in (self.n_envs, minibatch)
-        )
+        self._plan_threads(min(self.settings.minibatch, n))
+
+    def _plan_threads(self, minibatch: int) -> None:
+        """How many threads torch may use to act and to learn, and into how many pieces minibatches are cut."""
+        policy, limit = self.policy, self.team.n_ranks
+        splits = policy.row_by_row and policy.device.type == "cpu" and policy.compile_mode is None
+        # A gradient costs about as much as two forward passes more.
+        self._pieces = n_pieces(minibatch, 3.0 * policy.operations) if splits else 1
+        self._acting_threads = useful_threads(self.n_envs * policy.operations, limit)
+        whole = useful_threads(minibatch * policy.operations, limit)
+        self._learning_threads = 1 if self._pieces > 1 else whole
+        self._sample_threads = SampleThreads(min(limit, self._pieces))
 
     # The native engine's frames have no part here.
     def _update_frame(self) -> Any:
@@ -97,16 +114,19 @@ class TorchOnPolicy(OnPolicy):
         """Optimizer steps done."""
         return self.adam.steps
 
+    @adam_steps.setter
+    def adam_steps(self, steps: int) -> None:
+        self.adam.set_steps(steps)
+
     def iterate(self, clock: PhaseClock, learning_rate: float, clip: float) -> UpdateStats:
         """Collect one rollout and learn from it, each part in its phase."""
         self._episode_sums[:] = 0.0
-        acting, learning = self._threads
-        with torch_threads(acting):
+        with torch_threads(self._acting_threads):
             self._collect(clock)
         with clock.phase(Phase.ADVANTAGE):
             self._compute_advantages()
         self._transfer(clock, self._columns["advantages"], self._columns["returns"])
-        with torch_threads(learning), clock.phase(Phase.LEARN):
+        with torch_threads(self._learning_threads), clock.phase(Phase.LEARN):
             self._totals[:] = self._learn(learning_rate, clip).double().cpu().numpy()
         self.iterations += 1
         return self._stats()
@@ -216,28 +236,44 @@ class TorchOnPolicy(OnPolicy):
         values = policy.run(policy.view(self._final_twin.tensor), self._memory, fast=True)[1]
         self._last_twin.tensor.copy_(values)
 
-    def _update_obs_normalisation(self) -> None:
-        """Let this rollout's observations join the statistics that the next rollout is normalised with."""
-        policy = self.policy
-        self.obs_moments[:] = _merge(self.obs_moments, self._raw_obs.astype(np.float64))
-        policy.obs_mean[:] = self.obs_moments[1]
-        policy.obs_scale[:] = 1.0 / np.sqrt(self.obs_moments[2] / self.obs_moments[0] + 1e-8)
-        policy.obs_limit = OBS_LIMIT
+    def set_obs_limit(self, limit: float) -> None:
+        """Keep normalised observations within [-limit, limit] from now on."""
+        self.policy.obs_limit = limit
 
     def _learn(self, rate: float, clip: float) -> Tensor:
         """All epochs; returns the sums that `UpdateStats` is made of, in the order of the native kernel."""
         totals = torch.zeros(actor_critic.N_STATS, device=self.policy.device)
         for _ in range(self.settings.epochs):
             for index in self._minibatches():
-                stats, loss = self._loss(index, clip)
+                stats, gradients = self._gradients(index, clip)
                 if self.settings.target_kl > 0.0:
                     kl = float(stats[actor_critic.KL] / stats[actor_critic.SAMPLES])
                     if kl > _KL_SLACK * self.settings.target_kl:
                         return totals
-                norm = self.adam.step(loss, rate, self.settings.max_grad_norm, measured=True)
+                norm = self.adam.descend(gradients, rate, self.settings.max_grad_norm, measured=True)
                 totals += stats
                 totals[actor_critic.GRAD_NORM] += norm
+                totals[actor_critic.MINIBATCHES] += 1.0
         return totals
+
+    def _gradients(self, index: Tensor, clip: float) -> tuple[Tensor, Any]:
+        """Sums over a minibatch's samples and the loss's gradients, computed in pieces where that pays."""
+        samples = index.reshape(-1)
+        advantage = self._columns["advantages"].tensor.index_select(0, samples)
+        centre, scale = advantage.new_zeros(()), advantage.new_ones(())
+        if self.settings.normalise_advantages and len(samples) > 1:
+            deviation, centre = torch.std_mean(advantage)
+            scale = 1.0 / (deviation + 1e-8)
+
+        def of_piece(piece: Tensor) -> tuple[Tensor, Any]:
+            stats, loss = self._loss(piece, clip, centre, scale)
+            return stats, self.adam.gradients(loss / len(samples))
+
+        if self._pieces == 1:
+            return of_piece(index)
+        parts = self._sample_threads.run(of_piece, index.tensor_split(self._pieces))
+        stats, gradients = zip(*parts, strict=True)
+        return torch.stack(stats).sum(0), added(gradients)
 
     def _minibatches(self) -> Iterator[Tensor]:
         """Indices of samples in a new order: (samples,), or (n_steps, columns) where the module has a memory."""
@@ -275,8 +311,11 @@ class TorchOnPolicy(OnPolicy):
             values.append(value)
         return torch.cat(heads), torch.cat(values)
 
-    def _loss(self, index: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-        """Sums over a minibatch's samples, and the loss: clipped surrogate, squared value error, entropy bonus."""
+    def _loss(self, index: Tensor, clip: float, centre: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over samples: statistics, and the loss of clipped surrogate, squared value error and entropy bonus.
+
+        Advantages are shifted by `centre` and multiplied by `scale`.
+        """
         s = self.settings
         head, value = self._run(index)
         index = index.reshape(-1)
@@ -285,8 +324,7 @@ class TorchOnPolicy(OnPolicy):
             self._columns[name].tensor.index_select(0, index)
             for name in ("log_probs", "values", "advantages", "returns")
         )
-        if s.normalise_advantages and len(index) > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = (advantage - centre) * scale
         log_prob, entropy = self._distribution(head, actions)
         log_ratio = log_prob - old_log_prob
         ratio = log_ratio.exp()
@@ -297,11 +335,11 @@ class TorchOnPolicy(OnPolicy):
             moved = old_value + (value - old_value).clamp(-s.value_clip, s.value_clip)
             value_loss = torch.maximum(value_loss, (moved - target).square())
         policy_sum, value_sum, entropy_sum = policy_loss.sum(), value_loss.sum(), entropy.sum()
-        loss = (policy_sum + s.value_coef * value_sum - s.entropy_coef * entropy_sum) / len(index)
+        loss = policy_sum + s.value_coef * value_sum - s.entropy_coef * entropy_sum
         with torch.no_grad():
             kl = (ratio - 1.0 - log_ratio).sum()
             clipped = (inside != ratio).sum()
-            counts = torch.tensor([0.0, float(len(index)), 1.0], device=head.device)
+            counts = torch.tensor([0.0, float(len(index)), 0.0], device=head.device)
             stats = torch.cat([torch.stack([policy_sum, value_sum, entropy_sum, kl, clipped.float()]), counts])
         return stats, loss
 
@@ -339,18 +377,11 @@ class TorchOnPolicy(OnPolicy):
 
     def set_counters(self, counters: dict[str, int]) -> None:
         """Put back what `counters` returned, after the arrays of `state_arrays`."""
-        if counters.keys() != self.counters().keys() or min(counters.values()) < 0:
-            raise UsageError(f"counters cannot be {counters}")
-        if not np.array_equal(np.sort(self.order), np.arange(self.batch)):
-            raise UsageError("the order of samples is not a permutation")
+        super().set_counters(counters)
         self.policy.loaded()
         self._live_adam.load()
         if self._native:
             self._saved_memory.load()
-        self.iterations = counters["iterations"]
-        self.adam.set_steps(counters["adam_steps"])
-        if self.settings.normalise_observations and self.iterations:
-            self.policy.obs_limit = OBS_LIMIT
 
 
 def normals(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:

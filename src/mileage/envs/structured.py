@@ -30,6 +30,8 @@ class StructuredEnv(GymnasiumEnv):
 
     def create(self) -> gymnasium.Env[Any, Any]:
         """Make one environment whose observations are arrays or a dict of arrays."""
+        if self.image:
+            return super().create()
         env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
         _leaves(env.observation_space, self.id)
         if not isinstance(env.action_space, spaces.Discrete | spaces.Box):
@@ -47,9 +49,14 @@ class StructuredEnv(GymnasiumEnv):
         return self._example[0]
 
     @property
-    def obs_size(self) -> int:
-        """Bytes B of one packed observation."""
-        return -(-self.leaves[-1].stop // _ALIGNMENT) * _ALIGNMENT
+    def obs_shape(self) -> tuple[int, ...]:
+        """Bytes (B,) of one packed observation."""
+        return (-(-self.leaves[-1].stop // _ALIGNMENT) * _ALIGNMENT,)
+
+    @property
+    def obs_dtype(self) -> np.dtype[Any]:
+        """Rows are bytes, whatever they hold."""
+        return np.dtype(np.uint8)
 
 
 def structured(spec: Any) -> Any:
@@ -57,7 +64,7 @@ def structured(spec: Any) -> Any:
     if not isinstance(spec, GymnasiumEnv) or isinstance(spec, StructuredEnv):
         return spec
     try:
-        whole = StructuredEnv(spec.id, spec.kwargs, spec.make)
+        whole = StructuredEnv(spec.id, spec.kwargs, spec.make, spec.image)
     except UsageError:
         return spec
     space = whole.observation_space
@@ -113,11 +120,6 @@ class StructuredVecEnv(BridgedVecEnv):
     def __init__(self, env: StructuredEnv, n_envs: int, *, seed: int = 0, processes: bool = False) -> None:
         super().__init__(env, n_envs, seed=seed, processes=processes)
         self._leaves = env.leaves
-        # Observations are packed at once: no need of a copy that would outlive the next step.
-        self._envs.copy = False
-        rows: U8 = np.zeros((n_envs, env.obs_size), np.uint8)
-        self.obs: Any = rows
-        self.final_obs: Any = rows.copy()
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start all episodes anew and return (obs (N, B) uint8, infos); seeds as in `VecEnv.reset`."""

@@ -306,6 +306,15 @@ class Agent:
         actions = self.policy.actions(obs, rng)
         return (actions[0] if single else actions), None
 
+    def import_vecnormalize(self, source: Any) -> None:
+        """Take over the statistics of Stable-Baselines3's `VecNormalize`: the object, arrays by name, or an .npz file.
+
+        See docs/migrating-from-sb3.md for the names and for the lines that write such a file.
+        """
+        from mileage.training.vecnormalize import take_over
+
+        take_over(self, source)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
         parts = self._built()

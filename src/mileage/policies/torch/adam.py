@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,17 @@ class Adam:
 
         Returns the gradient's norm before clipping; 0 if there is no limit and it is not to be `measured`.
         """
+        return self.descend(self.gradients(loss), rate, max_norm, measured=measured)
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of `loss` by the parameters; None where it does not depend on one."""
+        return torch.autograd.grad(loss, list(self._named.values()), allow_unused=True)
+
+    def descend(
+        self, gradients: Sequence[Tensor | None], rate: float, max_norm: float, *, measured: bool = False
+    ) -> Tensor:
+        """As `step`, with gradients that are known already."""
         parameters = list(self._named.values())
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         if max_norm > 0.0:
@@ -55,3 +64,12 @@ class Adam:
         self.steps = steps
         for each in self._inner.state.values():
             each["step"].fill_(steps)
+
+
+def added(gradients: Sequence[tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
+    """The sum of the gradients of several pieces, in their order; the first ones are overwritten."""
+    first = gradients[0]
+    present = [index for index, each in enumerate(first) if each is not None]
+    for other in gradients[1:]:
+        torch._foreach_add_([first[index] for index in present], [other[index] for index in present])
+    return first

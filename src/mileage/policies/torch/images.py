@@ -51,7 +51,11 @@ class ImageTrunk(nn.Module):
             image = image.unsqueeze(1)
         elif self._channels_last:
             image = image.permute(0, 3, 1, 2)
-        x = self.convolutions(image.float() * self._scale)
+        # Bytes are scaled in the first layer's few weights, not in every pixel.
+        first = self.convolutions[0]
+        weight = first.weight * self._scale  # type: ignore[operator]
+        x = nn.functional.conv2d(image.float(), weight, first.bias, first.stride)  # type: ignore[arg-type]
+        x = self.convolutions[1:](x)
         return torch.relu(self.linear(x.flatten(1)))
 
 

@@ -72,6 +72,12 @@ class TorchPolicy:
             self.choose(self.view(rows), self.initial_state(1), None)
         return max(counter.get_total_flops(), 2.0 * sum(each.numel() for each in self.module.parameters()))
 
+    @functools.cached_property
+    def row_by_row(self) -> bool:
+        """Whether rows of a batch are computed apart from each other, so that a batch may be cut into pieces."""
+        mixing = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+        return not self.recurrent and not any(isinstance(each, mixing) for each in self.module.modules())
+
     def live_arrays(self) -> dict[str, NDArray[Any]]:
         """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
         return {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale, **self._live.arrays()}

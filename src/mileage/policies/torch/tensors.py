@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,43 @@ def torch_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# Below this many operations per call, waking a second thread costs more than it brings.
-_OPERATIONS_PER_THREAD = 20_000_000
+# torch's threads meet after every operation of a network, which costs more than it brings below this many operations
+# per call; on a busy machine it costs far more.
+_OPERATIONS_PER_THREAD = 200_000_000
+# Samples are split over threads of our own, which meet once per gradient, from this much work per piece on.
+_OPERATIONS_PER_PIECE = 100_000_000
+_ROWS_PER_PIECE = 64
+_MOST_PIECES = 8
 
 
 def useful_threads(operations: float, limit: int) -> int:
     """How many threads to use, at most `limit`, for calls of about this many floating-point operations."""
     return int(max(1, min(limit, operations // _OPERATIONS_PER_THREAD)))
+
+
+def n_pieces(rows: int, operations: float) -> int:
+    """Pieces to cut a minibatch into, whatever the number of threads, so that results do not depend on it."""
+    return int(max(1, min(_MOST_PIECES, rows // _ROWS_PER_PIECE, rows * operations // _OPERATIONS_PER_PIECE)))
+
+
+class SampleThreads:
+    """Computes gradients of pieces of a minibatch, each on one thread, and adds them up in order."""
+
+    def __init__(self, n: int) -> None:
+        """Use `n` threads, the caller's among them."""
+        self._pool = ThreadPoolExecutor(n - 1, "samples", torch.set_num_threads, (1,)) if n > 1 else None
+        self._n = n
+
+    def run(self, function: Callable[[Tensor], Any], pieces: Sequence[Tensor]) -> list[Any]:
+        """`function` of every piece, in order; call it with torch set to one thread."""
+        if self._pool is None:
+            return [function(piece) for piece in pieces]
+        # The caller takes pieces from the front while the pool takes them from the back.
+        others = [self._pool.submit(function, piece) for piece in reversed(pieces[1:])]
+        results = [function(pieces[0])]
+        for piece, other in zip(pieces[1:], reversed(others), strict=True):
+            results.append(function(piece) if other.cancel() else other.result())
+        return results
 
 
 class Twin:
@@ -125,7 +156,7 @@ class LiveTensors:
 
 
 def map_state(function: Callable[..., Tensor], *states: Any) -> Any:
-    """Apply `function` to the tensors at the same place of each state: a tensor, or tuples, lists, dicts of states."""
+    """Apply `function` to the tensors at the same place of each state: a tensor, or a tuple, list or dict of states."""
     first = states[0]
     if isinstance(first, dict):
         return {key: map_state(function, *(state[key] for state in states)) for key in first}
