@@ -134,7 +134,8 @@ def candidates(chosen: list[Signature], answers: Answers) -> list[PatchSample]:
 def examine(run: RunRecorder, grpo: GRPO, pool: BuildReward, panel: Panel, exam: list[Signature], step: int) -> float:
     """Sample one body per exam question, compile, record; return the share that compiled."""
     with run.phase("eval"):
-        chosen = [exam[seed % len(exam)] for seed in panel.seeds]
+        # Every signature of the exam is asked equally often.
+        chosen = [exam[place % len(exam)] for place in range(len(panel.seeds))]
         answers = grpo.sample([encode(s.words) for s in chosen], group_size=1)
         passed = np.array([result.reward for result in pool.reward(candidates(chosen, answers))])
         lengths = [len(answers.answer(n)) for n in range(len(chosen))]
@@ -202,7 +203,9 @@ def main() -> None:
     parser.add_argument("--price", type=float, default=0.10, help="dollars per hour of this machine")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    panel = Panel.default("c-bodies", 100, success="return>=1", aggregate="success_rate", deterministic=False)
+    panel = Panel.default(
+        "c-bodies", 4 * len(split_signatures()[1]), success="return>=1", aggregate="success_rate", deterministic=False
+    )
     ledger = Ledger(options.out / "mileage.db")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
