@@ -31,7 +31,7 @@ from mileage.ledger import Evaluation, Panel
 from mileage.policies.transformer import Transformer, TransformerConfig
 from mileage.training.recorder import Ledger, RunRecorder
 
-VARIABLES = ("a", "b", "c", "d")
+VARIABLES = ("a", "b", "c", "d", "e", "g")
 TYPES = ("int", "int*")
 MARKS = ("f", "(", ")", ",", "{", "}", "return", "=", ";", "*", "&", "+", "-", "[", "]")
 PARAMETERS = tuple(f"{kind} {name}" for kind in TYPES for name in VARIABLES)
@@ -134,7 +134,8 @@ def candidates(chosen: list[Signature], answers: Answers) -> list[PatchSample]:
 def examine(run: RunRecorder, grpo: GRPO, pool: BuildReward, panel: Panel, exam: list[Signature], step: int) -> float:
     """Sample one body per exam question, compile, record; return the share that compiled."""
     with run.phase("eval"):
-        chosen = [exam[seed % len(exam)] for seed in panel.seeds]
+        # One question for each signature of the exam.
+        chosen = exam
         answers = grpo.sample([encode(s.words) for s in chosen], group_size=1)
         passed = np.array([result.reward for result in pool.reward(candidates(chosen, answers))])
         lengths = [len(answers.answer(n)) for n in range(len(chosen))]
@@ -166,7 +167,7 @@ def train(options: argparse.Namespace, pool: BuildReward, run: RunRecorder, pane
         rewards = np.array([result.reward for result in results], np.float32).reshape(options.prompts, -1)
         with run.phase("learn"):
             stats = grpo.update(answers, rewards)
-        if update % 5 == 0:
+        if update % 10 == 0:
             history.append(examine(run, grpo, pool, panel, exam, compiled))
             print(
                 f"update {update}: train {stats.reward_mean:.0%}, held-out {history[-1]:.0%}, kl {stats.kl:.3f}, "
@@ -185,8 +186,8 @@ def kpi_report(root: Path, grpo: GRPO, path: Path) -> float:
     which is returned, does not know about it.
     """
     _, exam = split_signatures()
-    corpus = candidates(exam, grpo.sample([encode(signature.words) for signature in exam], group_size=8))
-    for sample in corpus[::48]:
+    corpus = candidates(exam, grpo.sample([encode(signature.words) for signature in exam], group_size=1))
+    for sample in corpus[::50]:
         print(f"  {(sample.content or '').strip()}")
     report = run_bench(detect(root), BenchConfig(runs=3, jobs=1, corpus=tuple(corpus)))
     path.write_text(to_markdown(report))
@@ -202,7 +203,9 @@ def main() -> None:
     parser.add_argument("--price", type=float, default=0.10, help="dollars per hour of this machine")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    panel = Panel.default("c-bodies", 100, success="return>=1", aggregate="success_rate", deterministic=False)
+    panel = Panel.default(
+        "c-bodies", len(split_signatures()[1]), success="return>=1", aggregate="success_rate", deterministic=False
+    )
     ledger = Ledger(options.out / "mileage.db")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -211,7 +214,7 @@ def main() -> None:
             f'[rl-bench]\nname = "c-bodies"\nbuild = "mkdir -p out && cc {FLAGS} candidate.c"\noutputs = ["out"]\n'
         )
         run = ledger.run(
-            "grpo-compile", panel=panel, target="success_rate>=0.97", price=options.price, seed=options.seed,
+            "grpo-compile", panel=panel, target="success_rate>=0.94", price=options.price, seed=options.seed,
             algorithm="grpo", config=vars(options) | {"out": str(options.out)}, step_rule="compiled bodies",
         )  # fmt: skip
         with run, BuildReward(root, RewardConfig(timeout_seconds=20)) as pool:
