@@ -148,6 +148,8 @@ def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
     single = tuple(part[:1] for part in batch)
     for _ in range(rows // N + 1):
         many.add(*batch)
+    for _ in range(rows if data.size > 1000 else 0):  # so that no push is the first to touch its memory
+        one.add(*single)
     return {
         "push": lambda: one.add(*single),
         "push_batch": lambda: many.add(*batch),
@@ -174,6 +176,8 @@ def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
     batch, single, environments = step(slice(None)), step(0), np.arange(N)
     for _ in range(rows // N + 1):
         many.add(batch, environments)
+    for _ in range(rows if data.size > 1000 else 0):
+        one.add(single)
     return {
         "push": lambda: one.add(single),
         "push_batch": lambda: many.add(batch, environments),

@@ -10,7 +10,7 @@ sample needs lies together in one or two cache lines. Bytes are copied as they a
 dtype and shape.
 
 `counters` (int64): rows written, rows begun, number of free final rows. A row is begun before its memory is touched and
-written when it is complete: the difference marks a row that an interrupted writer left half done.
+written when it is complete: if more are begun than written, an interrupted writer left the last one half done.
 """
 
 from __future__ import annotations
@@ -302,7 +302,8 @@ def push(rings: Any) -> Any:
 @inner
 def oldest(ring: Any) -> Any:
     """Number of the oldest row that is still whole."""
-    return max(0, i64(ring.counters)[BEGUN] - ring.rows)
+    counters = i64(ring.counters)
+    return max(0, max(counters[BEGUN], counters[WRITTEN]) - ring.rows)
 
 
 @inner
