@@ -281,7 +281,8 @@ def push(rings: Any) -> Any:
         record = record_at(ring, 0, begin_row(ring))
         for i in range(first, first + n_envs):
             at_state = _as_i64(shift(record, state_at))
-            if at_state[0] > 3:
+            # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
+            if next_at == 0 and at_state[0] > 3:
                 _release_final(ring, at_state[0])
             copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
             copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
