@@ -10,7 +10,7 @@ sample needs lies together in one or two cache lines. Bytes are copied as they a
 dtype and shape.
 
 `counters` (int64): rows written, rows begun, number of free final rows. A row is begun before its memory is touched and
-written when it is complete: the difference marks a row that an interrupted writer left half done.
+written when it is complete: if more are begun than written, an interrupted writer left the last one half done.
 """
 
 from __future__ import annotations
@@ -281,7 +281,8 @@ def push(rings: Any) -> Any:
         record = record_at(ring, 0, begin_row(ring))
         for i in range(first, first + n_envs):
             at_state = _as_i64(shift(record, state_at))
-            if at_state[0] > 3:
+            # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
+            if next_at == 0 and at_state[0] > 3:
                 _release_final(ring, at_state[0])
             copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
             copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
@@ -302,7 +303,8 @@ def push(rings: Any) -> Any:
 @inner
 def oldest(ring: Any) -> Any:
     """Number of the oldest row that is still whole."""
-    return max(0, i64(ring.counters)[BEGUN] - ring.rows)
+    counters = i64(ring.counters)
+    return max(0, max(counters[BEGUN], counters[WRITTEN]) - ring.rows)
 
 
 @inner
