@@ -71,5 +71,6 @@ def added(gradients: Sequence[tuple[Tensor | None, ...]]) -> tuple[Tensor | None
     first = gradients[0]
     present = [index for index, each in enumerate(first) if each is not None]
     for other in gradients[1:]:
-        torch._foreach_add_([first[index] for index in present], [other[index] for index in present])
+        sums: list[Any] = [first[index] for index in present]
+        torch._foreach_add_(sums, [other[index] for index in present])  # type: ignore[misc]
     return first

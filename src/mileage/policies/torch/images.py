@@ -52,9 +52,8 @@ class ImageTrunk(nn.Module):
         elif self._channels_last:
             image = image.permute(0, 3, 1, 2)
         # Bytes are scaled in the first layer's few weights, not in every pixel.
-        first = self.convolutions[0]
-        weight = first.weight * self._scale  # type: ignore[operator]
-        x = nn.functional.conv2d(image.float(), weight, first.bias, first.stride)  # type: ignore[arg-type]
+        first: Any = self.convolutions[0]
+        x = nn.functional.conv2d(image.float(), first.weight * self._scale, first.bias, first.stride)
         x = self.convolutions[1:](x)
         return torch.relu(self.linear(x.flatten(1)))
 
