@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow check bench docs clean
+.PHONY: demo test test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,16 +12,21 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) install --constraint constraints.txt --editable '.[dev,parquet,postgres,tensorboard,torch]'
+	$(PIP) install --constraint constraints.txt --editable '.[atari,coderl,dev,mujoco,parquet,postgres,tensorboard,torch]'
 	@touch $@
 
 demo: $(VENV)/.base
+	$(BIN)/mileage warmup CartPole-v1
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20
 
-test: $(VENV)/.dev
+# What the tests need beside Python packages; a machine without apt-get keeps what it has, and tests name what is missing.
+services:
+	@bash .ci/install-services
+
+test: $(VENV)/.dev services
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.dev
@@ -35,6 +40,7 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build_reference.py
+	$(BIN)/python benchmarks/readme_table.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

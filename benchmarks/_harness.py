@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mileage.meter import machine
 from mileage.profiling.timing import Comparison
 
 # 1: first format.
@@ -35,15 +35,16 @@ class Report:
         """Write `name`.json and `name`.md into `directory`; the command is that of this process unless given."""
         directory.mkdir(parents=True, exist_ok=True)
         command = command or shown_command(sys.argv)
-        machine = fingerprint()
-        record = {"format": FORMAT, "name": self.name, "command": command, "machine": machine, "data": self.data}
+        found = fingerprint()
+        record = {"format": FORMAT, "name": self.name, "command": command, "machine": found, "data": self.data}
         json_path, markdown_path = directory / f"{self.name}.json", directory / f"{self.name}.md"
-        json_path.write_text(json.dumps(record, indent=1) + "\n")
-        versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+        json_path.write_text(json.dumps(record) + "\n")
+        versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
         parts = [
             f"# {self.title}",
             f"`{command}`",
-            f"{machine['time']}, {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, {versions}.",
+            f"{found['time']}, {found['cpu']}, {found['cores']} cores, load {found['load']}, "
+            f"Python {found['python']}, {versions}.",
             *self.tables,
         ]
         markdown_path.write_text("\n\n".join(parts) + "\n")
@@ -57,27 +58,16 @@ def shown_command(argv: Sequence[str]) -> str:
 
 
 def fingerprint() -> dict[str, Any]:
-    """The machine and the versions a result belongs to."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = names[0] if names else cpu
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    """The machine and the versions a result belongs to, and how busy it was."""
     return {
         "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": machine.cpu_model() or platform.machine(),
+        "cores": machine.usable_cores(),
+        # Above the number of cores, something else was running too.
+        "load": round(os.getloadavg()[0], 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "packages": packages,
+        "packages": machine.package_versions(PACKAGES),
     }
 
 

@@ -1,7 +1,7 @@
 """Our arm of `ppo_cartpole.py`: trains PPO on CartPole-v1 in a process of its own and prints one line of JSON.
 
-`matched` uses the settings that all arms share; `target` is the command a user types, `mileage train ppo CartPole-v1 --target
-"mean_return>=475"`, ledger and checkpoint included.
+`matched` uses the settings that all arms share; `target` is the command a user types, `mileage train ppo
+CartPole-v1 --target "mean_return>=475"`, ledger and checkpoint included.
 """
 
 from __future__ import annotations

@@ -10,9 +10,13 @@ __version__ = "0.1.0"
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {
     "A2C": "mileage.training.agent",
+    "DQN": "mileage.training.agent",
+    "Ledger": "mileage.training.recorder",
     "MileageError": "mileage._errors",
     "PPO": "mileage.training.agent",
     "Panel": "mileage.ledger.panels",
+    "SAC": "mileage.training.agent",
+    "TD3": "mileage.training.agent",
     "RunRecord": "mileage.training.records",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.vector",
@@ -20,7 +24,22 @@ _HOMES = {
     "load": "mileage.training.agent",
 }
 
-__all__ = ["A2C", "PPO", "MileageError", "Panel", "RunRecord", "Target", "VecEnv", "__version__", "env", "load"]
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "Ledger",
+    "MileageError",
+    "Panel",
+    "RunRecord",
+    "Target",
+    "VecEnv",
+    "__version__",
+    "env",
+    "load",
+]
 
 if TYPE_CHECKING:
     from mileage._errors import MileageError
@@ -28,7 +47,8 @@ if TYPE_CHECKING:
     from mileage.envs.vector import VecEnv
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
-    from mileage.training.agent import A2C, PPO, load
+    from mileage.training.agent import A2C, DQN, PPO, SAC, TD3, load
+    from mileage.training.recorder import Ledger
     from mileage.training.records import RunRecord
 
 

@@ -6,6 +6,8 @@ seeds are at or above it, so that training cannot meet an episode of its own exa
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 from mileage._errors import UsageError
@@ -15,7 +17,11 @@ HELD_OUT_STOP = 2**32
 
 
 def check_training_seed(seed: int) -> int:
-    """Return `seed` if training may use it."""
+    """Return `seed` as an int if training may use it."""
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise UsageError(f"seed must be an integer, not {seed!r}") from None
     if not 0 <= seed < HELD_OUT_START:
         raise UsageError(
             f"seed {seed} is not a training seed: use 0 to {HELD_OUT_START - 1} "

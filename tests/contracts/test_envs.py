@@ -45,10 +45,22 @@ def bridged_factory(name: str) -> Factory:
     return make
 
 
+def mujoco_factory(name: str) -> Factory:
+    def make(n: int, seed: int = 0, limit: int | None = None) -> Any:
+        pytest.importorskip("mujoco", reason="the mujoco extra is not installed")
+        from mileage.envs.mujoco import MujocoVecEnv
+
+        return MujocoVecEnv(name, n, seed=seed, max_steps=limit)
+
+    return make
+
+
 NATIVE = ("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", Walk.id)
 FACTORIES = {name: native_factory(name) for name in NATIVE} | {
     "bridged CartPole-v1": bridged_factory("CartPole-v1"),
     "bridged Pendulum-v1": bridged_factory("Pendulum-v1"),
+    "mujoco Hopper-v5": mujoco_factory("Hopper-v5"),
+    "mujoco Reacher-v5": mujoco_factory("Reacher-v5"),
 }
 
 

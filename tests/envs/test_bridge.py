@@ -90,6 +90,7 @@ def test_unknown_ids_and_options_are_refused() -> None:
         GymnasiumEnv("CartPole-v1", {"colour": "red"})
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_processes_and_one_process_give_the_same() -> None:
     results = []
     for processes in (False, True):

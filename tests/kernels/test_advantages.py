@@ -335,7 +335,7 @@ def test_kernels_can_be_called_on_some_columns() -> None:
     arrays = rollout(8, 5, 20)
     want = gae(**arrays)
     out = np.full((5, 20), np.nan, np.float32), np.full((5, 20), np.nan, np.float32)
-    assert advantages.gae_columns(4, 12, *arrays.values(), 0.99, 0.95, *out)
+    advantages.gae_columns(4, 12, *arrays.values(), 0.99, 0.95, *out)
     np.testing.assert_array_equal(out[0][:, 4:12], want[0][:, 4:12])
     assert np.isnan(out[0][:, :4]).all()
     assert np.isnan(out[1][:, 12:]).all()

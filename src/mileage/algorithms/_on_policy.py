@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mileage._errors import UsageError
 from mileage._types import F32, F64
 from mileage.envs.vector import VecEnv
 from mileage.kernels import actor_critic, optim, random
@@ -22,6 +23,7 @@ from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
 OBS_LIMIT = 10.0
+UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +71,7 @@ class OnPolicy:
     def __init__(self, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.settings, self.env, self.policy, self.team = settings, env, policy, team
         self.n_envs: int = env.num_envs
-        self.batch = settings.n_steps * self.n_envs
+        self.batch: int = settings.n_steps * self.n_envs
         self.iterations = 0
         self._native = isinstance(env, VecEnv)
         self._allocate(seed)
@@ -79,6 +81,11 @@ class OnPolicy:
         if not self._native:
             self._obs[:] = env.obs
 
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return self.iterations * self.batch
+
     def _allocate(self, seed: int) -> None:
         n, obs_size, action_size = self.batch, self.policy.obs_size, self.policy.action_size
 
@@ -86,6 +93,8 @@ class OnPolicy:
             return np.zeros(shape, np.float32)
 
         self.obs, self.actions = floats(n, obs_size), floats(n, action_size)
+        # As the environment gave them, for the statistics; nobody asks for them where nothing is normalised.
+        self._raw_obs = floats(n, obs_size) if self.settings.normalise_observations else self.obs
         self.log_probs, self.values = floats(n), floats(n)
         self.rewards, self.truncated_values = floats(n), floats(n)
         self.terminated, self.truncated = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
@@ -122,6 +131,7 @@ class OnPolicy:
             "high": policy.high,
             "limit": policy.obs_limit,
             "action_rng": self.action_rng,
+            "store_raw_obs": self._raw_obs,
             "store_obs": self.obs,
             "store_actions": self.actions,
             "store_log_probs": self.log_probs,
@@ -163,7 +173,7 @@ class OnPolicy:
         s, n_params = self.settings, self.policy.params.size
         return Frame(
             actor_critic.UPDATE,
-            **self.policy.frame_fields(),
+            **{name: value for name, value in self.policy.frame_fields().items() if name in UPDATE_FIELDS},
             obs=self.obs,
             actions=self.actions,
             log_probs=self.log_probs,
@@ -204,7 +214,7 @@ class OnPolicy:
         self._episode_sums[:] = 0.0
         if self._native:
             with clock.phase(Phase.ROLLOUT):
-                self.team.run(kernels.rollout, self._rollout.record)
+                self.team.run(kernels.rollout, self._rollout.record, len(self._episode_sums))
         else:
             self._collect_from_python(clock)
         with clock.phase(Phase.ADVANTAGE):
@@ -212,7 +222,7 @@ class OnPolicy:
         with clock.phase(Phase.LEARN):
             self._totals[:] = 0.0
             frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
-            self.adam_steps = int(self.team.run(actor_critic.update, frame.record))
+            self.adam_steps = int(self.team.run(actor_critic.update, frame.record, self._chunks))
         self.iterations += 1
         return self._stats()
 
@@ -257,8 +267,8 @@ class OnPolicy:
             self.last_values,
             truncated=self.truncated.reshape(shape),
             truncated_values=self.truncated_values.reshape(shape),
-            gamma=s.gamma,
-            lambda_=s.gae_lambda,
+            gamma=float(s.gamma),
+            lambda_=float(s.gae_lambda),
             out=(self.advantages.reshape(shape), self.returns.reshape(shape)),
         )
         if s.normalise_observations:
@@ -283,8 +293,7 @@ class OnPolicy:
     def _update_obs_normalisation(self) -> None:
         """Let this rollout's observations join the statistics that the next rollout is normalised with."""
         policy = self.policy
-        raw = self.obs.astype(np.float64) / policy.obs_scale + policy.obs_mean
-        self.obs_moments[:] = _merge(self.obs_moments, raw)
+        self.obs_moments[:] = _merge(self.obs_moments, self._raw_obs.astype(np.float64))
         policy.obs_mean[:] = self.obs_moments[1]
         policy.obs_scale[:] = 1.0 / np.sqrt(self.obs_moments[2] / self.obs_moments[0] + 1e-8)
         # Not before there are statistics: the first rollout sees raw observations of any size.
@@ -318,14 +327,14 @@ class OnPolicy:
             "action_rng": self.action_rng,
             "shuffle_rng": self.shuffle_rng,
             "order": self.order,
-            "episode": self.episode,
             "obs_moments": self.obs_moments,
             "return_moments": self.return_moments,
-            "running_return": self._running_return,
         }
         if self._native:
+            # Other environments start anew, and their running episodes with them.
             env = self.env
             arrays |= {"env_state": env.state, "env_elapsed": env.elapsed, "env_rng": env.rng, "env_obs": env.obs}
+            arrays |= {"episode": self.episode, "running_return": self._running_return}
         return arrays
 
     def counters(self) -> dict[str, int]:
@@ -333,7 +342,12 @@ class OnPolicy:
         return {"iterations": self.iterations, "adam_steps": self.adam_steps}
 
     def set_counters(self, counters: dict[str, int]) -> None:
-        """Put back what `counters` returned."""
+        """Put back what `counters` returned, after the arrays of `state_arrays`."""
+        if counters.keys() != self.counters().keys() or min(counters.values()) < 0:
+            raise UsageError(f"counters cannot be {counters}")
+        # Kernels trust indices: those of a damaged file would reach memory that is not theirs.
+        if not np.array_equal(np.sort(self.order), np.arange(self.batch)):
+            raise UsageError("the order of samples is not a permutation")
         self.iterations, self.adam_steps = counters["iterations"], counters["adam_steps"]
         if self.settings.normalise_observations and self.iterations:
             self.policy.obs_limit = OBS_LIMIT
@@ -349,3 +363,22 @@ def _merge(moments: F64, batch: F64) -> F64:
     delta = batch_mean - mean
     merged = (total, mean + delta * n / total, squares + batch_squares + np.square(delta) * count * n / total)
     return np.stack([np.broadcast_to(part, np.shape(mean)) for part in merged])
+
+
+def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
+    """The policy of a configuration for an environment."""
+    return ActorCritic(
+        spec.obs_size,
+        spec.n_actions,
+        spec.action_low,
+        spec.action_high,
+        hidden=config.hidden,
+        activation=config.activation,
+        log_std_init=config.log_std_init,
+        seed=seed,
+    )
+
+
+def on_policy_kernels(native: bool) -> tuple[str, ...]:
+    """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+    return ("update", "gae", "rollout", "evaluate") if native else ("update", "gae", "act", "values")

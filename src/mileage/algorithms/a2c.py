@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from mileage.algorithms._config import SCHEDULES, require, scheduled
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
 from mileage.kernels._team import Team
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
@@ -61,9 +61,11 @@ class A2CConfig:
         for name in ("gamma", "gae_lambda"):
             require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
         for name in ("learning_rate", "adam_eps"):
-            require(getattr(self, name) > 0.0, name, getattr(self, name), "above 0")
-        for name in ("entropy_coef", "value_coef", "max_grad_norm"):
-            require(getattr(self, name) >= 0.0, name, getattr(self, name), "0 or more")
+            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
+        require(self.max_grad_norm >= 0.0, "max_grad_norm", self.max_grad_norm, "0 or more")
+        for name in ("entropy_coef", "value_coef"):
+            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
+        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
         schedule = self.learning_rate_schedule
         require(schedule in SCHEDULES, "learning_rate_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
 
@@ -72,6 +74,9 @@ class A2C:
     """A2C on built parts: a vector environment, a policy, a team of threads."""
 
     Config = A2CConfig
+    make_policy = staticmethod(make_actor_critic)
+    kernels = staticmethod(on_policy_kernels)
+    Engine: type[OnPolicy] = OnPolicy
 
     def __init__(self, config: A2CConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config
@@ -79,7 +84,7 @@ class A2C:
         fixed: dict[str, Any] = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
         shared = {f.name for f in dataclasses.fields(Settings)} - set(fixed)
         settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
-        self.engine = OnPolicy(settings, env, policy, team, seed)
+        self.engine = self.Engine(settings, env, policy, team, seed)
         self.steps_per_iteration = self.engine.batch
 
     def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:

@@ -8,10 +8,11 @@ steps on the clipped surrogate loss, the squared value error and an entropy bonu
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from mileage.algorithms._config import SCHEDULES, require, scheduled
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
 from mileage.kernels._team import Team
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
@@ -72,10 +73,14 @@ class PPOConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("gamma", "gae_lambda"):
             require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
-        for name in ("learning_rate", "clip", "adam_eps"):
-            require(getattr(self, name) > 0.0, name, getattr(self, name), "above 0")
-        for name in ("value_clip", "entropy_coef", "value_coef", "max_grad_norm", "target_kl"):
+        require(self.clip > 0.0, "clip", self.clip, "above 0")
+        for name in ("learning_rate", "adam_eps"):
+            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
+        for name in ("value_clip", "max_grad_norm", "target_kl"):
             require(getattr(self, name) >= 0.0, name, getattr(self, name), "0 or more")
+        for name in ("entropy_coef", "value_coef"):
+            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
+        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
         for name in ("learning_rate_schedule", "clip_schedule"):
             require(getattr(self, name) in SCHEDULES, name, getattr(self, name), f"one of {', '.join(SCHEDULES)}")
         require(self.n_envs * self.n_steps > 1, "n_envs * n_steps", self.n_envs * self.n_steps, "at least 2")
@@ -85,11 +90,14 @@ class PPO:
     """PPO on built parts: a vector environment, a policy, a team of threads."""
 
     Config = PPOConfig
+    make_policy = staticmethod(make_actor_critic)
+    kernels = staticmethod(on_policy_kernels)
+    Engine: type[OnPolicy] = OnPolicy
 
     def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
         self.config = config
         settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)}
-        self.engine = OnPolicy(Settings(**settings), env, policy, team, seed)
+        self.engine = self.Engine(Settings(**settings), env, policy, team, seed)
         self.steps_per_iteration = self.engine.batch
 
     def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:

@@ -42,10 +42,11 @@ def _examine() -> dict[str, Any]:
     from mileage.kernels._blas import blas
     from mileage.kernels._jit import cache_dir, cache_is_writable
     from mileage.meter import fingerprint
+    from mileage.training.agent import agent_class
 
     machine = fingerprint().as_dict()
     writable = cache_is_writable()
-    missing = ahead.missing(ahead.NATIVE_RUN)
+    missing = ahead.missing(agent_class("ppo").algorithm().kernels(True))
     problems = []
     if not writable:
         problems.append(f"compiled kernels cannot be kept in {cache_dir()}: every process compiles anew")

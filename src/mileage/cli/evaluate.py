@@ -15,6 +15,7 @@ def evaluate(
     target: Annotated[str | None, typer.Option(help='What to reach, such as "mean_return>=475".')] = None,
     success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the best.")] = False,
+    env: Annotated[str | None, typer.Option(help='Environment, if the checkpoint names code: "file.py:Name".')] = None,
     threads: Annotated[int | None, typer.Option(help="Threads to use at most.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -26,7 +27,7 @@ def evaluate(
     from mileage.training.agent import load
 
     goal = None if target is None else Target.parse(target)
-    agent = load(checkpoint_path(checkpoint), threads=threads)
+    agent = load(checkpoint_path(checkpoint), threads=threads, env=env)
     panel = dataclasses.replace(agent.default_panel(goal, episodes, success), deterministic=not sample)
     result = agent.evaluate(panel)
     met = None if goal is None else goal.met(result)

@@ -38,7 +38,9 @@ class _Options:
 
 
 def train(
-    algorithm: Annotated[str | None, typer.Argument(help="ppo or a2c; not needed with --resume.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --resume.")
+    ] = None,
     env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")
@@ -120,7 +122,8 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     from mileage.cli.paths import checkpoint_path
     from mileage.training.agent import load
 
-    agent = load(checkpoint_path(path), threads=threads)
+    # A checkpoint's word is not enough to run code; that of the command line is.
+    agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)
     for given, saved, what in ((algorithm, agent.name, "algorithm"), (env, agent.env_id, "environment")):
         if given is not None and given != saved:
             raise UsageError(f"checkpoint {path} is of {what} {saved!r}, not {given!r}")
@@ -172,7 +175,8 @@ def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool =
         result = recorder.finish(record)
     progress.finish(_one_line(record))
     if record.reason == "interrupted":
-        progress.say(f"interrupted: saved {directory}; continue with: mileage train --resume {directory}")
+        code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
+        progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
     return record, CostReport.of(result.run, result.end, result.phases)
 
 

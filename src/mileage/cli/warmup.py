@@ -12,6 +12,7 @@ def warmup(
     environments: Annotated[
         list[str] | None, typer.Argument(help="Environments to compile; the built-in ones by default.")
     ] = None,
+    algorithm: Annotated[str, typer.Option(help="Algorithm to compile.")] = "ppo",
     clean: Annotated[bool, typer.Option("--clean", help="Delete all compiled kernels first.")] = False,
 ) -> None:
     """Compile every kernel and environment now, so that the first run starts at once."""
@@ -20,11 +21,12 @@ def warmup(
     from mileage.envs import native, registered
     from mileage.kernels import ahead
     from mileage.kernels._jit import cache_dir, cache_root
+    from mileage.training.agent import agent_class
 
     if clean:
         shutil.rmtree(cache_root(), ignore_errors=True)
     start = time.perf_counter()
-    names = (*ahead.NATIVE_RUN, *(name for name in ahead.BRIDGED_RUN if name not in ahead.NATIVE_RUN))
+    names = agent_class(algorithm).algorithm().kernels(True)
     with ahead.loading(names):
         for name in environments or registered():
             spec = native(name)

@@ -1,1 +1,47 @@
-"""coderl."""
+"""Code RL: builds as KPIs (`run_bench`), candidate patches, and the build-reward pool (`BuildReward`)."""
+
+from __future__ import annotations
+
+from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
+from mileage.coderl.corpus import PatchSample, Verdict, load_corpus
+from mileage.coderl.executor import LocalExecutor, TakingTurns
+from mileage.coderl.kpi import KpiSettings
+from mileage.coderl.projects import Project, detect
+from mileage.coderl.render import to_html, to_json, to_markdown, to_text
+from mileage.coderl.report import BenchReport
+from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
+from mileage.coderl.snapshots import SnapshotMethod
+from mileage.coderl.store import KpiRecord, KpiStore, kpi_records
+from mileage.coderl.trainers import async_trl_reward, async_verl_compute_score, trl_reward, verl_compute_score
+
+__all__ = [
+    "BenchConfig",
+    "BenchReport",
+    "BuildReward",
+    "Isolation",
+    "KpiRecord",
+    "KpiSettings",
+    "KpiStore",
+    "LocalExecutor",
+    "PatchSample",
+    "Progress",
+    "Project",
+    "RewardConfig",
+    "RewardResult",
+    "SnapshotMethod",
+    "TakingTurns",
+    "Verdict",
+    "async_trl_reward",
+    "async_verl_compute_score",
+    "describe",
+    "detect",
+    "kpi_records",
+    "load_corpus",
+    "run_bench",
+    "to_html",
+    "to_json",
+    "to_markdown",
+    "to_text",
+    "trl_reward",
+    "verl_compute_score",
+]

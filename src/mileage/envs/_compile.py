@@ -36,8 +36,6 @@ _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
-
-
 # Terminal colours, paths of modules, and the tail that repeats the place.
 _NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
 # What Numba says, in the words of someone who wrote an environment.
@@ -65,7 +63,7 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
 
 
 class _PartCompiler(_InnerCompiler):
-    """Compiles a user's function and says in his words what cannot be."""
+    """Compiles a user's function and says where and why it cannot be."""
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         try:
@@ -102,7 +100,7 @@ def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileE
     )
 
 
-def _callback(function: Any, signature: Any, key: str) -> Any:
+def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Any:
     options = {"nopython": True, "error_model": "numpy"}
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
@@ -111,7 +109,11 @@ def _callback(function: Any, signature: Any, key: str) -> Any:
         compiled.compile()
     except NumbaError as error:
         # What is fixed in here compiles; only the shape of what step() returns is the user's.
-        raise EnvCompileError("step() must return two values, the reward (a number) and terminated (a bool)") from error
+        code = step.__code__
+        raise EnvCompileError(
+            f"{step.__name__}() in {code.co_filename}, line {code.co_firstlineno}, must return two values: the reward "
+            "(a number) and terminated (a bool)"
+        ) from error
     return compiled
 
 
@@ -183,7 +185,7 @@ def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key:
             i += 1
         return done
 
-    return _callback(advance, ADVANCE, key)
+    return _callback(advance, ADVANCE, key, functions[1])
 
 
 def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
@@ -203,4 +205,4 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
             elapsed[i] = 0
         return 0
 
-    return _callback(reset, RESET, key)
+    return _callback(reset, RESET, key, functions[1])

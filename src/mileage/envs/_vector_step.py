@@ -40,17 +40,5 @@ def step_continuous(call: Any, actions: Any, action: Any, n_actions: Any) -> Any
     row = pointer_to(actions)
     return call_int64(
         call[0],
-        (
-            call[1],
-            call[2],
-            call[3],
-            row,
-            call[4],
-            call[5],
-            call[6],
-            call[7],
-            call[8],
-            call[9],
-            call[10],
-        ),
+        (call[1], call[2], call[3], row, call[4], call[5], call[6], call[7], call[8], call[9], call[10]),
     )

@@ -23,21 +23,26 @@ from mileage.envs.vector import Step, VecEnv
 class GymnasiumEnv:
     """A Gymnasium environment with the descriptive attributes of `NativeEnv`.
 
-    Observations are flattened to float32 vectors (discrete ones become one-hot); actions are discrete or a box.
+    Observations are flattened to float32 vectors (discrete ones become one-hot); actions are discrete or a box. With
+    `image`, observations must be uint8 images and stay so, with their channels in front: (C, H, W).
     """
 
     id: str
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     make: Callable[..., gymnasium.Env[Any, Any]] | None = None
     """Makes one environment, if `id` is not one that Gymnasium knows."""
+    image: bool = False
+    """Whether observations stay images."""
 
     def __post_init__(self) -> None:
         _ = self._example
 
     def create(self) -> gymnasium.Env[Any, Any]:
         """Make one environment with flat observations."""
-        env = self.make(**self.kwargs) if self.make else _make(self.id, self.kwargs)
-        if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape or ()) != 1:
+        env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
+        if self.image:
+            env = _channels_first(env, self.id)
+        elif not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape or ()) != 1:
             if not env.observation_space.is_np_flattenable:
                 raise UsageError(
                     f"environment {self.id!r} has observations {env.observation_space}: wrap it so that they are arrays"
@@ -55,7 +60,9 @@ class GymnasiumEnv:
 
     @property
     def observation_space(self) -> Any:
-        """The Gymnasium space of one observation, a float32 vector."""
+        """The Gymnasium space of one observation: a float32 vector, or a uint8 image."""
+        if self.image:
+            return self._example[0]
         return spaces.Box(self.obs_low, self.obs_high, dtype=np.float32)
 
     @property
@@ -67,8 +74,18 @@ class GymnasiumEnv:
 
     @property
     def obs_size(self) -> int:
-        """Length O of one observation."""
-        return int(self._example[0].shape[0])
+        """Length O of one observation; of an image, the number of its values."""
+        return int(np.prod(self.obs_shape))
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """Shape of one observation: (O,), or (C, H, W) of an image."""
+        return tuple(self._example[0].shape)
+
+    @property
+    def obs_dtype(self) -> np.dtype[Any]:
+        """Type of an observation's values: float32, or uint8 of an image."""
+        return np.dtype(np.uint8 if self.image else np.float32)
 
     @property
     def obs_low(self) -> F32:
@@ -124,6 +141,7 @@ class BridgedVecEnv:
     """`n_envs` copies of a Gymnasium environment with the attributes and conventions of `VecEnv`.
 
     With `processes`, every environment lives in a process of its own: worth it when a step takes about a millisecond.
+    Observations are (N, O) float32, or (N, C, H, W) uint8 if they are images.
     """
 
     render_mode = None
@@ -137,21 +155,22 @@ class BridgedVecEnv:
         self.num_envs = n_envs
         self.max_steps = spec.max_steps
         kind = AsyncVectorEnv if processes else SyncVectorEnv
-        self._envs: Any = kind([spec.create] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        # They are copied here in any case.
+        self._envs: Any = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = spec.observation_space
         self.single_action_space = spec.action_space
         self.observation_space = gymnasium.vector.utils.batch_space(spec.observation_space, n_envs)
         self.action_space = gymnasium.vector.utils.batch_space(spec.action_space, n_envs)
-        self.obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
+        self.obs: NDArray[Any] = np.zeros((n_envs, *spec.obs_shape), spec.obs_dtype)
         self.reward: F32 = np.zeros(n_envs, np.float32)
         self.terminated: Bool = np.zeros(n_envs, np.bool_)
         self.truncated: Bool = np.zeros(n_envs, np.bool_)
-        self.final_obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
+        self.final_obs: NDArray[Any] = np.zeros_like(self.obs)
         self._first_seed: int | None = seed
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start all episodes anew and return (obs (N, O) float32, infos); seeds as in `VecEnv.reset`."""
+        """Start all episodes anew and return (obs, infos); seeds as in `VecEnv.reset`."""
         chosen = self._first_seed if seed is None else seed
         self._first_seed = None
         obs, infos = self._envs.reset(seed=self._seeds(chosen), options=options)
@@ -225,7 +244,30 @@ def _float32(values: Any) -> F32:
     return np.asarray(values, np.float32).reshape(-1)
 
 
-def _make(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+def _channels_first(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
+    """Observe (C, H, W); from (H, W), (H, W, 1|3|4), a stack of one of them, or what has its channels in front."""
+    space = env.observation_space
+    shape = space.shape or ()
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(shape) not in (2, 3, 4):
+        raise UsageError(f"environment {name!r} has observations {space}: image=True needs images of uint8")
+    if len(shape) == 2:
+        reorder = functools.partial(np.expand_dims, axis=0)
+    elif shape[-1] not in (1, 3, 4):
+        return env
+    else:
+        reorder = _front  # type: ignore[assignment]
+    low, high = reorder(space.low), reorder(space.high)
+    return gymnasium.wrappers.TransformObservation(env, reorder, spaces.Box(low, high, dtype=np.uint8))
+
+
+def _front(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(H, W, C) to (C, H, W), and a stack (S, H, W, C) to (S * C, H, W)."""
+    moved = np.moveaxis(images, -1, -3)
+    return moved.reshape(-1, *moved.shape[-2:])
+
+
+def gymnasium_make(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Make an environment that Gymnasium knows, with its errors as one sentence."""
     from mileage.envs.registry import registered
 
     try:

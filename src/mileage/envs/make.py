@@ -10,24 +10,32 @@ from mileage.envs.vector import VecEnv
 
 if TYPE_CHECKING:
     from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
+    from mileage.envs.mujoco import MujocoEnv, MujocoVecEnv
 
 
 def make_vec(
-    env: NativeEnv | GymnasiumEnv | str,
+    env: NativeEnv | GymnasiumEnv | MujocoEnv | str,
     n_envs: int,
     *,
     seed: int = 0,
     threads: int | None = None,
     processes: bool = False,
     **kwargs: Any,
-) -> VecEnv | BridgedVecEnv:
+) -> VecEnv | BridgedVecEnv | MujocoVecEnv:
     """Make a vector environment from whatever `resolve` accepts: native if there is a native one, bridged otherwise.
 
-    `threads` concerns native environments, `processes` bridged ones; `kwargs` go to Gymnasium's constructor.
+    `threads` concerns native and MuJoCo environments, `processes` bridged ones; `kwargs` go to Gymnasium's constructor.
     """
     spec = resolve(env, **kwargs)
     if isinstance(spec, NativeEnv):
         return VecEnv(spec, n_envs, seed=seed, threads=threads)
-    from mileage.envs.bridge import BridgedVecEnv
+    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
+    from mileage.envs.structured import StructuredEnv, StructuredVecEnv
 
+    if isinstance(spec, StructuredEnv):
+        return StructuredVecEnv(spec, n_envs, seed=seed, processes=processes)
+    if not isinstance(spec, GymnasiumEnv):
+        from mileage.envs.mujoco import MujocoVecEnv
+
+        return MujocoVecEnv(spec, n_envs, seed=seed, threads=threads)
     return BridgedVecEnv(spec, n_envs, seed=seed, processes=processes)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage.envs import mujoco
 from mileage.envs.native import NativeEnv
 
 if TYPE_CHECKING:
     from mileage.envs.bridge import GymnasiumEnv
+    from mileage.envs.mujoco import MujocoEnv
 
 # Loaded when asked for, so that listing names costs nothing.
 _BUILT_IN = {
@@ -57,11 +59,12 @@ def native(name: str) -> NativeEnv:
     return _loaded[name]
 
 
-def resolve(name: NativeEnv | GymnasiumEnv | str, **kwargs: Any) -> NativeEnv | GymnasiumEnv:
+def resolve(name: NativeEnv | GymnasiumEnv | MujocoEnv | str, **kwargs: Any) -> NativeEnv | GymnasiumEnv | MujocoEnv:
     """Find an environment by id, by "path/to/file.py:Name" or by "package.module:Name".
 
     Ids that are not native are looked up in Gymnasium, with `kwargs` for its constructor; with `kwargs` a native id
-    goes to Gymnasium too, because native environments have no options.
+    goes to Gymnasium too, because native environments have no options. Gymnasium's MuJoCo environments are stepped
+    natively, with its options, where MuJoCo 4.0 is installed.
     """
     if not isinstance(name, str):
         return name
@@ -70,6 +73,9 @@ def resolve(name: NativeEnv | GymnasiumEnv | str, **kwargs: Any) -> NativeEnv | 
         return _attribute(module, attribute, kwargs)
     if is_native(name) and not kwargs:
         return native(name)
+    found = mujoco.find(name, kwargs)
+    if found is not None:
+        return found
     from mileage.envs.bridge import GymnasiumEnv
 
     return GymnasiumEnv(name, kwargs)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from mileage._errors import UsageError
 from mileage.kernels._jit import kernel
@@ -51,8 +54,8 @@ def matrix_shape(name: str, array: Any, axes: str) -> tuple[int, int]:
     return rows, columns
 
 
-def check_out(out: Any, names: tuple[str, str], shape: tuple[int, ...]) -> Any:
-    """Return the pair of float32 arrays to write to: `out` if it fits, new ones if it is None."""
+def check_out(out: Any, names: tuple[str, str], shape: tuple[int, ...], inputs: tuple[Any, ...]) -> Any:
+    """Return the pair of float32 arrays to write to: `out` if it fits and overlaps no input, new ones if it is None."""
     if out is None:
         # One block, not two: glibc gives two blocks of a few megabytes back to the system after every call, and getting
         # them again costs a page fault per 4 KB, ten times what GAE itself takes.
@@ -63,6 +66,7 @@ def check_out(out: Any, names: tuple[str, str], shape: tuple[int, ...]) -> Any:
     first, second = out
     check_writable("out[0]", first, shape, F32_DTYPE)
     check_writable("out[1]", second, shape, F32_DTYPE)
+    check_disjoint(out, inputs)
     return out
 
 
@@ -87,11 +91,6 @@ def check_all_finite(**arrays: Any) -> None:
             raise UsageError(f"{name} holds {array[where]} at index {where}: find where it comes from, or clean it")
 
 
-def overlap_error() -> UsageError:
-    """The error for results that would overwrite inputs still to be read."""
-    return UsageError("out shares memory with an input or with itself: pass arrays of their own")
-
-
 def _explain(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> None:
     """Raise the sentence for the first thing that is wrong with `array`."""
     wanted = " or ".join(str(dtype) for dtype in dtypes)
@@ -109,8 +108,38 @@ def _explain(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[Any, .
         raise UsageError(f"{name} must be a plain NumPy array, not {type(array).__name__}: pass np.asarray({name})")
 
 
+def check_disjoint(outs: tuple[Any, ...], inputs: tuple[Any, ...]) -> None:
+    """Raise if results would overwrite an input still to be read, or each other. All arrays are C-contiguous."""
+    if _any_shared(outs, inputs):
+        raise UsageError("out shares memory with an input or with itself: pass arrays of their own")
+
+
+@intrinsic
+def _shared_bytes(typingctx: Any, outs: Any, inputs: Any) -> Any:
+    """Whether a C-contiguous array of `outs` shares bytes with another of them, or with one of `inputs`.
+
+    Written as instructions, for Numba would compile a function for each pair of types.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        spans = []
+        for tuple_type, values in zip(signature.args, args, strict=True):
+            for position, array_type in enumerate(tuple_type.types):
+                array = context.make_array(array_type)(context, builder, builder.extract_value(values, position))
+                start = builder.ptrtoint(array.data, array.nitems.type)
+                spans.append((start, builder.add(start, builder.mul(array.nitems, array.itemsize))))
+        found = cgutils.false_bit
+        for position in range(len(signature.args[0].types)):
+            start, end = spans[position]
+            for other_start, other_end in spans[position + 1 :]:
+                before = builder.icmp_unsigned("<", start, other_end)
+                after = builder.icmp_unsigned("<", other_start, end)
+                found = builder.or_(found, builder.and_(before, after))
+        return found
+
+    return types.boolean(outs, inputs), codegen
+
+
 @kernel
-def overlaps(a: Any, b: Any) -> Any:
-    """Whether two C-contiguous arrays share bytes; free inside a kernel, 0.25 µs per pair in NumPy."""
-    a_start, b_start = a.ctypes.data, b.ctypes.data
-    return a_start < b_start + b.size * b.itemsize and b_start < a_start + a.size * a.itemsize
+def _any_shared(outs: Any, inputs: Any) -> Any:
+    return _shared_bytes(outs, inputs)

@@ -8,10 +8,12 @@ is always right, and it lives in one directory per version that can be warmed, m
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 import numba
 import platformdirs
 from numba.core.caching import _Cache
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
@@ -28,12 +31,15 @@ from numba.core.serialize import dumps
 CACHE_ENV = "MILEAGE_CACHE_DIR"
 # Packages whose source ends up in compiled code.
 _COMPILED_PACKAGES = ("kernels", "envs", "buffers", "algorithms")
+# A file is the SHA-256 of what follows it.
+_STAMP_BYTES = 32
 
 
 @functools.cache
 def source_stamp() -> str:
     """Digest of every mileage source file that compiled code can come from."""
-    digest = hashlib.sha256(numba.__version__.encode())
+    # Compiled code carries a wrapper for one version of CPython.
+    digest = hashlib.sha256(f"{numba.__version__} {sys.implementation.cache_tag}".encode())
     root = Path(__file__).resolve().parent.parent
     for package in _COMPILED_PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -99,8 +105,17 @@ class KernelCache(_Cache):  # type: ignore[misc]
         if not self._enabled:
             return None
         try:
-            payload = pickle.loads(self._path(sig, target_context.codegen()).read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
+            content = self._path(sig, target_context.codegen()).read_bytes()
+        except OSError:
+            return None
+        stamp, data = content[:_STAMP_BYTES], content[_STAMP_BYTES:]
+        # Machine code with a flipped bit would not fail to load, it would crash.
+        if stamp != hashlib.sha256(data).digest():
+            return None
+        try:
+            payload = pickle.loads(data)
+        except (ImportError, AttributeError):
+            # The same code compiled from a module that this process does not have (a user's file that was renamed).
             return None
         # Numba would refresh the whole target here (200 ms of registries that only compiling needs);
         # running loaded code needs no more than the reference-counting runtime.
@@ -112,13 +127,18 @@ class KernelCache(_Cache):  # type: ignore[misc]
         if not self._enabled:
             return
         path = self._path(sig, data.codegen if hasattr(data, "codegen") else data.library.codegen)
+        content = dumps(data._reduce())
+        temporary = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(dumps(data._reduce()))
-            Path(file.name).replace(path)
+                temporary = Path(file.name)
+                file.write(hashlib.sha256(content).digest() + content)
+            temporary.replace(path)
         except OSError:
-            return
+            with contextlib.suppress(OSError):
+                if temporary is not None:
+                    temporary.unlink()
 
 
 def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **options: Any) -> Any:
@@ -135,6 +155,13 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
+class _UnoptimisedLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Leaves optimising to the kernel that the code ends up in, where it happens once and sees everything."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+
 class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
@@ -143,7 +170,13 @@ class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
         return flags
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        result = super()._compile_core(args, return_type)
+        codegen = self.targetdescr.target_context.codegen()
+        kept = codegen._library_class
+        codegen._library_class = _UnoptimisedLibrary
+        try:
+            result = super()._compile_core(args, return_type)
+        finally:
+            codegen._library_class = kept
         # Callers find a compiled function by its entry point; any object of its own will do.
         result = result._replace(entry_point=object())
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])

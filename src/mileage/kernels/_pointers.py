@@ -120,6 +120,10 @@ class Frame:
             self._missing.discard(name)
         return self
 
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """The array behind a field."""
+        return self._arrays[name]
+
     @property
     def record(self) -> np.ndarray[Any, np.dtype[np.void]]:
         """The record, once complete."""

@@ -27,19 +27,17 @@ def _pool(owner: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=max(1, _cores() - 1), thread_name_prefix="mileage-shard")
 
 
-def run_shards(function: Any, n: int, work_each: int, *args: Any) -> bool:
-    """Call `function(start, stop, *args)` over [0, n), on several threads if `n * work_each` pays.
-
-    True if every call returned True.
-    """
+def run_shards(function: Any, n: int, work_each: int, *args: Any) -> None:
+    """Call `function(start, stop, *args)` over [0, n), on several threads if `n * work_each` pays."""
     if n * work_each < PARALLEL_WORK:
-        return bool(function(0, n, *args))
+        function(0, n, *args)
+        return
     shards = min(_cores(), -(-n // _ALIGNMENT))
-    if shards == 1:
-        return bool(function(0, n, *args))
     borders = [min(n, -(-n * i // shards // _ALIGNMENT) * _ALIGNMENT) for i in range(shards)] + [n]
-    pool = _pool(os.getpid())
-    waiting = [pool.submit(function, borders[i], borders[i + 1], *args) for i in range(1, shards)]
-    done = [bool(function(borders[0], borders[1], *args))]
-    done += [bool(future.result()) for future in waiting]
-    return all(done)
+    waiting = []
+    if shards > 1:
+        pool = _pool(os.getpid())
+        waiting = [pool.submit(function, borders[i], borders[i + 1], *args) for i in range(1, shards)]
+    function(borders[0], borders[1], *args)
+    for future in waiting:
+        future.result()

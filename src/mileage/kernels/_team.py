@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,17 @@ def meet(barrier_state: Any, n_ranks: Any) -> None:
                     _yield_core()
 
 
+def _serve(jobs: queue.SimpleQueue[Any], rank: int, barrier: I64) -> None:
+    while (job := jobs.get()) is not None:
+        function, record, n_ranks = job
+        function(rank, n_ranks, barrier, record)
+
+
+def _dismiss(queues: list[queue.SimpleQueue[Any]]) -> None:
+    for jobs in queues:
+        jobs.put(None)
+
+
 class Team:
     """A fixed number of threads that run kernels together: `function(rank, n_ranks, barrier, record)`.
 
@@ -78,28 +90,28 @@ class Team:
         self._barrier: I64 = np.zeros(16, np.int64)
         self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
         self._threads = [
-            threading.Thread(target=self._serve, args=(jobs, rank), name=f"mileage-{rank}", daemon=True)
+            threading.Thread(target=_serve, args=(jobs, rank, self._barrier), name=f"mileage-{rank}", daemon=True)
             for rank, jobs in enumerate(self._jobs, start=1)
         ]
         for thread in self._threads:
             thread.start()
+        # Threads know nothing of the team, so that one nobody holds any more ends by itself.
+        self._stop = weakref.finalize(self, _dismiss, self._jobs)
 
-    def _serve(self, jobs: queue.SimpleQueue[Any], rank: int) -> None:
-        while (job := jobs.get()) is not None:
-            function, record = job
-            function(rank, self.n_ranks, self._barrier, record)
+    def run(self, function: Any, record: Any, pieces: int) -> Any:
+        """Run `function` on as many ranks as there are `pieces` of work, and return what rank 0 returned.
 
-    def run(self, function: Any, record: Any) -> Any:
-        """Run `function` on all ranks and return what rank 0 returned."""
-        job = (function, record)
-        for jobs in self._jobs:
+        A rank without work would only spin at the barrier, and slow the others down on cores that share their units.
+        """
+        n_ranks = min(self.n_ranks, pieces)
+        job = (function, record, n_ranks)
+        for jobs in self._jobs[: n_ranks - 1]:
             jobs.put(job)
-        return function(0, self.n_ranks, self._barrier, record)
+        return function(0, n_ranks, self._barrier, record)
 
     def close(self) -> None:
         """Stop the threads; the team goes on with the caller alone."""
-        for jobs in self._jobs:
-            jobs.put(None)
+        self._stop()
         for thread in self._threads:
             thread.join()
         self._jobs, self._threads = [], []

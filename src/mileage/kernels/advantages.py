@@ -22,13 +22,12 @@ from mileage.kernels._boundary import (
     F32_DTYPE,
     check_all_finite,
     check_array,
+    check_disjoint,
     check_mask,
     check_out,
     check_unit,
     check_writable,
     matrix_shape,
-    overlap_error,
-    overlaps,
 )
 from mileage.kernels._exp import exp
 from mileage.kernels._jit import kernel
@@ -78,9 +77,8 @@ def gae(
     check_unit("lambda_", lambda_)
     if check_finite:
         _check_rollout_finite(*rollout)
-    advantages, returns = check_out(out, ("advantages", "returns"), shape)
-    if not run_shards(gae_columns, shape[1], shape[0], *rollout, gamma, lambda_, advantages, returns):
-        raise overlap_error()
+    advantages, returns = check_out(out, ("advantages", "returns"), shape, rollout)
+    run_shards(gae_columns, shape[1], shape[0], *rollout, gamma, lambda_, advantages, returns)
     return advantages, returns
 
 
@@ -129,8 +127,8 @@ def nstep_returns(
         out = np.empty(shape, F32_DTYPE)
     else:
         check_writable("out", out, shape, F32_DTYPE)
-    if not run_shards(nstep_columns, shape[1], shape[0] * min(n, shape[0]), *rollout, n, gamma, out):
-        raise overlap_error()
+        check_disjoint((out,), rollout)
+    run_shards(nstep_columns, shape[1], shape[0] * min(n, shape[0]), *rollout, n, gamma, out)
     return out
 
 
@@ -182,10 +180,9 @@ def vtrace(
     if check_finite:
         check_all_finite(log_ratios=log_ratios)
         _check_rollout_finite(*rollout)
-    targets, advantages = check_out(out, ("targets", "advantages"), shape)
+    targets, advantages = check_out(out, ("targets", "advantages"), shape, (log_ratios, *rollout))
     settings = (gamma, lambda_, rho_bar, c_bar)
-    if not run_shards(vtrace_columns, shape[1], 2 * shape[0], log_ratios, *rollout, *settings, targets, advantages):
-        raise overlap_error()
+    run_shards(vtrace_columns, shape[1], 2 * shape[0], log_ratios, *rollout, *settings, targets, advantages)
     return targets, advantages
 
 
@@ -227,19 +224,6 @@ def _check_rollout_finite(
 
 
 @kernel
-def _any_overlap(out: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
-    """Whether `out` shares memory with an input of a rollout."""
-    return (
-        overlaps(out, a)
-        or overlaps(out, b)
-        or overlaps(out, c)
-        or overlaps(out, d)
-        or overlaps(out, e)
-        or overlaps(out, f)
-    )
-
-
-@kernel
 def _future(following: Any, terminated: Any, truncated: Any, truncated_value: Any) -> Any:
     """What follows a step: `following`, unless the episode ended there. Selects, not branches: they vectorise."""
     following = truncated_value if truncated != 0 else following
@@ -266,14 +250,8 @@ def gae_columns(
     lambda_: Any,
     out_advantages: Any,
     out_returns: Any,
-) -> Any:
-    """GAE of some columns, arguments as in `gae`; False if results would overwrite inputs."""
-    if (
-        _any_overlap(out_advantages, rewards, values, terminated, last_values, truncated, truncated_values)
-        or _any_overlap(out_returns, rewards, values, terminated, last_values, truncated, truncated_values)
-        or overlaps(out_advantages, out_returns)
-    ):
-        return False
+) -> None:
+    """GAE of some columns, arguments as in `gae`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)
     decay = np.float32(gamma * lambda_)
@@ -291,7 +269,6 @@ def gae_columns(
             out_advantages[t, n] = (rewards[t, n] + discount * future - values[t, n]) + decay * trace
         for n in range(first, end):
             out_returns[t, n] = out_advantages[t, n] + values[t, n]
-    return True
 
 
 @kernel(fastmath=_CONTRACT)
@@ -307,10 +284,8 @@ def nstep_columns(
     n_steps: Any,
     gamma: Any,
     out_returns: Any,
-) -> Any:
-    """N-step returns of some columns, arguments as in `nstep_returns`; False if results would overwrite inputs."""
-    if _any_overlap(out_returns, rewards, values, terminated, last_values, truncated, truncated_values):
-        return False
+) -> None:
+    """N-step returns of some columns, arguments as in `nstep_returns`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)
     horizon = rewards.shape[0]
@@ -327,7 +302,6 @@ def nstep_columns(
             for n in range(first, end):
                 future = _future(out_returns[t, n], terminated[k, n], truncated[k, n], truncated_values[k, n])
                 out_returns[t, n] = rewards[k, n] + discount * future
-    return True
 
 
 @kernel(fastmath=_CONTRACT)
@@ -347,16 +321,8 @@ def vtrace_columns(
     c_bar: Any,
     out_targets: Any,
     out_advantages: Any,
-) -> Any:
-    """V-trace of some columns, arguments as in `vtrace`; False if results would overwrite inputs."""
-    if (
-        _any_overlap(out_targets, rewards, values, terminated, last_values, truncated, truncated_values)
-        or _any_overlap(out_advantages, rewards, values, terminated, last_values, truncated, truncated_values)
-        or overlaps(out_targets, log_ratios)
-        or overlaps(out_advantages, log_ratios)
-        or overlaps(out_targets, out_advantages)
-    ):
-        return False
+) -> None:
+    """V-trace of some columns, arguments as in `vtrace`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)
     decay = np.float32(gamma * lambda_)
@@ -390,4 +356,3 @@ def vtrace_columns(
             rho = rho_clip if ratio > rho_clip else ratio
             future = _future(out_targets[t + 1, n], terminated[t, n], truncated[t, n], truncated_values[t, n])
             out_advantages[t, n] = rho * (rewards[t, n] + discount * future - values[t, n])
-    return True

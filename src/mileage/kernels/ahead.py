@@ -1,6 +1,6 @@
 """Compiling ahead: the kernels of a training run by name, which of them are on disk already, and getting them there.
 
-Used by `mileage warmup`, and by a run that finds an empty cache: it compiles the largest kernel in a second process
+Used by `mileage warmup`, and by a run that finds an empty cache: it has half of them compiled by a second process
 while it compiles the others itself.
 """
 
@@ -19,26 +19,32 @@ import numpy as np
 
 def _signature(name: str) -> tuple[Any, Any]:
     """Dispatcher and argument types of the kernel called `name`."""
-    from mileage.kernels import actor_critic, rollout
+    from mileage.kernels import actor_critic, advantages, dqn, rollout, sac, td3
 
     whole, barrier = numba.types.int64, numba.types.int64[::1]
 
     def frame(dtype: np.dtype[np.void]) -> Any:
         return numba.typeof(np.zeros(1, dtype))
 
-    floats = numba.types.float32[::1]
+    floats, real = numba.types.float32[::1], numba.types.float64
+    grid, flags = numba.types.float32[:, ::1], numba.types.uint8[:, ::1]
     return {
+        "gae": (
+            advantages.gae_columns,
+            (whole, whole, grid, grid, flags, floats, flags, grid, real, real, grid, grid),
+        ),
         "rollout": (rollout.rollout, (whole, whole, barrier, frame(rollout.ROLLOUT))),
         "evaluate": (rollout.evaluate, (whole, whole, barrier, frame(rollout.EVALUATE))),
         "update": (actor_critic.update, (whole, whole, barrier, frame(actor_critic.UPDATE))),
+        "sac_update": (sac.sac_update, (whole, whole, barrier, frame(sac.SAC))),
+        "sac_act": (sac.sac_act, (frame(sac.ACT),)),
+        "td3_update": (td3.td3_update, (whole, whole, barrier, frame(td3.TD3))),
+        "td3_act": (td3.td3_act, (frame(td3.ACT),)),
+        "dqn_update": (dqn.dqn_update, (whole, whole, barrier, frame(dqn.DQN))),
+        "dqn_act": (dqn.dqn_act, (frame(dqn.ACT),)),
         "act": (rollout.act, (frame(rollout.ACT), whole)),
         "values": (rollout.values, (frame(rollout.ACT), floats)),
     }[name]
-
-
-# What a run needs, by whether its environment is native; the first takes longest.
-NATIVE_RUN = ("update", "rollout", "evaluate")
-BRIDGED_RUN = ("update", "act", "values")
 
 
 def missing(names: Iterable[str]) -> list[str]:
@@ -60,7 +66,10 @@ def load(names: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def loading(names: Iterable[str]) -> Iterator[None]:
-    """As `load`, with the first missing kernel compiled by a second process while the body runs, if there is a core."""
+    """As `load`, with the first half of the missing kernels compiled by a second process while the body runs.
+
+    Without a second core or a cache to hand kernels over in, this process compiles all.
+    """
     from mileage.kernels._jit import cache_is_writable
 
     names = tuple(names)
@@ -69,17 +78,18 @@ def loading(names: Iterable[str]) -> Iterator[None]:
         yield
         load(names)
         return
-    command = [sys.executable, "-m", "mileage.kernels.ahead", absent[0]]
+    elsewhere = absent[: len(absent) // 2]
+    command = [sys.executable, "-m", "mileage.kernels.ahead", *elsewhere]
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **quiet) as other:  # type: ignore[call-overload]
         try:
             yield
-            load(name for name in names if name != absent[0])
+            load(name for name in names if name not in elsewhere)
         except BaseException:
             other.kill()
             raise
     # From disk, or compiled here after all if the other process failed.
-    load(absent[:1])
+    load(elsewhere)
 
 
 if __name__ == "__main__":

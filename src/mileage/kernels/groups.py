@@ -13,9 +13,9 @@ from mileage.kernels._boundary import (
     F64_DTYPE,
     check_all_finite,
     check_array,
+    check_disjoint,
     check_writable,
     matrix_shape,
-    overlap_error,
 )
 from mileage.kernels._jit import kernel
 
@@ -52,8 +52,8 @@ def group_advantages(
         out = np.empty(shape, dtype)
     else:
         check_writable("out", out, shape, dtype)
-        if out is not rewards and np.may_share_memory(out, rewards):
-            raise overlap_error()
+        if out is not rewards:
+            check_disjoint((out,), (rewards,))
     _group_rows(rewards, normalize_std, epsilon, out)
     return out
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mileage.kernels import random
 from mileage.kernels._jit import inner
+from mileage.kernels.mlp import tanh
 
 _F = np.float32
 HALF_LOG_TWO_PI = _F(0.5 * math.log(2.0 * math.pi))
@@ -52,6 +53,27 @@ def argmax(logits: Any, n: Any) -> Any:
         if logits[k] > logits[choice]:
             choice = k
     return choice
+
+
+# Bounds of a state-dependent log deviation, and what keeps the logarithm of 1 - tanh² finite, as in the original SAC.
+LOG_STD_LOW, LOG_STD_HIGH = _F(-20.0), _F(2.0)
+SQUASH_EPS = _F(1e-6)
+
+
+@inner
+def sample_squashed(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
+    """Draw an action in (-1, 1) from means and log deviations, `head` (2n,); return its log-density.
+
+    `noise` (n,) receives the standard normal draws.
+    """
+    log_prob = _F(0.0)
+    for k in range(n):
+        log_std = min(max(head[n + k], LOG_STD_LOW), LOG_STD_HIGH)
+        noise[k] = random.normal(rng_state)
+        action[k] = tanh(head[k] + noise[k] * _F(math.exp(log_std)))
+        log_prob -= _F(0.5) * noise[k] * noise[k] + log_std + HALF_LOG_TWO_PI
+        log_prob -= _F(math.log(_F(1.0) - action[k] * action[k] + SQUASH_EPS))
+    return log_prob
 
 
 @inner

@@ -67,6 +67,15 @@ def normal(rng_state: Any) -> Any:
     return np.float32(math.sqrt(np.float32(-2.0) * math.log(u))) * np.float32(math.cos(_TWO_PI * v))
 
 
+def uniform_rows(rng_state: NDArray[np.uint64], n: int) -> NDArray[np.float32]:
+    """Draw `n` float32 from [0, 1) from each of the streams (N, 2): (N, n), and advance them. Plain NumPy."""
+    with np.errstate(over="ignore"):
+        counters = rng_state[:, 1:] + np.arange(1, n + 1, dtype=np.uint64)
+        bits = mix.py_func(rng_state[:, :1] + counters * _WEYL)
+        rng_state[:, 1] += np.uint64(n)
+    return np.asarray((bits >> _S40).astype(np.float32) * _TO_F32)
+
+
 def streams(seed: int, n: int, purpose: str) -> NDArray[np.uint64]:
     """Make `n` independent streams for one seed and purpose, (n, 2) uint64.
 

@@ -25,13 +25,18 @@ _INFINITE = _F(np.inf)
 # the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
 # are (obs - mean) * scale, kept within +-limit.
 POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
-POLICY_INTEGERS = "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
+# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
+# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
+POLICY_INTEGERS = (
+    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
+)
 POLICY_FLOATS = "limit"
 # One row per environment; `advance` is the address of the environment's step function.
 ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
 ENV_INTEGERS = "n_envs state_size max_steps block"
 
-STORE_ARRAYS = "store_obs store_actions store_log_probs store_values"
+# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
+STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
 ROLLOUT = frame_type(
     arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
     " episode episode_sums works",
@@ -39,7 +44,7 @@ ROLLOUT = frame_type(
     floats=POLICY_FLOATS,
 )
 EVALUATE = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths works",
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
     integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
     floats=POLICY_FLOATS,
 )
@@ -90,8 +95,11 @@ def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
 def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
     """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
     obs_size, action_size = frame.obs_size, frame.action_size
+    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
+    for k in range(rows * obs_size):
+        raw[k] = obs[k]
     x = shift(f32(frame.store_obs), row * obs_size)
-    _load(frame, shift(f32(frame.obs), lo * obs_size), rows, x)
+    _load(frame, obs, rows, x)
     _values(frame, x, rows, work, shift(f32(frame.store_values), row))
     actor, params = i64(frame.actor), f32(frame.params)
     head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
@@ -193,27 +201,34 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
     hidden = shift(work, rows * frame.obs_size)
     head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
     width = actor[frame.n_actor - 1]
+    n = frame.action_size
     for i in range(rows):
-        logits = shift(head, i * width)
+        logits = shift(head, i * width + frame.head_skip)
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
-        env_action = shift(f32(frame.env_action), (lo + i) * frame.action_size)
+        env_action = shift(f32(frame.env_action), (lo + i) * n)
         if frame.n_actions > 0:
-            choice = heads.argmax(logits, width)
+            choice = heads.argmax(logits, frame.n_actions)
             if frame.deterministic == 0:
-                choice, _ = heads.sample_categorical(logits, width, rng_state)
+                choice, _ = heads.sample_categorical(logits, frame.n_actions, rng_state)
             env_action[0] = _F(choice)
         else:
-            action = shift(f32(frame.actions), (lo + i) * frame.action_size)
-            for k in range(width):
-                action[k] = logits[k]
-            if frame.deterministic == 0:
-                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), width, rng_state, action)
+            action = shift(f32(frame.actions), (lo + i) * n)
+            for k in range(n):
+                action[k] = mlp.tanh(logits[k]) if frame.squashed > 0 else logits[k]
+            if frame.deterministic == 0 and frame.squashed > 0 and width == 2 * n:
+                # The environment's action is overwritten below: until then it may hold the noise.
+                heads.sample_squashed(logits, n, rng_state, action, env_action)
+            elif frame.deterministic == 0 and frame.squashed == 0:
+                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
             _to_env_action(frame, action, env_action)
 
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode per environment; fill `returns` (N,) float64 and `lengths` (N,) int64 (frame `EVALUATE`)."""
+    """Play one episode per environment (frame `EVALUATE`).
+
+    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
+    """
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)
@@ -235,6 +250,7 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
                     lengths[i] -= 1
                     if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
                         lengths[i] = -lengths[i]
+                        u8(frame.cut)[i] = u8(frame.truncated)[i]
                         alive -= 1
     meet(pointer_to(barrier), n_ranks)
 

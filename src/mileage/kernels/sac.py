@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import mlp, optim, random
+from mileage.kernels import mlp, optim
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._pointers import f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels._team import meet
-from mileage.kernels.heads import HALF_LOG_TWO_PI
+from mileage.kernels.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed
 
 _F = np.float32
-LOG_STD_LOW, LOG_STD_HIGH = _F(-20.0), _F(2.0)
-# Keeps the logarithm of 1 - tanh² finite, as in the original implementation.
-_SQUASH = _F(1e-6)
 # Columns of `stats` and `totals`: sums over samples.
 CRITIC_LOSS, ACTOR_LOSS, LOG_PROB, Q_VALUE, SAMPLES = range(5)
 N_STATS = 5
@@ -58,19 +55,6 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
 
 
 @inner
-def squash(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
-    """Draw an action in (-1, 1) from a row of the actor's output (means, log deviations); return its log-density."""
-    log_prob = _F(0.0)
-    for k in range(n):
-        log_std = min(max(head[n + k], LOG_STD_LOW), LOG_STD_HIGH)
-        noise[k] = random.normal(rng_state)
-        action[k] = mlp.tanh(head[k] + noise[k] * _F(math.exp(log_std)))
-        log_prob -= _F(0.5) * noise[k] * noise[k] + log_std + HALF_LOG_TWO_PI
-        log_prob -= _F(math.log(_F(1.0) - action[k] * action[k] + _SQUASH))
-    return log_prob
-
-
-@inner
 def _join(frame: Any, obs: Any, actions: Any, rows: Any, out: Any) -> None:
     """Put observations and actions side by side, the critics' input."""
     n_obs, n_act = frame.obs_size, frame.action_size
@@ -101,7 +85,7 @@ def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, a
         row = first + i
         noise = shift(f32(frame.noise), (draw * frame.batch * frame.n_updates + row) * n_act)
         rng_state = shift(u64(frame.noise_rng), 2 * (row % frame.batch))
-        log_probs[i] = squash(shift(head, 2 * n_act * i), n_act, rng_state, shift(actions, i * n_act), noise)
+        log_probs[i] = sample_squashed(shift(head, 2 * n_act * i), n_act, rng_state, shift(actions, i * n_act), noise)
 
 
 @inner
@@ -156,7 +140,7 @@ def _actor_slopes(
     for k in range(n):
         a = action[k]
         slope = _F(1.0) - a * a
-        by_squash = alpha * weight * _F(2.0) * a * slope / (slope + _SQUASH) + by_action[k] * slope
+        by_squash = alpha * weight * _F(2.0) * a * slope / (slope + SQUASH_EPS) + by_action[k] * slope
         out[k] = by_squash
         raw = head[n + k]
         inside = raw > LOG_STD_LOW and raw < LOG_STD_HIGH
@@ -306,7 +290,7 @@ def sac_act(record: Any) -> None:
     low, high = f32(frame.low), f32(frame.high)
     for i in range(rows):
         action = shift(f32(frame.actions), i * n_act)
-        squash(shift(head, 2 * n_act * i), n_act, shift(u64(frame.action_rng), 2 * i), action, noise)
+        sample_squashed(shift(head, 2 * n_act * i), n_act, shift(u64(frame.action_rng), 2 * i), action, noise)
         for k in range(n_act):
             if frame.deterministic > 0:
                 action[k] = mlp.tanh(head[2 * n_act * i + k])

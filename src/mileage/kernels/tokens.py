@@ -16,11 +16,10 @@ from mileage.kernels._boundary import (
     F64_DTYPE,
     check_all_finite,
     check_array,
+    check_disjoint,
     check_mask,
     check_writable,
     matrix_shape,
-    overlap_error,
-    overlaps,
 )
 from mileage.kernels._exp import LOW_32, LOW_64, exp, exp_excess
 from mileage.kernels._jit import kernel
@@ -77,9 +76,10 @@ def token_kl(
         out = np.empty(shape[0], dtype)
     else:
         check_writable("out", out, shape[:1], dtype)
+        inputs = (log_probs, reference_log_probs)
+        check_disjoint((out,), inputs if mask is None else (*inputs, mask))
     arguments = (log_probs, reference_log_probs, mask, reduction == "mean", out)
-    if not run_shards(_ROWS[estimator], shape[0], shape[1], *arguments):
-        raise overlap_error()
+    run_shards(_ROWS[estimator], shape[0], shape[1], *arguments)
     return out
 
 
@@ -136,39 +136,25 @@ def _finish(total: Any, log_probs: Any, mask: Any, row: Any, mean: Any, out: Any
 
 
 @kernel
-def _overwrites(log_probs: Any, reference: Any, mask: Any, out: Any) -> Any:
-    found = overlaps(out, log_probs) or overlaps(out, reference)
-    if mask is not None:
-        found = found or overlaps(out, mask)
-    return found
-
-
-@kernel
-def exact_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> Any:
-    """Exact divergence of rows [start, stop), arguments as in `token_kl`; False if results would overwrite inputs."""
-    if _overwrites(log_probs, reference, mask, out):
-        return False
+def exact_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+    """Exact divergence of rows [start, stop), arguments as in `token_kl`."""
     length = np.uint64(log_probs.shape[1])
     for row in range(np.uint64(start), np.uint64(stop)):
         total = 0.0
         for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
             total += _exact_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
         _finish(total, log_probs, mask, row, mean, out)
-    return True
 
 
 @kernel
-def k3_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> Any:
-    """Schulman's k3 of rows [start, stop), arguments as in `token_kl`; False if results would overwrite inputs."""
-    if _overwrites(log_probs, reference, mask, out):
-        return False
+def k3_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+    """Schulman's k3 of rows [start, stop), arguments as in `token_kl`."""
     length = np.uint64(log_probs.shape[1])
     for row in range(np.uint64(start), np.uint64(stop)):
         total = 0.0
         for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
             total += _k3_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
         _finish(total, log_probs, mask, row, mean, out)
-    return True
 
 
 _ROWS: dict[str, Any] = {"exact": exact_rows, "k3": k3_rows}

@@ -26,7 +26,7 @@ def shown(url: str) -> str:
     """Return `url` as it may be printed: without a password."""
     if url.startswith("sqlite:///"):
         return url.removeprefix("sqlite:///")
-    return sa.make_url(url).render_as_string(hide_password=True)
+    return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
 
 def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True) -> sa.Engine:
@@ -37,12 +37,21 @@ def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True
         create: whether a missing SQLite file is made.
     """
     url = database_url(db)
+    engine = connect(url, create=create)
     try:
-        engine = _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
         _ensure_schema(engine, url)
     except SQLAlchemyError as error:
+        engine.dispose()
         raise LedgerError(f"the ledger at {shown(url)} cannot be opened: {reason(error)}") from error
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
+
+
+def connect(url: str, *, create: bool = True) -> sa.Engine:
+    """Return an engine on the database at `url`, whatever its schema."""
+    return _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
 
 
 def reason(error: BaseException) -> str:
@@ -69,7 +78,6 @@ def _sqlite_engine(url: str, create: bool) -> sa.Engine:
         # The driver's own transaction handling starts transactions late and cannot begin immediately.
         connection.isolation_level = None
         connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA foreign_keys=ON")
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:

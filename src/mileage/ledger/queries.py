@@ -114,8 +114,9 @@ def records(
     own = schema.end.alias("own")
     presumed = schema.end.alias("presumed")
     state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
+    by_itself = own.c.run_id.is_not(None)  # a run's own end counts as a whole, absent figures included
     statement = (
-        sa.select(schema.run, *(sa.func.coalesce(own.c[c.name], presumed.c[c.name]) for c in schema.end.c))
+        sa.select(schema.run, *(sa.case((by_itself, own.c[c.name]), else_=presumed.c[c.name]) for c in schema.end.c))
         .outerjoin(own, (own.c.run_id == schema.run.c.run_id) & (own.c.closed_by == ClosedBy.SELF.value))
         .outerjoin(
             presumed, (presumed.c.run_id == schema.run.c.run_id) & (presumed.c.closed_by == ClosedBy.OPENER.value)

@@ -58,7 +58,7 @@ class Run(NamedTuple):
     """What was launched; written before training starts."""
 
     run_id: str
-    """Unique, sorts by launch time."""
+    """Unique; begins with the launch time."""
     name: str
     """Given by the user; the runs of one arm share it."""
     launched_at: float
@@ -241,10 +241,10 @@ KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Return a fresh run id that sorts by launch time, such as `20260901-142233-125000-9f86d081`."""
+    """Return a fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{int(now % 1 * 1e6):06d}-{secrets.token_hex(4)}"
+    return f"{stamp}-{secrets.token_hex(4)}"
 
 
 def check_run_id(run_id: str) -> str:
@@ -277,10 +277,10 @@ def check_json(field: str, value: object) -> str:
 
 
 @functools.cache
-def _field_types(row_type: type[Any]) -> dict[str, tuple[type, ...]]:
+def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
     """Return what each field of a row may hold; whole numbers are fine where numbers are."""
     found = {}
-    for name, hint in typing.get_type_hints(row_type).items():
+    for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
         allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         found[name] = (*allowed, int) if float in allowed else allowed
     return found
@@ -288,7 +288,7 @@ def _field_types(row_type: type[Any]) -> dict[str, tuple[type, ...]]:
 
 def check_types(row: Any) -> Any:
     """Return `row` if every field has its type; a row from a file may hold anything."""
-    for name, allowed in _field_types(type(row)).items():
+    for name, allowed in _field_types(KIND_OF[type(row)]).items():
         value = getattr(row, name)
         if type(value) not in allowed:
             raise UsageError(f"{name} of a {KIND_OF[type(row)]} row cannot be {str(value)[:80]!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Run
 
@@ -18,9 +18,9 @@ def billable_seconds(wall_seconds: float, run: Run) -> float:
     return wall_seconds * run.instances
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Progress:
-    """What the checkpoints of a run add up to so far."""
+    """What the checkpoints of a run add up to so far; grows in place, because a run may have thousands a second."""
 
     env_steps: int = 0
     checkpoints: int = 0
@@ -30,27 +30,25 @@ class Progress:
     peak_rss_gb: float | None = None
     peak_gpu_gb: float | None = None
 
-    def after(self, checkpoint: Checkpoint) -> Progress:
-        """Return the progress with one more checkpoint."""
-        evaluated = checkpoint.mean_return is not None or checkpoint.success_rate is not None
-        reached = self.first_reached is None and bool(checkpoint.target_met)
-        return replace(
-            self,
-            env_steps=max(self.env_steps, checkpoint.step),
-            checkpoints=self.checkpoints + 1,
-            last=checkpoint,
-            last_evaluated=checkpoint if evaluated else self.last_evaluated,
-            first_reached=checkpoint if reached else self.first_reached,
-            peak_rss_gb=_highest(self.peak_rss_gb, checkpoint.peak_rss_gb),
-            peak_gpu_gb=_highest(self.peak_gpu_gb, checkpoint.peak_gpu_gb),
-        )
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Count one more checkpoint."""
+        self.checkpoints += 1
+        self.last = checkpoint
+        if checkpoint.step > self.env_steps:
+            self.env_steps = checkpoint.step
+        if checkpoint.mean_return is not None or checkpoint.success_rate is not None:
+            self.last_evaluated = checkpoint
+            if checkpoint.target_met and self.first_reached is None:
+                self.first_reached = checkpoint
+        self.peak_rss_gb = _highest(self.peak_rss_gb, checkpoint.peak_rss_gb)
+        self.peak_gpu_gb = _highest(self.peak_gpu_gb, checkpoint.peak_gpu_gb)
 
     @classmethod
     def of(cls, checkpoints: Iterable[Checkpoint]) -> Progress:
         """Return the progress that `checkpoints`, in order, add up to."""
         progress = cls()
         for checkpoint in checkpoints:
-            progress = progress.after(checkpoint)
+            progress.add(checkpoint)
         return progress
 
 

@@ -1,9 +1,10 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
-A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows come
-faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so that they
-are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database library is imported by the background
-thread, while training already runs.
+A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows
+come faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so
+that they are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction
+costs as much as a hundred rows, gets them once a second. Its library is imported by the background thread, while
+training already runs; a run that ends before that leaves its rows to `mileage.ledger.courier`.
 
 Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mileage._errors import LedgerError, MileageError
-from mileage.ledger import spool
+from mileage.ledger import courier, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.rows import Row, Run, check_run
 
@@ -28,12 +29,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
-LATEST_FLUSH_SECONDS = 0.2
+"""Rows further apart than this are written by the calling thread, at once."""
+BATCH_SECONDS = 0.15
+"""Rows that come fast are collected for so long before they are written to the spool file."""
+LATEST_FLUSH_SECONDS = 0.3
 """The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
 DELIVER_SECONDS = 1.0
+"""How often the database gets rows."""
 BEAT_SECONDS = 1.0
 DATABASE_BEAT_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+LOAD_AFTER_SECONDS = 1.5
+"""A run that ends sooner leaves its rows to the courier: loading the database library would take longer than it."""
 CLOSE_TIMEOUT_SECONDS = 20.0
 MEMORY_ROWS = 50_000
 """Beyond this many undelivered rows, the spool file alone keeps them."""
@@ -44,12 +51,15 @@ SPOOL_BYTES = 1 << 20
 class Writer:
     """Takes the rows of one run from any thread and gets them into the ledger."""
 
-    def __init__(self, run: Run, db: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, run: Run, db: str | os.PathLike[str] | None = None, *, load_after: float = LOAD_AFTER_SECONDS
+    ) -> None:
         """Start writing; the run row is on disk when this returns.
 
         Args:
             run: the launched run.
             db: path or address of the ledger.
+            load_after: seconds after which the database is opened; a run that ends sooner leaves that to the courier.
         """
         self.run = check_run(run)
         self.url = database_url(db)
@@ -61,9 +71,11 @@ class Writer:
         self._undelivered: list[Row] = []
         self._on_disk_only = False
         """Whether rows were dropped from memory and have to be read back from the spool file."""
-        self._flushed_at = float("-inf")
+        self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
+        self._open_at = time.monotonic() + load_after
+        self._left_to_courier = False
         self._closing = threading.Event()
         self._wake = threading.Event()
         try:
@@ -82,9 +94,10 @@ class Writer:
         """Hand over `rows`."""
         now = time.monotonic()
         with self._lock:
-            patience = LATEST_FLUSH_SECONDS if self._unflushed else FLUSH_SECONDS
+            alone = now - self._appended_at >= FLUSH_SECONDS
+            self._appended_at = now
             self._unflushed += rows
-        if now - self._flushed_at >= patience:
+        if alone or now - self._flushed_at >= LATEST_FLUSH_SECONDS:
             self._flush()
         elif not self._wake.is_set():
             self._wake.set()
@@ -92,12 +105,17 @@ class Writer:
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> bool:
         """Deliver everything and stop; return whether all rows are in the database.
 
-        Rows that could not be delivered stay in the spool file for the next one who opens the ledger.
+        Rows of a short run are left to the courier. Rows that could not be delivered stay in the spool file for the
+        next one who opens the ledger.
         """
         self._flush()
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout)
+        if self._left_to_courier:
+            self._spool.close(remove=False)
+            courier.deliver_at_exit(self.url)
+            return False
         delivered = not self._thread.is_alive() and not self._undelivered and not self._unflushed
         delivered = delivered and not self._on_disk_only
         if not self._thread.is_alive():
@@ -142,17 +160,20 @@ class Writer:
         started = False
         while True:
             closing = self._closing.is_set()
-            if started and not closing:  # the first round loads the database library while training begins
+            if started and not closing:
                 self._wake.wait(BEAT_SECONDS)
-                self._closing.wait(FLUSH_SECONDS)
+                self._closing.wait(BATCH_SECONDS)
                 self._wake.clear()
-            now = time.monotonic()
             started = True
+            now = time.monotonic()
             self._flush()
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
-            if closing or now >= deliver_at:
+            young = self._store is None and now < self._open_at
+            if young:
+                self._left_to_courier = closing and not self._unflushed
+            if (closing and not self._left_to_courier) or (now >= deliver_at and not young):
                 ok = self._deliver()
                 deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
                 if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
@@ -186,7 +207,7 @@ class Writer:
             if self._store is None:
                 from mileage.ledger.store import Store  # the only import of the database library
 
-                self._store = Store(self.url, recover=False)
+                self._store = Store(self.url)
             rows = self._from_disk() if on_disk_only else pending
             for row, why in self._store.deliver(rows) if rows else ():
                 self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
@@ -208,9 +229,10 @@ class Writer:
 
     def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
         with self._file_lock, self._lock:
-            arrived = {id(row) for row in pending}
-            self._undelivered = [row for row in self._undelivered if id(row) not in arrived]
-            self._unflushed = [row for row in self._unflushed if id(row) not in arrived]
+            # Rows are handed over in order and only ever move from the one list to the other.
+            waiting = [*self._undelivered, *self._unflushed][len(pending) :]
+            flushed = max(len(self._undelivered) - len(pending), 0)
+            self._undelivered, self._unflushed = waiting[:flushed], waiting[flushed:]
             if on_disk_only and self._spool.size == position:
                 self._on_disk_only = False
             everything = not self._undelivered and not self._unflushed and not self._on_disk_only

@@ -269,6 +269,17 @@ class PhaseClock:
             beside_ns=beside,
         )
 
+    def split(self, name: str) -> tuple[int, int]:
+        """Wall-clock and the time of phase `name` up to now, in ns: the cheap part of `times` for the owning thread."""
+        lane = self._main
+        if self._final is not None or _ident() != lane.owner:
+            times = self.times()
+            return times.wall_ns, times.phases_ns.get(name, 0)
+        index = self.phase(name)._index
+        now = _now()
+        open_now = now - lane.last if lane.stack[-1] == index else 0
+        return now - lane.start, lane.totals[index] + open_now
+
     def stop(self) -> PhaseTimes:
         """Stop the clock and return the final times; phases opened afterwards no longer count."""
         self._final = self.times()

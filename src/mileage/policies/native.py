@@ -91,6 +91,13 @@ class ActorCritic:
             views["log_std"] = self.params[start:]
         return views
 
+    def live_arrays(self) -> dict[str, F32]:
+        """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
+        return {"params": self.params, "obs_mean": self.obs_mean, "obs_scale": self.obs_scale}
+
+    def loaded(self) -> None:
+        """Take over what was written to `live_arrays`: nothing to do, as they are the policy's own memory."""
+
     def frame_fields(self) -> dict[str, Any]:
         """The policy's fields of a kernel frame (see `mileage.kernels.rollout`), without `action_rng`."""
         sizes: dict[str, I64] = {
@@ -108,6 +115,8 @@ class ActorCritic:
             "n_actions": self.n_actions,
             "obs_size": self.obs_size,
             "action_size": self.action_size,
+            "head_skip": 0,
+            "squashed": 0,
         }
 
     def _run(self, name: str, obs: F32) -> F32:

@@ -12,11 +12,11 @@ be resampled and a percentile bootstrap of five runs covers about 70 % where it 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
 
 from mileage._errors import UsageError
 from mileage._types import F64, Bool
@@ -164,10 +164,15 @@ def _gamma_mean(costs: F64, draws: int, rng: np.random.Generator) -> F64:
     """Mean shape × scale, the scale integrated out under its reference prior, the log of the shape flat on a grid."""
     n, total, log_sum = len(costs), costs.sum(), np.log(costs).sum()
     k = _GAMMA_SHAPES
-    log_likelihood = gammaln(n * k) - n * gammaln(k) + k * log_sum - n * k * np.log(total)
-    weight = np.exp(log_likelihood - logsumexp(log_likelihood))
+    log_likelihood = _log_gamma(n * k) - n * _log_gamma(k) + k * log_sum - n * k * np.log(total)
+    weight = np.exp(log_likelihood - log_likelihood.max())
     shape = rng.choice(k, draws, p=weight / weight.sum())
     return np.asarray(shape * total / rng.gamma(n * shape))
+
+
+def _log_gamma(values: F64) -> F64:
+    """Logarithm of the gamma function, elementwise. SciPy's takes a quarter of a second to import."""
+    return np.array([math.lgamma(value) for value in values])
 
 
 def _gamma_weight(costs: F64) -> float:
@@ -178,5 +183,5 @@ def _gamma_weight(costs: F64) -> float:
     spread = ((np.log(costs) - log_sum / n) ** 2).sum() / variance
     log_normal = -log_sum - n / 2 * np.log(2 * np.pi * variance) - spread / 2
     k = _GAMMA_SHAPES
-    gamma = ((k - 1) * log_sum - n * k - n * k * np.log(total / (n * k)) - n * gammaln(k)).max()
+    gamma = ((k - 1) * log_sum - n * k - n * k * np.log(total / (n * k)) - n * _log_gamma(k)).max()
     return float(1.0 / (1.0 + np.exp(np.clip(log_normal - gamma, -50.0, 50.0))))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from mileage._errors import UsageError
 from mileage._types import F64
@@ -66,6 +65,8 @@ def median_estimate(values: ArrayLike, level: float = DEFAULT_LEVEL) -> Estimate
     k-th smallest to the k-th largest covers it with a known probability (Thompson, 1936). Fewer than six values cannot
     reach 95 %: the interval then spans all of them and its `level` says what it does reach.
     """
+    from scipy.stats import binom  # takes most of a second to import, which comparing costs does not need
+
     ordered = np.sort(samples(values))
     n = len(ordered)
     median = float(np.median(ordered))

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import kendalltau
 
 from mileage._types import Bool
 from mileage.stats.intervals import samples
@@ -74,6 +73,8 @@ def outliers(values: ArrayLike, threshold: float = OUTLIER_SCORE) -> Bool:
 
 def instabilities(seconds: ArrayLike) -> tuple[Finding, ...]:
     """Findings on timings `seconds`, (n,) float64 in the order they were measured."""
+    from scipy.stats import kendalltau  # takes most of a second to import
+
     array = samples(seconds, "seconds")
     outside = outliers(array)
     median = float(np.median(array))

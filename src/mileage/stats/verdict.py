@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 
 import numpy as np
-from scipy.stats import norm
 
 from mileage._errors import UsageError
 from mileage._types import F64
@@ -24,6 +24,7 @@ DEFAULT_ALPHA = 0.05
 _CALIBRATION = 0.7
 # A tail probability is trusted if at least this many draws fall into it.
 _TAIL_DRAWS = 20
+_NORMAL = NormalDist()
 _MOST_DRAWS = 1_600_000
 MANY_RUNS = 1000
 
@@ -137,7 +138,12 @@ def _more_runs(log_ratio: F64, used: tuple[int, int]) -> int | None:
     if middle == 0 or not np.isfinite([low, middle, high]).all():
         return None
     # An early look asks for more certainty than a comparison as a whole: the whole is what the runs are needed for.
-    needed = float(norm.ppf(1 - DEFAULT_ALPHA / 2) + norm.ppf(0.8)) * float(high - low) / 2 / abs(float(middle))
+    needed = (
+        float(_NORMAL.inv_cdf(1 - DEFAULT_ALPHA / 2) + _NORMAL.inv_cdf(0.8))
+        * float(high - low)
+        / 2
+        / abs(float(middle))
+    )
     n = min(used)
     return max(1, min(MANY_RUNS, math.ceil(n * needed**2)) - n)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._seeding import check_training_seed
+from mileage.algorithms._config import checked
 from mileage.envs.make import make_vec
 from mileage.envs.native import NativeEnv
 from mileage.envs.registry import resolve
@@ -24,14 +27,16 @@ from mileage.training.preset_files import RUN_KEYS, load_preset
 from mileage.training.records import EvalPoint, RunRecord
 
 DEFAULT_STEPS = 100_000
+BACKENDS = ("auto", "native", "torch")
 # Evaluations per run where nothing else was asked for.
 _DEFAULT_EVALUATIONS = 20
 
 
 class Agent:
-    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`."""
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
+    _home: ClassVar[tuple[str, str]]
 
     def __init__(
         self,
@@ -42,6 +47,10 @@ class Agent:
         threads: int | None = None,
         env_kwargs: dict[str, Any] | None = None,
         processes: bool = False,
+        backend: str = "auto",
+        policy: Any = None,
+        device: str = "auto",
+        compile: bool | str = False,  # noqa: A002 (torch's own word)
         **hyperparameters: Any,
     ) -> None:
         """Build policy and environments.
@@ -53,6 +62,10 @@ class Agent:
             threads: how many to use at most; all cores if None.
             env_kwargs: for the constructor of a Gymnasium environment.
             processes: step a Gymnasium environment in one process each.
+            backend: `native` or `torch`; `auto` is native unless `policy` is one that only torch has.
+            policy: `mlp`, `cnn`, or your own `torch.nn.Module` (see docs/torch.md).
+            device: where torch computes: `cpu`, `cuda`, …; `auto` is a GPU if there is one.
+            compile: use `torch.compile`; True or its mode.
             hyperparameters: fields of the algorithm's configuration; they override the preset.
         """
         self.seed = check_training_seed(seed)
@@ -62,76 +75,78 @@ class Agent:
         known = load_preset(self.name, self.spec.id, preset)
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         self.config = self._make_config(known | hyperparameters)
-        self.steps = 0
         self.horizon = 0
+        self.run_id: str | None = None
+        """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
         self._parts: Any = None
+        self._steps_before_build = 0
         self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
-        self.policy = self._make_policy()
+        self._algorithm = self._on_backend(backend, policy, device, compile)
+        self.policy = self._algorithm.make_policy(self.config, self.spec, self.seed)
+
+    def _on_backend(self, backend: str, policy: Any, device: str, compile_: bool | str) -> Any:
+        """The algorithm's class, or what stands for it on torch, which may see the environment in another form."""
+        from mileage.algorithms._torch_backend import TorchAlgorithm, is_native
+
+        if backend not in BACKENDS:
+            raise UnknownNameError("backend", backend, BACKENDS)
+        self.backend = backend if backend != "auto" else "native" if is_native(policy) else "torch"
+        if self.backend == "native":
+            if not is_native(policy) or compile_ or device not in ("auto", "cpu"):
+                raise UsageError("policy, device and compile are for torch: use backend='torch'")
+            return self.algorithm()
+        found = TorchAlgorithm(self.name, self.algorithm(), policy, device, compile_)
+        self.spec = found.seen(self.spec)
+        return found
 
     @classmethod
-    def _algorithm(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its algorithm
+    def algorithm(cls) -> Any:
+        """The algorithm's class, imported when it is first needed."""
+        module, name = cls._home
+        return getattr(importlib.import_module(module), name)
 
-    @classmethod
-    def _config_type(cls) -> Any:
-        raise NotImplementedError  # an abstract method: each subclass names its configuration
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        if self._parts is None:
+            return self._steps_before_build
+        return int(self._parts.engine.steps)
 
     def _make_config(self, values: dict[str, Any]) -> Any:
-        kind = self._config_type()
-        fields = {field.name: field for field in dataclasses.fields(kind)}
-        for name, value in values.items():
-            if name not in fields:
-                raise UnknownNameError(f"hyperparameter of {self.name}", name, fields)
-            default = fields[name].default
-            wrong = isinstance(value, bool) != isinstance(default, bool)
-            number = isinstance(default, int | float) and not isinstance(default, bool)
-            if (
-                wrong
-                or (number and not isinstance(value, int | float))
-                or isinstance(value, str) != isinstance(default, str)
-            ):
-                raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
-        return kind(**values)
-
-    def _make_policy(self) -> Any:
-        from mileage.policies import ActorCritic
-
-        spec, config = self.spec, self.config
-        return ActorCritic(
-            spec.obs_size,
-            spec.n_actions,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            log_std_init=config.log_std_init,
-            seed=self.seed,
-        )
+        kind = self.algorithm().Config
+        return kind(**checked(kind, self.name, values))
 
     def _built(self) -> Any:
         """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
         if self._parts is None:
             from mileage.kernels._team import Team
 
-            env = make_vec(self.spec, self.config.n_envs, seed=self.seed, processes=self._processes)
+            env = make_vec(
+                self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
+            )
             self._team = Team(self._threads)
-            self._parts = self._algorithm()(self.config, env, self.policy, self._team, self.seed)
-            self._env = env
+            parts = self._algorithm(self.config, env, self.policy, self._team, self.seed)
             if self._restored is not None:
                 file, arrays, counters = self._restored
-                checkpoints.restore(self._parts.engine.state_arrays(), arrays, file)
-                self._parts.engine.set_counters(counters)
+                checkpoints.restore(parts.engine.state_arrays(), arrays, file)
+                try:
+                    if hasattr(parts.engine, "restore_experience"):
+                        parts.engine.restore_experience(arrays)
+                    parts.engine.set_counters(counters)
+                except (KeyError, UsageError) as error:
+                    raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
                 self._restored = None
+            self._parts, self._env = parts, env
         return self._parts
 
     def prepare(self, on_compile: Callable[[list[str]], None] | None = None) -> None:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
         from mileage.kernels import ahead
 
-        names = ahead.NATIVE_RUN if isinstance(self.spec, NativeEnv) else ahead.BRIDGED_RUN
+        names = self._algorithm.kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -175,14 +190,14 @@ class Agent:
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
         horizon = self.plan_horizon(total_steps)
-        every = (
-            eval_every or self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
-        )
+        usual = self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
+        every = usual if eval_every is None else eval_every
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
         panel = panel or self.default_panel(goal)
         path = None if checkpoint is None else Path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
+        steps_before = self.steps
         with compile_phase(clock):
             with clock.phase(Phase.COMPILE):
                 self.prepare(on_compile)
@@ -193,11 +208,6 @@ class Agent:
             self.run_defaults["eval_every"] = every
             self.target = goal
 
-            def save(steps: int) -> None:
-                self.steps = steps
-                if path is not None:
-                    self.save(path)
-
             outcome = runner.run(
                 algorithm,
                 evaluate,
@@ -205,10 +215,9 @@ class Agent:
                 clock,
                 steps=self.steps,
                 callbacks=callbacks,
-                save=save if path is not None and checkpoint_every else None,
+                save=None if path is None else lambda _: self.save(path),
                 on_evaluation=on_evaluation,
             )
-            self.steps = outcome.steps
             if path is not None:
                 with clock.phase(Phase.CHECKPOINT):
                     self.save(path)
@@ -221,6 +230,7 @@ class Agent:
             panel_id=panel.panel_id,
             target=None if goal is None else str(goal),
             steps=outcome.steps,
+            steps_before=steps_before,
             end=outcome.end,
             reason=outcome.reason,
             wall_seconds=times.wall_seconds,
@@ -230,6 +240,12 @@ class Agent:
             steps_to_target=outcome.reached.steps if outcome.reached else None,
             checkpoint=None if path is None else str(path),
         )
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+        config = self.config
+        return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
 
     def plan_horizon(self, total_steps: int | None) -> int:
         """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
@@ -267,20 +283,27 @@ class Agent:
 
     def predict(
         self,
-        observation: ArrayLike,
+        observation: ArrayLike | dict[str, ArrayLike],
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
-    ) -> tuple[NDArray[Any], None]:
-        """Actions for one observation (O,) or a batch (N, O); the second value, for recurrent policies, is None."""
+    ) -> tuple[NDArray[Any], Any]:
+        """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
+
+        Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`
+        and `episode_start` (N,) bool are for recurrent policies.
+        """
+        if not deterministic and not hasattr(self, "_predict_rng"):
+            self._predict_rng = np.random.default_rng([self.seed, 2])
+        rng = None if deterministic else self._predict_rng
+        if self.backend == "torch":
+            return self.policy.predict(observation, state, episode_start, rng)  # type: ignore[no-any-return]
         obs = np.asarray(observation, np.float32)
         single = obs.ndim <= 1
         obs = obs.reshape(1, -1) if single else obs
         if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
             raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {np.shape(observation)}")
-        if not deterministic and not hasattr(self, "_predict_rng"):
-            self._predict_rng = np.random.default_rng([self.seed, 2])
-        actions = self.policy.actions(obs, None if deterministic else self._predict_rng)
+        actions = self.policy.actions(obs, rng)
         return (actions[0] if single else actions), None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -293,45 +316,76 @@ class Agent:
             "seed": self.seed,
             "steps": self.steps,
             "horizon": self.horizon,
+            "run_id": self.run_id,
             "target": None if self.target is None else str(self.target),
             "config": dataclasses.asdict(self.config),
             "run_defaults": self.run_defaults,
             "counters": parts.engine.counters(),
+            "backend": self.backend,
+            "policy": self._algorithm.policy_name if self.backend == "torch" else "mlp",
             "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
         }
-        checkpoints.write(Path(path), parts.engine.state_arrays(), metadata)
+        arrays = parts.engine.state_arrays()
+        if hasattr(parts.engine, "experience"):
+            arrays |= parts.engine.experience()
+        checkpoints.write(Path(path), arrays, metadata)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Self:
-        """Read a checkpoint; `env` replaces the environment it names (needed if that was defined in a notebook)."""
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        env: Any = None,
+        policy: Any = None,
+        device: str = "auto",
+    ) -> Self:
+        """Read a checkpoint.
+
+        `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.
+        """
         file = Path(path)
+        _check_threads(threads)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
+        if policy is None and metadata.get("policy") == "module":
+            raise CheckpointError(
+                f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
+            )
         try:
             agent = cls(
-                env or metadata["env"],
+                checkpoints.named_env(metadata, file) if env is None else env,
                 seed=metadata["seed"],
                 preset="none",
                 threads=threads,
                 env_kwargs=metadata["env_kwargs"],
+                backend=metadata.get("backend", "native"),
+                policy=metadata.get("policy", "mlp") if policy is None else policy,
+                device=device,
                 **metadata["config"],
             )
-            agent.steps, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
+            agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
             agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
+            agent.run_id = None if metadata.get("run_id") is None else str(metadata["run_id"])
             agent.run_defaults = dict(metadata["run_defaults"])
-            agent._restored = (file, arrays, metadata["counters"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
-        policy = agent.policy
-        live = {"params": policy.params, "obs_mean": policy.obs_mean, "obs_scale": policy.obs_scale}
-        checkpoints.restore(live, arrays, file)
-        policy.obs_limit = metadata["obs_limit"] or np.inf
+            agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
+            agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
+        except KeyError as error:
+            raise CheckpointError(f"checkpoint {file} is damaged: {error} is missing") from error
+        except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise CheckpointError(f"checkpoint {file} is damaged or does not fit: {error}") from error
+        checkpoints.restore(agent.policy.live_arrays(), arrays, file)
+        agent.policy.loaded()
         return agent
 
     def close(self) -> None:
-        """Stop threads and close environments."""
+        """Stop threads and close environments; what comes after builds them again and goes on where this ended."""
         if self._parts is not None:
+            engine = self._parts.engine
+            arrays = {name: array.copy() for name, array in engine.state_arrays().items()}
+            self._restored = (Path("closed agent"), arrays, engine.counters())
+            self._steps_before_build = self.steps
             self._team.close()
             self._env.close()
             self._parts = None
@@ -356,39 +410,38 @@ class PPO(Agent):
     """Proximal policy optimisation; hyperparameters are the fields of `mileage.algorithms.ppo.PPOConfig`."""
 
     name = "ppo"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.ppo import PPO as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.ppo import PPOConfig
-
-        return PPOConfig
+    _home = ("mileage.algorithms.ppo", "PPO")
 
 
 class A2C(Agent):
     """Advantage actor-critic; hyperparameters are the fields of `mileage.algorithms.a2c.A2CConfig`."""
 
     name = "a2c"
-
-    @classmethod
-    def _algorithm(cls) -> Any:
-        from mileage.algorithms.a2c import A2C as Algorithm  # noqa: N811
-
-        return Algorithm
-
-    @classmethod
-    def _config_type(cls) -> Any:
-        from mileage.algorithms.a2c import A2CConfig
-
-        return A2CConfig
+    _home = ("mileage.algorithms.a2c", "A2C")
 
 
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C)}
+class SAC(Agent):
+    """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
+
+    name = "sac"
+    _home = ("mileage.algorithms.sac", "SAC")
+
+
+class TD3(Agent):
+    """Twin delayed policy gradient; hyperparameters are the fields of `mileage.algorithms.td3.TD3Config`."""
+
+    name = "td3"
+    _home = ("mileage.algorithms.td3", "TD3")
+
+
+class DQN(Agent):
+    """Deep Q-learning; hyperparameters are the fields of `mileage.algorithms.dqn.DQNConfig`."""
+
+    name = "dqn"
+    _home = ("mileage.algorithms.dqn", "DQN")
+
+
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -402,4 +455,7 @@ def agent_class(name: str) -> type[Agent]:
 def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Agent:
     """Read a checkpoint of any algorithm."""
     _, metadata = checkpoints.read(Path(path))
-    return agent_class(str(metadata.get("algorithm"))).load(path, threads=threads, env=env)
+    name = metadata.get("algorithm")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
+    return ALGORITHMS[name].load(path, threads=threads, env=env)

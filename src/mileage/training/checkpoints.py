@@ -37,9 +37,12 @@ def write(path: Path, arrays: dict[str, np.ndarray[Any, Any]], metadata: dict[st
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except OSError as error:
+        reason = f"{error.filename} is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise CheckpointError(f"checkpoint {path} cannot be written: {reason}") from error
+    finally:
+        # Gone already if it took the place of `path`; left by an error or an interrupt otherwise.
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        raise CheckpointError(f"checkpoint {path} cannot be written: {error.strerror or error}") from error
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
@@ -53,7 +56,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
             header = (file.metadata() or {}).get(_KEY)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         metadata = json.loads(header or "")
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged or not a mileage checkpoint") from error
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format"), int):
         raise CheckpointError(f"checkpoint {path} is damaged or not a mileage checkpoint")
@@ -64,12 +67,28 @@ def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     return arrays, metadata
 
 
+def named_env(metadata: dict[str, Any], path: Path) -> str:
+    """The environment a checkpoint names, if that is an id: "module:name" would run whatever the checkpoint says."""
+    name = metadata["env"]
+    if not isinstance(name, str):
+        raise TypeError(f"env is {name!r}")
+    if ":" in name:
+        raise CheckpointError(
+            f"checkpoint {path} names code as its environment, which is not run on its word: give env {name!r} yourself"
+        )
+    return name
+
+
 def restore(target: dict[str, np.ndarray[Any, Any]], arrays: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
     """Copy `arrays` into the live arrays of `target`, all or none."""
     for name, live in target.items():
         saved = arrays.get(name)
         if saved is None or saved.shape != live.shape or saved.dtype != live.dtype:
-            what = "is missing" if saved is None else f"has shape {saved.shape}, not {live.shape}"
+            what = (
+                "is missing"
+                if saved is None
+                else f"is {saved.dtype} of shape {saved.shape}, not {live.dtype} of shape {live.shape}"
+            )
             raise CheckpointError(f"checkpoint {path} does not fit: array {name!r} {what}")
     for name, live in target.items():
         live[...] = arrays[name]

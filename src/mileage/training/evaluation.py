@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mileage._errors import UsageError
+from mileage.envs.make import make_vec
 from mileage.envs.native import NativeEnv
 from mileage.envs.vector import VecEnv
 from mileage.kernels import actor_critic, random
@@ -17,27 +18,32 @@ from mileage.kernels._pointers import Frame
 from mileage.kernels._team import Team
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.policies import ActorCritic
 
 
-def make_evaluator(policy: ActorCritic, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
+def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
     """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
     if panel.perturbations:
         raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
-    if isinstance(spec, NativeEnv):
+    if isinstance(spec, NativeEnv) and hasattr(policy, "frame_fields"):
         return NativeEvaluator(policy, spec, panel, team)
     return BridgeEvaluator(policy, spec, panel)
+
+
+def _check_episodes_end(spec: NativeEnv, panel: Panel) -> int:
+    """Steps after which an episode of the panel ends at the latest."""
+    limit = panel.max_episode_steps or spec.max_steps
+    if limit < 1:
+        raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
+    return limit
 
 
 class NativeEvaluator:
     """Plays a panel in one native call; memory is allocated once, so that it can be called after every update."""
 
-    def __init__(self, policy: ActorCritic, spec: NativeEnv, panel: Panel, team: Team) -> None:
+    def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
         self.policy, self.panel, self.team = policy, panel, team
         n = len(panel.seeds)
-        limit = panel.max_episode_steps or spec.max_steps
-        if limit < 1:
-            raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
+        limit = _check_episodes_end(spec, panel)
         self._env = VecEnv(spec, n, max_steps=limit)
         self._env.reset(seed=panel.seeds)
         env = self._env
@@ -46,7 +52,9 @@ class NativeEvaluator:
         self._action_rng = np.concatenate([random.streams(seed, 1, "panel action") for seed in panel.seeds])
         self._action_rng_start = self._action_rng.copy()
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        self._cut = np.zeros(n, np.bool_)
         block = kernels.block_size(n)
+        self._blocks = -(-n // block)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._frame = Frame(
             kernels.EVALUATE,
@@ -74,6 +82,7 @@ class NativeEvaluator:
             truncated=env.truncated,
             returns=self._returns,
             lengths=self._lengths,
+            cut=self._cut,
             works=np.zeros((team.n_ranks, work_floats), np.float32),
             deterministic=int(panel.deterministic),
             work_floats=work_floats,
@@ -87,21 +96,19 @@ class NativeEvaluator:
             array[:] = start
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
-        self.team.run(kernels.evaluate, self._frame.record)
-        limit = env.max_steps
-        truncated = self._lengths >= limit
-        successes = self.panel.successes(self._returns, self._lengths, ~truncated, truncated)
+        self.team.run(kernels.evaluate, self._frame.record, self._blocks)
+        successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
 
 
 class BridgeEvaluator:
-    """Plays a panel through a Gymnasium vector environment."""
+    """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run."""
 
-    def __init__(self, policy: ActorCritic, spec: Any, panel: Panel) -> None:
-        from mileage.envs.bridge import BridgedVecEnv
-
+    def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
         self.policy, self.panel = policy, panel
-        self._env = BridgedVecEnv(spec, len(panel.seeds))
+        if isinstance(spec, NativeEnv):
+            _check_episodes_end(spec, panel)
+        self._env = make_vec(spec, len(panel.seeds))
 
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
@@ -113,8 +120,10 @@ class BridgeEvaluator:
         alive = np.ones(n, np.bool_)
         says_success = False
         limit = self.panel.max_episode_steps or math.inf
+        # A policy with a memory needs one per episode; the others are the function that they are.
+        act = self.policy.player(n) if hasattr(self.policy, "player") else self.policy.actions
         while alive.any():
-            obs, reward, terminated, truncated, infos = env.step(self.policy.actions(obs, rng))
+            obs, reward, terminated, truncated, infos = env.step(act(obs, rng))
             returns[alive] += reward[alive]
             lengths[alive] += 1
             truncated = truncated | (lengths >= limit)

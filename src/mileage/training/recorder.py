@@ -8,11 +8,9 @@ with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20)
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -21,15 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mileage import __version__
 from mileage._errors import UsageError
-from mileage._seeding import check_training_seed
-from mileage.ledger import liveness
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
 from mileage.ledger.rows import (
-    FORMAT_VERSION,
     Checkpoint,
     End,
     EndState,
@@ -40,19 +34,16 @@ from mileage.ledger.rows import (
     Run,
     check_json,
     check_text,
-    new_run_id,
 )
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
 from mileage.ledger.writer import Writer
-from mileage.meter import PhaseClock, PhaseTimes, ResourcePeaks, ResourceSampler, compile_phase, fingerprint
-from mileage.training.revision import git_revision
+from mileage.meter import PhaseClock, PhaseTimes, ResourcePeaks, ResourceSampler, compile_phase
+from mileage.training.launch import launched_run
 
 if TYPE_CHECKING:
     from mileage.ledger.queries import Record
 
-ACCOUNTING_WINDOW = "wall-clock"
-"""Everything from the start of the run's clock to its end is billable: failed, idle and evaluation time included."""
 PHASES_EVERY_SECONDS = 1.0
 """Phase totals are written with a checkpoint, but no more often than this."""
 PEAKS_EVERY_SECONDS = 0.5
@@ -71,9 +62,15 @@ class RunResult:
 class Ledger:
     """The ledger at a path or address; nothing is opened until a run is launched or read."""
 
-    def __init__(self, db: str | os.PathLike[str] | None = None) -> None:
-        """Name the ledger; None takes `MILEAGE_DB` or `runs/mileage.db`."""
+    def __init__(self, db: str | os.PathLike[str] | None = None, *, enabled: bool = True) -> None:
+        """Name the ledger.
+
+        Args:
+            db: path or address; None takes `MILEAGE_DB` or `runs/mileage.db`.
+            enabled: False measures runs and reports them, and writes nothing.
+        """
         self.url = database_url(db)
+        self.enabled = enabled
 
     def run(
         self,
@@ -132,44 +129,26 @@ class Ledger:
         frozen = freeze_price(price_usd_per_hour if price is None else price, instance, spot=spot)
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
-        machine = fingerprint()
-        now = time.time()
-        row = Run(
-            run_id=new_run_id(now),
-            name=name,
-            launched_at=now,
-            started_at=now - clock.times().wall_seconds,
-            launched_by=_user(),
-            host=liveness.host_name(),
-            pid=os.getpid(),
-            process_token=liveness.own_token(),
-            framework=framework,
+        row = launched_run(
+            name,
+            clock,
+            panel=panel,
+            target=goal,
+            price=frozen,
+            instances=instances,
+            seed=seed,
+            config=config or {},
             algorithm=algorithm,
-            env_id=env_id if env_id is not None else panel.env_id if panel else "",
-            config=check_json("config", dict(config or {})),
-            git_revision=git_revision(),
-            command=_command(),
-            seed=None if seed is None else check_training_seed(seed),
-            panel=panel.to_json() if panel else None,
-            panel_id=panel.panel_id if panel else None,
-            success=panel.success if panel else None,
-            target=str(goal) if goal else None,
+            env_id=env_id,
+            framework=framework,
             eval_every_steps=eval_every_steps,
             batch_size=batch_size,
             step_budget=step_budget,
             step_rule=step_rule,
-            accounting_window=ACCOUNTING_WINDOW,
-            machine=check_json("machine", machine.as_dict()),
-            machine_id=machine.hardware_id,
-            instances=instances,
-            instance=frozen.instance,
-            price_usd_per_hour=frozen.usd_per_hour,
-            price=frozen.to_json(),
             parent_run_id=parent_run_id,
-            mileage_version=__version__,
-            format_version=FORMAT_VERSION,
         )
-        return RunRecorder(row, self.url, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
+        writer = Writer(row, self.url) if self.enabled else None
+        return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[Record]:
         """Return the selected runs with their ends, newest first; closes dead runs first."""
@@ -189,7 +168,7 @@ class RunRecorder:
     def __init__(
         self,
         row: Run,
-        url: str,
+        writer: Writer | None,
         clock: PhaseClock,
         target: Target | None,
         price: Price,
@@ -205,13 +184,14 @@ class RunRecorder:
         self.result: RunResult | None = None
         """What was recorded, once the run has ended."""
         self._progress = Progress()
+        self._usd_per_second = cost_usd(1.0, row)
         self._seq = 0
         self._phases_at = 0.0
         self._peaks_at = float("-inf")
         self._peak_rss: float | None = None
         self._peak_gpu: float | None = None
         self._log = clock.phase("log")
-        self._writer = Writer(row, url)
+        self._writer = writer
         self._sampler = ResourceSampler().start() if resources else None
         self._watching = ExitStack()
         if watch_compilers:
@@ -254,7 +234,7 @@ class RunRecorder:
     @property
     def problem(self) -> str | None:
         """What keeps rows from the database at the moment, in one sentence; None if nothing does."""
-        return self._writer.problem
+        return None if self._writer is None else self._writer.problem
 
     def checkpoint(
         self,
@@ -282,21 +262,25 @@ class RunRecorder:
             if path is not None:
                 path = check_text("path", os.fspath(path))
                 sha256 = sha256 or _file_hash(Path(path))
-            times = self.clock.times()
-            self._read_peaks(times.wall_ns / 1e9)
-            row = self._checkpoint_row(int(step), times, evaluation, path, sha256, reset_reasons, claimed)
-            self._progress = self._progress.after(row)
+            wall_ns, eval_ns = self.clock.split("eval")
+            wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
+            self._read_peaks(wall)
+            row = self._checkpoint_row(int(step), wall, eval_seconds, evaluation, path, sha256, reset_reasons, claimed)
+            self._progress.add(row)
             rows: list[Row] = [row]
             if evaluation is not None:
                 rows += _episode_rows(self.run_id, row.seq, evaluation)
-            if row.wall_seconds - self._phases_at >= PHASES_EVERY_SECONDS:
-                rows += self._phase_rows(times)
-            self._writer.append(rows)
+            if wall - self._phases_at >= PHASES_EVERY_SECONDS:
+                rows += self._phase_rows(self.clock.times())
+            if self._writer is not None:
+                self._writer.append(rows)
         return row
 
     def profile(self, summary: Mapping[str, Any]) -> None:
         """Record a profiler's summary under this run's id."""
         text = check_json("profiler summary", dict(summary))
+        if self._writer is None:
+            return
         with self._log:
             self._writer.append([Profile(self.run_id, self._next_seq(), self.wall_seconds, text)])
 
@@ -328,8 +312,9 @@ class RunRecorder:
             peak_rss_gb=_highest(end.peak_rss_gb, self._peak_rss), peak_gpu_gb=_highest(end.peak_gpu_gb, self._peak_gpu)
         )
         self.result = RunResult(self.row, end, tuple(phases))
-        self._writer.append([*phases, end])
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.append([*phases, end])
+            self._writer.close()
         return self.result
 
     # Building rows
@@ -341,15 +326,14 @@ class RunRecorder:
     def _checkpoint_row(
         self,
         step: int,
-        times: PhaseTimes,
+        wall: float,
+        eval_seconds: float,
         evaluation: Evaluation | None,
         path: str | None,
         sha256: str | None,
         reset_reasons: Mapping[str, int] | None,
         claimed: Mapping[str, Any] | None,
     ) -> Checkpoint:
-        wall = times.wall_ns / 1e9
-        eval_seconds = times.phases_ns.get("eval", 0) / 1e9
         value = met = None
         if evaluation is not None and self.target is not None:
             value, met = _finite(self.target.value(evaluation)), self.target.met(evaluation)
@@ -360,7 +344,7 @@ class RunRecorder:
             wall_seconds=wall,
             train_seconds=wall - eval_seconds,
             eval_seconds=eval_seconds,
-            cost_usd=cost_usd(wall, self.row),
+            cost_usd=wall * self._usd_per_second,
             success_rate=None if evaluation is None else evaluation.success_rate,
             mean_return=None if evaluation is None else _finite(evaluation.mean_return),
             target_value=value,
@@ -430,15 +414,3 @@ def _file_hash(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return str(os.getuid())
-
-
-def _command() -> str:
-    text = " ".join(sys.argv)[:2000]
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 class AgentRecorder:
     """A run of an agent being recorded."""
 
-    def __init__(self, recorder: RunRecorder) -> None:
+    def __init__(self, recorder: RunRecorder, steps_before: int) -> None:
         self._recorder = recorder
+        self._steps_before = steps_before
         self.run_id = recorder.run_id
 
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation; for `Agent.learn`."""
-        self._recorder.checkpoint(point.steps, point.evaluation)
+        self._recorder.checkpoint(point.steps - self._steps_before, point.evaluation)
 
     def finish(self, record: RunRecord) -> RunResult:
         """Record the last checkpoint and how the run ended."""
         if record.checkpoint is not None:
-            self._recorder.checkpoint(record.steps, path=record.checkpoint)
+            self._recorder.checkpoint(record.steps - self._steps_before, path=record.checkpoint)
         return self._recorder.end(record.end, record.reason)
 
 
@@ -47,10 +48,13 @@ def recorded(
     price: float | str | None = None,
     instance: str | None = None,
     spot: bool = False,
-    db: str | bool | None = None,
+    db: str | Literal[False] | None = None,
 ) -> Iterator[AgentRecorder]:
-    """Launch a run in the ledger `db` (None: the default one, False: none) and close it whatever happens."""
-    ledger = Ledger(None if db is False else db) if db is not True else Ledger()
+    """Launch a run in the ledger `db` (None: the default one, False: none) and close it whatever happens.
+
+    A resumed agent's run counts its own steps, and names the run it continues as its parent.
+    """
+    ledger = Ledger(enabled=False) if db is False else Ledger(db)
     config = dataclasses.asdict(agent.config)
     with ledger.run(
         name or f"{agent.name}-{agent.env_id}",
@@ -65,8 +69,10 @@ def recorded(
         env_id=agent.env_id,
         framework="mileage",
         eval_every_steps=agent.run_defaults.get("eval_every"),
-        batch_size=agent.config.n_envs * agent.config.n_steps,
-        step_budget=horizon,
+        batch_size=agent.batch_size,
+        step_budget=horizon - agent.steps,
+        parent_run_id=agent.run_id,
         clock=clock,
     ) as recorder:
-        yield AgentRecorder(recorder)
+        agent.run_id = recorder.run_id
+        yield AgentRecorder(recorder, agent.steps)

@@ -34,7 +34,7 @@ class RunRecord:
     panel_id: str
     target: str | None
     steps: int
-    """Environment steps taken."""
+    """Environment steps taken, those of earlier runs that this one continues included."""
     end: EndState
     reason: str
     wall_seconds: float
@@ -46,6 +46,8 @@ class RunRecord:
     steps_to_target: int | None
     checkpoint: str | None = None
     """Path of the last checkpoint, if one was written."""
+    steps_before: int = 0
+    """Environment steps of earlier runs that this one continues."""
 
     @property
     def reached(self) -> bool:
@@ -60,7 +62,9 @@ class RunRecord:
     @property
     def totals(self) -> Totals:
         """What metrics are derived from."""
-        return Totals(wall_seconds=self.wall_seconds, phases=dict(self.phases), env_steps=self.steps)
+        return Totals(
+            wall_seconds=self.wall_seconds, phases=dict(self.phases), env_steps=self.steps - self.steps_before
+        )
 
     @property
     def steps_per_second(self) -> float:

@@ -1,0 +1,222 @@
+"""Deep Q-learning (Mnih et al., 2015) with the parts of Rainbow (Hessel et al., 2018, arXiv:1710.02298) that pay on
+small problems: double and dueling networks, n-step returns, prioritised replay.
+
+The update is one native call (`mileage.kernels.dqn`) for any number of gradient steps per environment step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mileage._types import F64
+from mileage.algorithms._config import require
+from mileage.algorithms._off_policy import OffPolicy, check_off_policy
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.kernels import dqn as kernel
+from mileage.kernels import optim
+from mileage.kernels._chunks import chunk_rows, n_chunks
+from mileage.kernels._pointers import Frame
+from mileage.policies.native import ACTIVATIONS
+from mileage.policies.off_policy import QNetwork
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNConfig:
+    """Hyperparameters of DQN."""
+
+    n_envs: int = 1
+    """Environments stepped side by side."""
+    train_every: int = 4
+    """Steps of every environment per iteration."""
+    gradient_steps: int = 1
+    """Updates per iteration."""
+    batch: int = 64
+    """Samples per update."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    learning_starts: int = 1000
+    """Steps taken at random before learning starts."""
+    capacity: int = 100_000
+    """Transitions that the replay buffer holds."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Steps of reward before bootstrapping."""
+    tau: float = 1.0
+    """Share that the target network moves towards the online one when it moves."""
+    target_every: int = 250
+    """Updates between moves of the target network."""
+    double: bool = True
+    """Choose the bootstrap action with the online network."""
+    dueling: bool = False
+    """Separate the state's value from the actions' advantages."""
+    prioritised: bool = False
+    """Sample transitions in proportion to their last error."""
+    priority_exponent: float = 0.6
+    """How much priorities matter, 0 to 1."""
+    priority_beta: float = 0.4
+    """How far sampling is corrected at the start, 0 to 1; rises to 1 linearly."""
+    priority_updates: int = 10_000
+    """Updates over which it rises."""
+    epsilon_start: float = 1.0
+    """Share of random actions at the start."""
+    epsilon_end: float = 0.05
+    """Share of random actions after exploration."""
+    exploration: float = 0.1
+    """Share of the training over which it falls."""
+    huber: float = 1.0
+    """Error beyond which the loss is linear."""
+    max_grad_norm: float = 10.0
+    """Gradients are scaled down to this norm; 0 for no limit."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    activation: str = "relu"
+    """`relu` or `tanh`."""
+
+    def __post_init__(self) -> None:
+        check_off_policy(self)
+        for name in ("target_every", "priority_updates"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(self.huber > 0.0, "huber", self.huber, "above 0")
+        for name in ("priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration"):
+            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
+
+
+class DQN(OffPolicy):
+    """DQN on built parts: a vector environment, a policy, a team of threads."""
+
+    Config = DQNConfig
+    policy: QNetwork
+
+    @staticmethod
+    def kernels(native: bool) -> tuple[str, ...]:
+        """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+        return ("dqn_update", "dqn_act", *(("evaluate",) if native else ()))
+
+    @staticmethod
+    def make_policy(config: DQNConfig, spec: Any, seed: int) -> QNetwork:
+        """The networks for an environment."""
+        return QNetwork(
+            spec.obs_size,
+            spec.n_actions,
+            hidden=config.hidden,
+            activation=config.activation,
+            dueling=config.dueling,
+            seed=seed,
+        )
+
+    def _make_replay(self) -> ReplayBuffer:
+        if not self.config.prioritised:
+            return super()._make_replay()
+        config = self.config
+        return PrioritizedReplay(
+            config.capacity,
+            self.policy.obs_size,
+            1,
+            n_envs=self.n_envs,
+            n_step=config.n_step,
+            gamma=config.gamma,
+            alpha=config.priority_exponent,
+            beta=(config.priority_beta, 1.0),
+            beta_samples=config.priority_updates,
+            seed=self.seed,
+        )
+
+    def _build(self) -> None:
+        config, policy = self.config, self.policy
+        self.target_params = policy.params.copy()
+        n_params = policy.params.size
+        # Priorities of one update decide what the next one samples: then batches are drawn one by one.
+        self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
+        self.batch = self.replay.batch(config.batch * self._updates_per_call)
+        self._td_errors = np.zeros(config.batch * self._updates_per_call, np.float32)
+        self.adam = {"adam_mean": np.zeros(n_params, np.float32), "adam_square": np.zeros(n_params, np.float32)}
+        self._totals: F64 = np.zeros(kernel.N_STATS)
+        rows, self._chunks = chunk_rows(config.batch, n_params), n_chunks(config.batch, n_params)
+        layout = kernel.layout(rows, policy.actor_sizes)
+        network: dict[str, Any] = {
+            "params": policy.params,
+            "sizes": np.array(policy.actor_sizes, np.int64),
+            "n_sizes": len(policy.actor_sizes),
+            "n_actions": policy.n_actions,
+            "obs_size": policy.obs_size,
+            "activation": ACTIVATIONS[policy.activation],
+            "dueling": int(policy.dueling),
+        }
+        self._frame = Frame(
+            kernel.DQN,
+            **network,
+            target_params=self.target_params,
+            obs=self.batch.obs,
+            actions=self.batch.actions,
+            rewards=self.batch.rewards,
+            next_obs=self.batch.next_obs,
+            terminated=self.batch.terminated,
+            discounts=self.batch.discounts,
+            weights=self.batch.weights,
+            td_errors=self._td_errors,
+            **self.adam,
+            grads=np.zeros((self._chunks, n_params), np.float32),
+            squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
+            stats=np.zeros((self._chunks, kernel.N_STATS)),
+            totals=self._totals,
+            works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
+            n_params=n_params,
+            double=int(config.double),
+            batch=config.batch,
+            n_updates=self._updates_per_call,
+            chunk_rows=rows,
+            steps=0,
+            target_every=config.target_every,
+            tau=config.tau,
+            rate=config.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            max_norm=config.max_grad_norm,
+            huber=config.huber,
+            **layout,
+        )
+        self._choices = np.zeros(self.n_envs, np.int64)
+        self._act_frame = Frame(
+            kernel.ACT,
+            **network,
+            obs=self.obs,
+            actions=self._choices,
+            action_rng=self.action_rng,
+            works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32),
+            n_envs=self.n_envs,
+            epsilon=config.epsilon_start,
+        )
+
+    def epsilon(self, progress: float) -> float:
+        """Share of random actions after a share `progress` of the training."""
+        config = self.config
+        done = min(1.0, progress / config.exploration) if config.exploration else 1.0
+        return float(config.epsilon_start + done * (config.epsilon_end - config.epsilon_start))
+
+    def _act(self, progress: float) -> NDArray[Any]:
+        kernel.dqn_act(self._act_frame.set(epsilon=self.epsilon(progress)).record)
+        self.actions[:, 0] = self._choices
+        return self._choices
+
+    def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
+        config = self.config
+        self._totals[:] = 0.0
+        for _ in range(n_updates // self._updates_per_call):
+            self.replay.sample(config.batch * self._updates_per_call, out=self.batch)
+            self.updates = int(
+                self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._chunks)
+            )
+            if isinstance(self.replay, PrioritizedReplay):
+                self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
+        samples = max(self._totals[kernel.SAMPLES], 1.0)
+        return {"loss": self._totals[kernel.LOSS] / samples, "q_value": self._totals[kernel.Q_VALUE] / samples}
+
+    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything that decides how training goes on, by name; the arrays are live."""
+        return super().state_arrays() | self.adam | {"target_params": self.target_params}

@@ -1,0 +1,212 @@
+"""Replay larger than memory: a ring in files that the system pages in and out, and that outlives the process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from mileage._errors import CheckpointError, UsageError
+from mileage.buffers import files
+from mileage.buffers.batch import Batch
+from mileage.buffers.layout import Layout, NextObs
+from mileage.buffers.replay import ReplayBuffer
+from mileage.buffers.storage import Array
+from mileage.kernels import ring
+
+_HEADER = "replay.json"
+
+
+class FileStorage:
+    """Arrays in the files of a directory, mapped into memory.
+
+    Reading mapped memory behind the end of its file kills the process, and so does writing to a page the disk has no
+    room for. So all blocks are reserved beforehand, and `check` compares the files with what was mapped.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, tuple[int, int]] = {}
+
+    def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
+        """Map the file `name`, zeros if it is new; a file of another size is refused, unless it is one that grows."""
+        path = self._path(name)
+        wanted = size * np.dtype(dtype).itemsize
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files[name] = (descriptor, 0)
+        held = os.fstat(descriptor).st_size
+        if held and held != wanted and name != "finals":
+            raise files.damaged(path)
+        return self._map(name, max(held, wanted), dtype)
+
+    def grow(self, name: str, array: Array, size: int) -> Array:
+        """Lengthen the file and map it anew; what it held stays."""
+        return self._map(name, size * array.itemsize, array.dtype.type)
+
+    def check(self) -> None:
+        """Raise if a file has become shorter than what is mapped."""
+        for name, (descriptor, size) in self._files.items():
+            if os.fstat(descriptor).st_size < size:
+                raise CheckpointError(
+                    f"replay file {self._path(name)} was cut short by another program: delete {self._directory} and "
+                    "collect again"
+                )
+
+    def close(self) -> None:
+        """Let go of the files; arrays that are still in use stay mapped."""
+        for descriptor, _ in self._files.values():
+            os.close(descriptor)
+        self._files = {}
+
+    def sync(self) -> None:
+        """Have everything on disk when this returns, so that it also survives a loss of power."""
+        for descriptor, _ in self._files.values():
+            os.fsync(descriptor)
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.bin"
+
+    def _map(self, name: str, size: int, dtype: type[np.generic]) -> Array:
+        descriptor, _ = self._files[name]
+        if size == 0:
+            return np.empty(0, dtype)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            raise CheckpointError(
+                f"no room for {size / 1e9:.1f} GB at {self._directory} ({error.strerror}): free space or lower capacity"
+            ) from error
+        self._files[name] = (descriptor, size)
+        return np.frombuffer(mmap.mmap(descriptor, size), dtype)
+
+
+class MappedReplay(ReplayBuffer):
+    """A `ReplayBuffer` in a directory of its own; `MappedReplay.open` goes on where an earlier process stopped.
+
+    What was pushed survives the end of the process, killed or not; a transition that was being written is dropped. Call
+    `flush` where it has to survive a loss of power as well. One process at a time may use a directory.
+    """
+
+    kind = "mapped"
+    short_push = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        capacity: int,
+        obs_shape: int | tuple[int, ...],
+        action_shape: int | tuple[int, ...] = (),
+        *,
+        obs_dtype: DTypeLike = np.float32,
+        action_dtype: DTypeLike = np.float32,
+        n_envs: int = 1,
+        next_obs: str = NextObs.STORED,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int = 0,
+    ) -> None:
+        """Make a new replay in the directory `path`; the rest as for `ReplayBuffer`."""
+        layout = Layout.of(capacity, obs_shape, action_shape, obs_dtype, action_dtype, n_envs, next_obs, n_step, gamma)
+        directory = Path(path)
+        if (directory / _HEADER).exists():
+            raise UsageError(f"{directory} holds a replay already: open it with MappedReplay.open, or delete it")
+        directory.mkdir(parents=True, exist_ok=True)
+        header = {"format": files.FORMAT, "kind": self.kind, "layout": files.layout_to_json(layout)}
+        self._attach(directory, json.dumps(header), layout, seed)
+
+    @classmethod
+    def open(cls, path: str | Path) -> MappedReplay:
+        """Open a replay that another process made."""
+        directory = Path(path)
+        try:
+            header = json.loads((directory / _HEADER).read_text())
+            layout = files.layout_from_json(header["layout"])
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{directory} holds no replay: make one with MappedReplay(path, ...)") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise files.damaged(directory / _HEADER) from error
+        buffer = cls.__new__(cls)
+        buffer._attach(directory, None, layout, seed=0)
+        return buffer
+
+    def _attach(self, directory: Path, header: str | None, layout: Layout, seed: int) -> None:
+        self._lock = os.open(directory / _HEADER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise CheckpointError(f"{directory} is in use by another buffer: close that one first") from error
+        self._mapped = FileStorage(directory)
+        try:
+            self._build(layout, self._mapped, seed)
+            # Written last: a directory without it was never finished.
+            if header is not None:
+                os.write(self._lock, header.encode())
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, layout: Layout, storage: Any, seed: int) -> None:
+        super()._build(layout, storage, seed)
+        written, begun = self._count[ring.WRITTEN], self._count[ring.BEGUN]
+        if not 0 <= written <= begun <= written + 1:
+            raise files.damaged()
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        self._mapped.check()
+        return super().__len__()
+
+    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
+
+    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        return super().sample(batch_size, out)
+
+    def at(self, indices: ArrayLike) -> Batch:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        return super().at(indices)
+
+    def clear(self) -> None:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        super().clear()
+
+    def save(self, path: str | Path) -> None:
+        """A mapped replay is its own file; copy the directory after `flush`."""
+        raise UsageError("a mapped replay is saved as it is: call flush and copy its directory")
+
+    @classmethod
+    def load(cls, path: str | Path) -> MappedReplay:
+        """As `open`."""
+        return cls.open(path)
+
+    def flush(self) -> None:
+        """Have all transitions on disk when this returns."""
+        self._mapped.check()
+        self._mapped.sync()
+
+    def close(self) -> None:
+        """Let go of the directory; the buffer cannot be used afterwards."""
+        if self._lock >= 0:
+            self._mapped.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> MappedReplay:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

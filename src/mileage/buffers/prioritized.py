@@ -1,0 +1,157 @@
+"""Prioritized replay (Schaul et al., 2016): transitions are drawn in proportion to their priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from mileage._errors import UsageError
+from mileage._types import F64, I64
+from mileage.buffers.batch import Batch
+from mileage.buffers.checks import check_field
+from mileage.buffers.layout import Layout, NextObs
+from mileage.buffers.replay import ReplayBuffer
+from mileage.buffers.storage import Storage
+from mileage.kernels import prioritized_ring, ring, sumtree
+from mileage.kernels.sumtree import SumTree
+
+EPSILON = 1e-6
+_PRIORITY_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_MISFIT = -3.0
+
+
+class PrioritizedReplay(ReplayBuffer):
+    """Draws a transition with probability priority ** alpha over the sum, and weighs it by how unlikely others were.
+
+    A new transition has the highest priority seen, so that each is drawn soon. Weights are (p / p_min) ** -beta: at
+    most 1, without another pass. `beta` rises linearly from its first to its final value over `beta_samples` calls of
+    `sample`, and stays there.
+    """
+
+    kind = "prioritized"
+    short_push = False
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: int | tuple[int, ...],
+        action_shape: int | tuple[int, ...] = (),
+        *,
+        obs_dtype: DTypeLike = np.float32,
+        action_dtype: DTypeLike = np.float32,
+        n_envs: int = 1,
+        next_obs: str = NextObs.STORED,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int = 0,
+        alpha: float = 0.6,
+        beta: tuple[float, float] = (0.4, 1.0),
+        beta_samples: int = 100_000,
+    ) -> None:
+        """Allocate; `alpha` and `beta` as above, the rest as for `ReplayBuffer`."""
+        if not 0.0 <= alpha <= 1.0 or not all(0.0 <= b <= 1.0 for b in beta) or beta_samples < 1:
+            raise UsageError("alpha and both ends of beta must lie between 0 and 1, and beta_samples be at least 1")
+        # alpha, beta at first, beta at last, samples to get there, samples made, highest leaf
+        self._schedule: F64 = np.array([alpha, *beta, beta_samples, 0.0, 1.0], np.float64)
+        super().__init__(
+            capacity,
+            obs_shape,
+            action_shape,
+            obs_dtype=obs_dtype,
+            action_dtype=action_dtype,
+            n_envs=n_envs,
+            next_obs=next_obs,
+            n_step=n_step,
+            gamma=gamma,
+            seed=seed,
+        )
+
+    def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
+        if not hasattr(self, "_schedule"):
+            self._schedule = np.zeros(6, np.float64)
+        self.tree = SumTree(layout.rows * layout.n_envs)
+        super()._build(layout, storage, seed)
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the importance weights at the next call of `sample`."""
+        _, first, last, samples, made, _ = self._schedule
+        return float(first + (last - first) * min(1.0, made / samples))
+
+    @property
+    def max_priority(self) -> float:
+        """The highest priority ** alpha so far; what a new transition gets."""
+        return float(self._schedule[5])
+
+    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """As for `ReplayBuffer`; the new transitions get the highest priority there has been."""
+        before = self._count[ring.BEGUN]
+        super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
+        prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
+
+    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+        """Sample in proportion to priorities; `weights` of the batch are its importance weights."""
+        held = len(self)
+        if batch_size > held or batch_size < 1:
+            self._refuse_sample(batch_size, held)
+        if out is None:
+            out = Batch(self.layout, batch_size)
+        elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):
+            raise UsageError(
+                f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
+            )
+        small = batch_size * self.layout.obs_bytes < 1 << 20
+        prioritized_ring.sample(self._record, self.tree.record, out._record, self.beta, small)
+        if not small:
+            self._gather(out)
+        self._schedule[4] += 1.0
+        return out
+
+    def update_priorities(self, indices: I64, priorities: Any) -> None:
+        """Set new priorities of sampled transitions.
+
+        Args:
+            indices: (n,) int64 from `Batch.indices`; a transition overwritten since is left alone.
+            priorities: (n,) float32 or float64, such as TD errors; their absolute value counts.
+        """
+        schedule = self._schedule
+        try:
+            fits = indices.shape == priorities.shape and indices.ndim == 1 and indices.dtype == np.int64
+            fits = fits and priorities.dtype in _PRIORITY_DTYPES
+        except AttributeError:
+            fits = False
+        code = sumtree.update(self.tree.record, indices, priorities, schedule[0], EPSILON) if fits else _MISFIT
+        if code < 0:
+            self._explain_update(code, indices, priorities)
+        if code > schedule[5]:
+            schedule[5] = code
+
+    def clear(self) -> None:
+        """Forget all transitions and priorities."""
+        super().clear()
+        self.tree.leaves[:] = 0.0
+        self.tree.rebuild()
+        self._schedule[5] = 1.0
+
+    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As for `ReplayBuffer`, with the priorities and where their schedule stands."""
+        return super().saved_arrays() | {"priorities": self.tree.leaves, "schedule": self._schedule}
+
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put back what `saved_arrays` returned."""
+        super().restore(arrays)
+        self.tree.leaves[:] = arrays["priorities"]
+        self.tree.rebuild()
+        self._schedule[:] = arrays["schedule"]
+
+    def _explain_update(self, code: float, indices: Any, priorities: Any) -> None:
+        if code == sumtree.BAD_INDEX:
+            raise UsageError(f"indices must lie in [0, {self.tree.size}): take them from Batch.indices")
+        if code == sumtree.BAD_PRIORITY:
+            raise UsageError("priorities must be finite: find where the NaN or infinity comes from")
+        n = len(indices) if isinstance(indices, np.ndarray) and indices.ndim == 1 else 0
+        check_field("indices", indices, (n,), (np.dtype(np.int64),))
+        check_field("priorities", priorities, (n,), _PRIORITY_DTYPES)
+        raise UsageError("priorities cannot be updated: check the dtypes and shapes of indices and priorities")

@@ -1,0 +1,339 @@
+"""Uniform replay: a ring of transitions, pushed with one copy and sampled into reused memory."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from mileage._errors import UsageError
+from mileage._types import I64, U64
+from mileage.buffers import files
+from mileage.buffers.batch import Batch
+from mileage.buffers.checks import check_field
+from mileage.buffers.layout import Layout, NextObs
+from mileage.buffers.single import short_push
+from mileage.buffers.storage import HeapStorage, Storage
+from mileage.kernels import ring
+from mileage.kernels._pointers import Frame
+from mileage.kernels._shards import run_shards
+from mileage.kernels.random import streams
+
+_FEWEST_FINALS = 64
+_GROWTH = 2
+# Bytes a thread copies in about the time of two elementary steps of `run_shards`.
+_BYTES_PER_STEP = 8
+_REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
+
+
+class ReplayBuffer:
+    """Holds the last `capacity` transitions and samples them uniformly, with replacement.
+
+    `terminated` and `truncated` are kept apart; `n_step` returns stop at the end of an episode and at the newest
+    transition. Sampling is reproducible from `seed`. Pushing and sampling release the GIL, but must not run at the same
+    time in two threads.
+
+    >>> buffer = ReplayBuffer(1000, obs_shape=3, action_shape=1, seed=0)
+    >>> obs = np.ones(3, np.float32)
+    >>> buffer.push(obs, np.zeros(1, np.float32), 1.0, False, False, obs)
+    >>> buffer.sample(1).rewards
+    array([1.], dtype=float32)
+    """
+
+    kind = "replay"
+    # Whether storing a transition takes no more than writing it to the ring.
+    short_push = True
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: int | tuple[int, ...],
+        action_shape: int | tuple[int, ...] = (),
+        *,
+        obs_dtype: DTypeLike = np.float32,
+        action_dtype: DTypeLike = np.float32,
+        n_envs: int = 1,
+        next_obs: str = NextObs.STORED,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int = 0,
+    ) -> None:
+        """Allocate.
+
+        Args:
+            capacity: most transitions to hold; rounded down to a multiple of `n_envs`.
+            obs_shape: shape of one observation; an integer is a vector.
+            action_shape: shape of one action, () for a single number.
+            obs_dtype: float32 or uint8.
+            action_dtype: float32, int64, int32 or uint8.
+            n_envs: environments whose transitions are pushed together.
+            next_obs: "stored" for transitions in any order; "derived" halves memory where pushes follow each other.
+            n_step: steps a sampled transition spans.
+            gamma: discount per step.
+            seed: of the sampling.
+        """
+        layout = Layout.of(capacity, obs_shape, action_shape, obs_dtype, action_dtype, n_envs, next_obs, n_step, gamma)
+        self._build(layout, HeapStorage(), seed)
+
+    def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
+        self.layout, self._storage, self._derived = layout, storage, not layout.stored
+        self._records = storage.allocate("records", layout.rows * layout.n_envs * layout.record, np.uint8)
+        self._counters: I64 = storage.allocate("counters", 8, np.int64)
+        self._rng: U64 = storage.allocate("rng", 2, np.uint64)
+        if not self._rng.any():
+            self._rng[:] = streams(seed, 1, "replay")[0]
+        finals = 0 if layout.stored else self._first_finals()
+        self._finals = storage.allocate("finals", finals * layout.obs_bytes, np.uint8)
+        self._free: I64 = np.empty(0, np.int64)
+        nowhere = dict.fromkeys(f"{ring.SOURCE} {ring.SOURCE_INTEGERS}".split(), 0)
+        self._frame = Frame(ring.RING, **layout.frame_fields(), **nowhere)
+        self._count = memoryview(self._counters)  # type: ignore[arg-type]
+        self._rebuild_free_rows()
+        self._prepare_push()
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        written, begun = self._count[ring.WRITTEN], self._count[ring.BEGUN]
+        newest = written if self.layout.stored else written - 1
+        return max(0, newest - max(0, begun - self.layout.rows)) * self.layout.n_envs
+
+    @property
+    def capacity(self) -> int:
+        """Most transitions that can be held."""
+        return self.layout.capacity
+
+    @property
+    def frame(self) -> np.ndarray[Any, np.dtype[np.void]]:
+        """The ring as a record for kernels that store transitions themselves (`mileage.kernels.ring.store`)."""
+        return self._record
+
+    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+        """Store one transition of a single environment.
+
+        Args:
+            obs, next_obs: (*obs_shape,) in the buffer's dtype. With derived next observations, `next_obs` is kept only
+                where the episode ends.
+            action: (*action_shape,) in the buffer's dtype, or a number if the shape is ().
+            reward: what the step returned.
+            terminated: whether the episode came to its own end.
+            truncated: whether it was cut off.
+        """
+        # Where a call's own cost counts, a shorter way takes this method's place: see `_prepare_push`.
+        self._push_one(obs, action, reward, terminated, truncated, next_obs)
+
+    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """Store n transitions, n a multiple of `n_envs`: for each step, one per environment.
+
+        Args:
+            obs, next_obs: (n, *obs_shape) in the buffer's dtype, C-contiguous. With derived next observations,
+                rows of `next_obs` count only where an episode ends; they hold its final observation.
+            actions: (n, *action_shape) in the buffer's dtype, C-contiguous.
+            rewards: (n,) float32 or float64.
+            terminated, truncated: (n,) bool or uint8.
+        """
+        bound = self._bound
+        if (
+            obs is not bound[0]
+            or actions is not bound[1]
+            or rewards is not bound[2]
+            or terminated is not bound[3]
+            or truncated is not bound[4]
+            or next_obs is not bound[5]
+        ):
+            self._bind(obs, actions, rewards, terminated, truncated, next_obs)
+        if self._derived and self._count[ring.FREE] < len(obs):
+            self._make_room(len(obs))
+        ring.push(self._record)
+
+    def batch(self, size: int) -> Batch:
+        """Memory for `size` transitions, to be passed to `sample` again and again."""
+        if size < 1:
+            raise UsageError(f"batch size {size} cannot be used: give at least 1")
+        return Batch(self.layout, size)
+
+    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+        """Sample `batch_size` transitions into `out` (from `batch`), or into new memory."""
+        held = len(self)
+        if batch_size > held or batch_size < 1:
+            self._refuse_sample(batch_size, held)
+        if out is None:
+            out = Batch(self.layout, batch_size)
+        elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):
+            raise UsageError(
+                f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
+            )
+        if batch_size * self.layout.obs_bytes < 1 << 20:
+            ring.sample(self._record, out._record)
+        else:
+            ring.draw_only(self._record, out._record)
+            self._gather(out)
+        return out
+
+    def at(self, indices: ArrayLike) -> Batch:
+        """The transitions at `indices`, (n,) int64 as `Batch.indices` gives them."""
+        chosen = np.ascontiguousarray(indices, np.int64)
+        out = self.batch(len(chosen))
+        out.indices[:] = self._checked_indices(chosen)
+        self._gather(out)
+        return out
+
+    def clear(self) -> None:
+        """Forget all transitions; memory stays allocated."""
+        self._records.view(np.int64)[self.layout.state_at // 8 :: self.layout.record // 8] = 0
+        self._counters[:] = 0
+        self._rebuild_free_rows()
+
+    def save(self, path: str | Path) -> None:
+        """Write the transitions and the sampling state to a safetensors file."""
+        files.save(Path(path), self.kind, self.layout, self.saved_arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> ReplayBuffer:
+        """Read what `save` wrote; sampling goes on where it was."""
+        layout, arrays = files.load(Path(path), cls.kind)
+        buffer = cls.__new__(cls)
+        buffer._build(layout, HeapStorage(), seed=0)
+        try:
+            buffer.restore(arrays)
+        except (KeyError, ValueError, IndexError) as error:
+            raise files.damaged(Path(path)) from error
+        return buffer
+
+    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything that is held, by name; only the part of the ring that is in use."""
+        return {
+            "records": self._held_records(),
+            "finals": self._finals,
+            "counters": self._counters,
+            "rng": self._rng,
+        }
+
+    def _held_records(self) -> np.ndarray[Any, Any]:
+        """The part of the memory that has been written to, uint8."""
+        layout = self.layout
+        return self._records[: min(layout.rows, self._count[ring.BEGUN]) * layout.n_envs * layout.record]
+
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Put back what `saved_arrays` of a buffer of the same make returned."""
+        records = arrays["records"]
+        self._counters[:] = arrays["counters"]
+        self._rng[:] = arrays["rng"]
+        self._held_records()[:] = records
+        self._finals = self._storage.grow("finals", arrays["finals"], len(arrays["finals"]))
+        self._rebuild_free_rows()
+
+    def _gather(self, out: Batch) -> None:
+        work = max(1, 2 * self.layout.obs_bytes // _BYTES_PER_STEP)
+        run_shards(ring.gather_rows, out.size, work, self._record, out._record)
+
+    def _push_one(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """The general way for one transition: as a batch of one."""
+        if self.layout.n_envs != 1:
+            raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
+        action_array = np.array(action) if self.layout.action_shape == () else action
+        arrays = (obs, action_array, next_obs)
+        if any(not isinstance(array, np.ndarray) for array in arrays):
+            raise UsageError("obs, action and next_obs must be NumPy arrays of the buffer's shapes and dtypes")
+        if self.layout.action_shape == () and np.can_cast(action_array.dtype, self.layout.action_dtype, "same_kind"):
+            action_array = action_array.astype(self.layout.action_dtype)
+        try:
+            rewards = np.array([reward], np.float32)
+            flags = np.array([[terminated], [truncated]], np.bool_)
+        except (TypeError, ValueError) as error:
+            raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
+        self.push_batch(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
+
+    def _prepare_push(self) -> None:
+        layout = self.layout
+        self._bound: tuple[Any, ...] = (None,) * 6
+        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
+        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
+        # A vector per observation and one environment: the case where the cost of a call counts.
+        if self.short_push and layout.n_envs == 1 and len(layout.obs_shape) == 1 and len(layout.action_shape) <= 1:
+            general = weakref.WeakMethod(self._push_one)
+            self.push = short_push(layout, self._records, self._count, general)  # type: ignore[method-assign]
+
+    def _bind(self, *arrays: Any) -> None:
+        """Check the arrays of a batch and remember them: passing the same ones again costs only the copying."""
+        self._bound = (None,) * 6
+        # Numba would compile the kernel anew for every dtype it is called with, so the wrong ones are kept from it.
+        if any(
+            getattr(array, "dtype", None) not in allowed for array, allowed in zip(arrays, self._dtypes, strict=True)
+        ):
+            self._explain_push(*arrays)
+        if not ring.bind_source(self._record, *arrays):
+            self._explain_push(*arrays)
+            raise UsageError("the transitions cannot be stored: check their dtypes and shapes")
+        self._bound = arrays
+
+    def _first_finals(self) -> int:
+        return max(_FEWEST_FINALS, self.layout.n_envs, self.layout.capacity // 64)
+
+    def _make_room(self, needed: int) -> None:
+        """Room for as many final observations as transitions are pushed: episodes may be shorter than thought."""
+        rows = len(self._finals) // self.layout.obs_bytes * _GROWTH + needed
+        self._finals = self._storage.grow("finals", self._finals, rows * self.layout.obs_bytes)
+        self._rebuild_free_rows()
+
+    def _rebuild_free_rows(self) -> None:
+        """Find the final rows that no transition refers to, from the records themselves."""
+        layout = self.layout
+        rows = len(self._finals) // layout.obs_bytes if not layout.stored else 0
+        self._free = np.zeros(max(rows, 1), np.int64)
+        used = np.zeros(rows + 1, np.bool_)
+        if self._derived:
+            kept = self._records.view(np.int64)[layout.state_at // 8 :: layout.record // 8] >> 2
+            if kept.max() > rows or kept.min() < 0:
+                raise files.damaged()
+            used[kept] = True
+        free = np.flatnonzero(~used[1:])[::-1]
+        self._free[: len(free)] = free
+        self._counters[ring.FREE] = len(free)
+        self._frame.set(
+            records=self._records, finals=self._finals, free=self._free, counters=self._counters, rng=self._rng
+        )
+        self._record = self._frame.record
+
+    def _checked_indices(self, indices: I64) -> I64:
+        """Raise unless every index is one that can be sampled now."""
+        layout = self.layout
+        first = max(0, self._count[ring.BEGUN] - layout.rows)
+        rows = len(self) // layout.n_envs
+        age = (indices // layout.n_envs - first) % layout.rows
+        inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
+        if indices.ndim != 1 or not (inside & (age < rows)).all():
+            raise UsageError(
+                "indices must be a vector of positions that the buffer holds: take them from Batch.indices"
+            )
+        return indices
+
+    def _refuse_sample(self, batch_size: int, held: int) -> None:
+        if batch_size < 1:
+            raise UsageError(f"batch size {batch_size} cannot be used: give at least 1")
+        if held == 0:
+            raise UsageError("the buffer is empty: push transitions before sampling")
+        raise UsageError(
+            f"batch size {batch_size} is larger than the {held} transitions held: push more or sample fewer"
+        )
+
+    def _explain_push(
+        self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
+    ) -> None:
+        """Raise the sentence for the first thing that is wrong with a batch."""
+        layout = self.layout
+        n = len(obs) if isinstance(obs, np.ndarray) and obs.ndim == len(layout.obs_shape) + 1 else layout.n_envs
+        if n == 0 or n % layout.n_envs or n > layout.rows * layout.n_envs:
+            raise UsageError(
+                f"obs holds {n} transitions: push a multiple of n_envs ({layout.n_envs}), at most the capacity"
+            )
+        obs_dtypes, action_dtypes, floats, flags, *_ = self._dtypes
+        check_field("obs", obs, (n, *layout.obs_shape), obs_dtypes)
+        check_field("next_obs", next_obs, (n, *layout.obs_shape), obs_dtypes)
+        check_field("actions", actions, (n, *layout.action_shape), action_dtypes)
+        check_field("rewards", rewards, (n,), floats)
+        check_field("terminated", terminated, (n,), flags)
+        check_field("truncated", truncated, (n,), flags)

@@ -1,0 +1,283 @@
+"""`mileage ledger`: list, show, compare, export and import recorded runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mileage._errors import UsageError
+
+if TYPE_CHECKING:
+    from mileage.ledger.formats.bundle import Bundle
+    from mileage.ledger.queries import Record
+    from mileage.ledger.store import Store
+
+app = typer.Typer(help="Recorded runs: what they reached and what they cost.", no_args_is_help=True)
+
+FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
+
+Db = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Selection = Annotated[
+    str | None,
+    typer.Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
+]
+
+
+@app.command("list")
+def list_runs(
+    selection: Selection = None,
+    limit: Annotated[int, typer.Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
+    state: Annotated[str | None, typer.Option(help="Only runs in this state, such as reached or crashed.")] = None,
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+    from mileage.ledger import queries
+    from mileage.ledger.selectors import Selector
+
+    if limit < 0:
+        raise UsageError(f"--limit must be 0 or more, not {limit}")
+    if state is not None and state not in queries.STATES:
+        raise UsageError(f"--state {state!r} is not known: use one of {', '.join(queries.STATES)}")
+    with _open(db) as store:
+        if selection is None:
+            selector = Selector(fields=() if state is None else (("state", state),))
+            records = store.read(queries.records, selector, limit=limit or None)
+        else:
+            found = store.read(queries.select_records, selection)
+            records = [record for record in reversed(found) if state in (None, record.state)][: limit or None]
+    if json_output:
+        print(json.dumps([_record_dict(record) for record in records]))
+        return
+    from mileage.cli.ledger_tables import print_list
+
+    print_list(records)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Run id or its beginning, or a name that only one run has.")],
+    checkpoints: Annotated[int, typer.Option(help="How many checkpoints to show, spread over the run.")] = 10,
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Show one run: what it reached, what it cost, where the time went."""
+    from mileage.ledger import queries
+    from mileage.ledger.formats import json_format
+    from mileage.ledger.formats.bundle import Bundle
+    from mileage.report.cost import CostReport
+
+    with _open(db) as store:
+        record = store.read(queries.only_record, run)
+        run_id = record.run.run_id
+        rows = store.read(queries.checkpoints, run_id)
+        phases = store.read(queries.latest_phases, run_id)
+        profiles = store.read(queries.profiles, run_id)
+    report = CostReport.of(record.run, record.end, phases) if record.end else None
+    if json_output:
+        bundle = Bundle(record.run, record.end, tuple(rows), tuple(phases), (), tuple(profiles))
+        content = json_format.as_dict(bundle)
+        content["report"] = report.as_dict() if report else None
+        print(json.dumps(content))
+        return
+    from mileage.cli.ledger_tables import print_run
+
+    print_run(record, report, rows, max(checkpoints, 0))
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
+    b: Annotated[str, typer.Argument(help="The second set of runs.")],
+    allow_unmatched: Annotated[
+        list[str] | None, typer.Option(help="A field of the matching contract that may differ; labels the output.")
+    ] = None,
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."
+        ),
+    ] = False,
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Compare two sets of runs that sat the same exam: expected cost to target, with a verdict."""
+    from mileage.report.compare import compare_selections
+
+    with _open(db) as store:
+        comparison = compare_selections(store, a, b, allow=allow_unmatched or (), sequential=sequential)
+    if json_output:
+        print(json.dumps(comparison.as_dict()))
+        return
+    from mileage.cli.ledger_tables import print_comparison
+
+    print_comparison(comparison)
+
+
+@app.command()
+def export(
+    selection: Selection = None,
+    format_: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
+    table: Annotated[
+        str, typer.Option(help="Rows of CSV and Parquet: runs, checkpoints, phases or episodes.")
+    ] = "runs",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Write runs for other tools."""
+    from mileage.ledger.formats.bundle import load_bundles
+
+    if format_ not in FORMATS:
+        raise UsageError(f"--format {format_!r} is not known: use one of {', '.join(FORMATS)}")
+    if out is None and (json_output or format_ in ("parquet", "tensorboard")):
+        raise UsageError(f"--format {format_} with these options needs --out PATH")
+    with _open(db) as store:
+        bundles = load_bundles(store, selection)
+    text = _exported(bundles, format_, table, out)
+    if text is not None:
+        _write_or_print(text, out)
+    if json_output:
+        print(json.dumps({"runs": len(bundles), "format": format_, "out": str(out)}))
+
+
+@app.command("import")
+def import_runs(
+    files: Annotated[list[Path], typer.Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
+    name: Annotated[str | None, typer.Option(help="Name of the runs (the file's name by default).")] = None,
+    framework: Annotated[str, typer.Option(help="What trained them.")] = "unknown",
+    algorithm: Annotated[str, typer.Option(help="Such as ppo.")] = "",
+    env: Annotated[str, typer.Option(help="Environment id.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Training seed.")] = None,
+    panel: Annotated[Path | None, typer.Option(help="JSON file of the held-out panel they were evaluated on.")] = None,
+    target: Annotated[str | None, typer.Option(help='Such as "success_rate>=0.9".')] = None,
+    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19.")] = None,
+    instance: Annotated[str | None, typer.Option(help="Instance in the price book.")] = None,
+    state: Annotated[str | None, typer.Option(help="How the run ended, where the target does not say.")] = None,
+    accounting_window: Annotated[str, typer.Option(help="What the file's time counts.")] = "as imported",
+    column: Annotated[
+        list[str] | None, typer.Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
+    ] = None,
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Take in runs of other tools, or an exported ledger."""
+    from mileage.ledger.formats.foreign import ImportSettings, read_rows
+    from mileage.ledger.panels import Panel
+    from mileage.ledger.rows import EndState, Run
+    from mileage.ledger.targets import Target
+
+    if state is not None and state not in set(EndState):
+        raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
+    imported = []
+    with _open(db, create=True) as store:
+        for file in files:
+            settings = ImportSettings(
+                name=name or file.stem,
+                framework=framework,
+                algorithm=algorithm,
+                env_id=env,
+                seed=seed,
+                panel=Panel.from_json(_read_text(panel)) if panel else None,
+                target=Target.parse(target) if target else None,
+                price=price,
+                instance=instance,
+                state=EndState(state) if state else None,
+                accounting_window=accounting_window,
+                columns=_columns(column or []),
+            )
+            rows = read_rows(file, settings)
+            refused = store.deliver(rows)
+            if refused:
+                raise UsageError(f"the ledger refused {len(refused)} rows of {file}: {refused[0][1]}")
+            imported += [row.run_id for row in rows if isinstance(row, Run)]
+    if json_output:
+        print(json.dumps({"runs": imported}))
+    else:
+        print(f"imported {len(imported)} runs")
+
+
+@app.command()
+def doctor(db: Db = None, json_output: AsJson = False) -> None:
+    """Check the ledger: schema, integrity, waiting rows, runs without an end."""
+    from mileage.ledger.checks import check_store
+    from mileage.ledger.text import plain
+
+    with _open(db) as store:
+        checks = check_store(store)
+    healthy = all(check.ok for check in checks)
+    if json_output:
+        print(json.dumps({"ok": healthy, "checks": [check._asdict() for check in checks]}))
+    else:
+        for check in checks:
+            print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {plain(check.found)}")
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _open(db: str | None, *, create: bool = False) -> Store:
+    from mileage.ledger.store import Store
+
+    return Store(db, create=create)
+
+
+def _record_dict(record: Record) -> dict[str, Any]:
+    from mileage.ledger.formats.bundle import Bundle, run_row, unpacked
+
+    return unpacked(run_row(Bundle(record.run, record.end)))
+
+
+def _exported(bundles: list[Bundle], format_: str, table: str, out: Path | None) -> str | None:
+    """Return the text of a text format, or write the file of the others."""
+    from mileage.ledger.formats import json_format, mllog, tables, tensorboard
+
+    if format_ == "parquet" and out is not None:
+        tables.write_parquet(bundles, out, table)
+        return None
+    if format_ == "tensorboard" and out is not None:
+        tensorboard.write(bundles, out)
+        return None
+    if format_ == "csv":
+        return tables.csv_text(bundles, table)
+    if format_ == "markdown":
+        return tables.markdown_text(bundles)
+    if format_ == "mllog":
+        return "".join(line + "\n" for bundle in bundles for line in mllog.lines(bundle))
+    return json_format.dumps(bundles) + "\n"
+
+
+def _write_or_print(text: str, out: Path | None) -> None:
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def _columns(pairs: list[str]) -> dict[str, str]:
+    from mileage._errors import UnknownNameError
+    from mileage.ledger.formats.foreign import ALIASES
+
+    found = {}
+    for pair in pairs:
+        ours, sign, theirs = pair.partition("=")
+        if not sign or not theirs:
+            raise UsageError(f"--column {pair!r} cannot be read: write OURS=THEIRS, such as step=frames")
+        if ours not in ALIASES:
+            raise UnknownNameError("figure", ours, ALIASES)
+        found[ours] = theirs
+    return found

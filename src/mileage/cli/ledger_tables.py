@@ -1,0 +1,137 @@
+"""What `mileage ledger` prints: tables of runs, of one run and of a comparison, safe whatever a name contains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mileage.ledger.queries import Record
+from mileage.ledger.rows import Checkpoint
+from mileage.ledger.text import plain
+from mileage.report.cost import CostReport, dollars, duration
+
+if TYPE_CHECKING:  # comparing loads the statistics, listing does not
+    from mileage.report.compare import Comparison
+
+PIPE_WIDTH = 240
+NARROW_WIDTH = 110
+"""A terminal below this width gets the most important columns only."""
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:  # a file or a pipe is as wide as it needs to be
+        console.width = PIPE_WIDTH
+    return console
+
+
+def _shown(value: object) -> str:
+    """Text of a user for the terminal: no control characters, no markup."""
+    return escape(plain(str(value), 80))
+
+
+def print_list(records: Sequence[Record]) -> None:
+    """Print one line per run."""
+    if not records:
+        print("no runs")
+        return
+    console = _console()
+    left = ("run", "name", "state")
+    wide = {"seed", "steps", "wall", "success"} if console.width >= NARROW_WIDTH else set()
+    headings = ("run", "name", "seed", "state", "steps", "wall", "to target", "success", "return", "cost")
+    shown = [h for h in headings if h in wide or h in (*left, "to target", "return", "cost")]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in shown:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    for run, end in records:
+        cells = {"run": run.run_id, "name": _shown(run.name), "state": "running"}
+        cells["seed"] = "–" if run.seed is None else str(run.seed)
+        if end is not None:
+            cells |= {
+                "state": _shown(end.state.replace("_", " ")),
+                "steps": f"{end.env_steps:,}",
+                "wall": duration(end.wall_seconds),
+                "to target": "–" if end.wall_to_target is None else duration(end.wall_to_target),
+                "success": "–" if end.success_rate is None else f"{end.success_rate:.2f}",
+                "return": "–" if end.mean_return is None else f"{end.mean_return:,.1f}",
+                "cost": dollars(end.cost_usd) if run.price_usd_per_hour > 0 else "–",
+            }
+        table.add_row(*(cells.get(heading, "") for heading in shown))
+    console.print(table)
+
+
+def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoint], checkpoints: int) -> None:
+    """Print what is known about one run."""
+    console, run = _console(), record.run
+    console.print(f"[bold]{run.run_id}[/bold]  {_shown(run.name)}")
+    facts = {
+        "trained": f"{run.framework} {run.algorithm} on {run.env_id}, seed {run.seed}",
+        "target": run.target or "none",
+        "panel": run.panel_id or "none",
+        "revision": run.git_revision or "none",
+        "command": run.command,
+        "host": f"{run.host}, launched by {run.launched_by}",
+    }
+    if run.parent_run_id:
+        facts["resumes"] = run.parent_run_id
+    for name, value in facts.items():
+        console.print(f"{name}: {_shown(value)}")
+    if report is None:
+        console.print("state: running")
+    else:
+        for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
+            console.print(_shown(line))
+        phases = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("phase", "seconds", "share", "entries"):
+            phases.add_column(heading, justify="left" if heading == "phase" else "right")
+        for row in report.phase_table():
+            phases.add_row(*(_shown(cell) for cell in row))
+        console.print(phases)
+    if rows and checkpoints:
+        console.print(f"{len(rows):,} checkpoints")
+        console.print(_checkpoint_table(_spread(rows, checkpoints), priced=run.price_usd_per_hour > 0))
+
+
+def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("step", "wall", "eval", "success", "return", "met", "cost", "path"):
+        table.add_column(heading, justify="left" if heading == "path" else "right")
+    for row in rows:
+        table.add_row(
+            f"{row.step:,}",
+            duration(row.wall_seconds),
+            duration(row.eval_seconds),
+            "–" if row.success_rate is None else f"{row.success_rate:.2f}",
+            "–" if row.mean_return is None else f"{row.mean_return:,.1f}",
+            "–" if row.target_met is None else "yes" if row.target_met else "no",
+            dollars(row.cost_usd) if priced else "–",
+            _shown(row.path or ""),
+        )
+    return table
+
+
+def _spread(rows: Sequence[Any], count: int) -> Sequence[Any]:
+    """Return `count` of the rows, evenly spread, the last one included."""
+    if len(rows) <= count or count < 1:
+        return rows if count else []
+    return [rows[round((i + 1) * len(rows) / count) - 1] for i in range(count)]
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print a comparison, its label first."""
+    console = _console()
+    if comparison.matching.label is not None:
+        console.print(f"[bold]{_shown(comparison.matching.label)}[/bold]")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "A", "B"):
+        table.add_column(heading)
+    for row in comparison.table():
+        table.add_row(*(_shown(cell) for cell in row))
+    console.print(table)
+    for line in comparison.lines():
+        if line != comparison.matching.label:
+            console.print(escape(line))

@@ -1,0 +1,144 @@
+"""`mileage rl-bench`: code-RL KPIs of a project, baseline against modes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from mileage.coderl import BenchReport, Progress
+
+
+class ExportFormat(StrEnum):
+    """A file format of the report."""
+
+    MD = "md"
+    HTML = "html"
+
+
+def rl_bench(
+    project: Annotated[Path, typer.Option(help="Root of the project to measure; it is never changed.")] = Path("."),
+    runs: Annotated[int, typer.Option(help="Cold builds and incremental checks of each arm.")] = 3,
+    mode: Annotated[
+        list[str] | None, typer.Option(help="One declared difference from the baseline; may be given several times.")
+    ] = None,
+    rollout_fraction: Annotated[float, typer.Option(help="Share of the training loop spent in rollouts.")] = 0.80,
+    gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")] = 8,
+    price: Annotated[float | None, typer.Option(help="Dollars per hour of the machine that builds.")] = None,
+    db: Annotated[Path | None, typer.Option(help="SQLite database for samples and the rl_kpi table.")] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Candidate patches for the pass rate: a directory of diffs, or JSONL.")
+    ] = None,
+    step: Annotated[
+        list[str] | None, typer.Option(help="What a candidate must pass: check, build, test; may be repeated.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Parallel jobs of each build; default: one per core.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a build is killed.")] = 1800.0,
+    toolchain: Annotated[str | None, typer.Option(help="rustup toolchain of all arms, e.g. nightly.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Build system, if the detected one is not meant.")] = None,
+    edit_file: Annotated[str | None, typer.Option(help="File that gets the one-line edit.")] = None,
+    lock: Annotated[
+        Path | None, typer.Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
+    ledger: Annotated[bool, typer.Option(help="Record the benchmark as a run of the ledger.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    export: Annotated[ExportFormat | None, typer.Option(help="Also write the report in this format.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for --export; default: rl-bench.md or .html.")] = None,
+) -> None:
+    """Measure what a project's builds cost a code-RL loop, and what each mode would save."""
+    from mileage import coderl
+
+    found = coderl.detect(project, kind, edit_file)
+    config = coderl.BenchConfig(
+        runs=runs,
+        modes=tuple(mode or ()),
+        settings=coderl.KpiSettings(rollout_fraction, gpus, price),
+        jobs=jobs,
+        timeout_seconds=timeout,
+        toolchain=toolchain,
+        corpus=coderl.load_corpus(samples) if samples else (),
+        corpus_steps=tuple(step or ("build",)),
+        seed=seed,
+    )
+    if dry_run:
+        typer.echo("\n".join(coderl.describe(found, config)))
+        return
+    executor = coderl.TakingTurns(coderl.LocalExecutor(), lock) if lock else None
+    store = coderl.KpiStore(db or _default_database())
+    try:
+        with _recorded(found.name, price, ledger) as record, _progress(quiet=json) as on_progress:
+            report = coderl.run_bench(found, config, store=store, executor=executor, on_progress=on_progress)
+            record(report)
+    finally:
+        store.close()
+        if executor:
+            executor.release()
+    typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
+    if export:
+        _export(report, export, output or Path(f"rl-bench.{export}"))
+
+
+def _default_database() -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("mileage") / "rl-bench.db"
+
+
+@contextmanager
+def _recorded(project: str, price: float | None, enabled: bool) -> Iterator[Callable[[BenchReport], None]]:
+    """Record the benchmark as a run of the ledger: its time, its cost, and its KPIs as the run's summary."""
+    from mileage import coderl
+    from mileage.training.recorder import Ledger
+
+    recorder = Ledger(enabled=enabled).run(
+        f"rl-bench {project}", algorithm="rl-bench", env_id=project, price=price, step_rule="timed builds"
+    )
+    with recorder as run, run.phase("env_step"):
+
+        def record(report: BenchReport) -> None:
+            run.checkpoint(len(report.samples))
+            run.profile({"rl_kpi": [dict(row.values) for row in coderl.kpi_records(report, run.run_id)]})
+
+        yield record
+
+
+def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
+    from mileage import coderl
+
+    path.write_text(coderl.to_markdown(report) if form is ExportFormat.MD else coderl.to_html(report))
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None]]:
+    """Return a progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
+
+    @contextmanager
+    def show() -> Iterator[Callable[[Progress], None]]:
+        if quiet:
+            yield lambda progress: None
+            return
+        if not sys.stderr.isatty():
+            yield lambda progress: typer.echo(f"[{progress.done}/{progress.total}] {progress.label}", err=True)
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("preparing", total=None)
+            yield lambda progress: bar.update(
+                task, completed=progress.done, total=progress.total, description=progress.label
+            )
+
+    return show()

@@ -1,0 +1,241 @@
+"""The report as text, Markdown, HTML and JSON: one table model, one small function per format."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mileage.coderl.intervals import Estimate
+from mileage.coderl.report import ArmReport, BenchReport, Comparison, Verdict
+
+NOTHING = "no valid sample"
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{border:1px solid #8884;padding:.25rem .6rem;"
+    "text-align:left}td{font-variant-numeric:tabular-nums}"
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled table."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def times(value: Estimate | None, verdict: Verdict) -> str:
+    """Write a speedup as a verdict: `1.26× [1.21, 1.31] faster`, or `no difference shown`."""
+    if value is None:
+        return str(verdict)
+    if value.low is None or value.high is None:
+        return f"{value.value:.2f}× ({value.runs} runs: {verdict})"
+    interval = f"{value.value:.2f}× [{value.low:.2f}, {value.high:.2f}]"
+    return f"{verdict} ({interval})" if verdict is Verdict.NO_DIFFERENCE else f"{interval} {verdict}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def _seconds(value: Estimate | None) -> str:
+    if value is None:
+        return NOTHING
+    digits = ".1f" if value.value >= 10 else ".3g"
+    text = f"{value.value:{digits}} s"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} [{value.low:{digits}}, {value.high:{digits}}]"
+
+
+def sections(report: BenchReport) -> tuple[Section, ...]:
+    """Return the tables of a report in order."""
+    settings = report.settings
+    found: dict[str, Comparison] = {comparison.mode: comparison for comparison in report.comparisons}
+
+    def against(arm: ArmReport, kind: str) -> str:
+        comparison = found.get(arm.name)
+        if comparison is None:
+            return ""
+        if kind == "cold":
+            return times(comparison.cold_speedup, comparison.cold_verdict)
+        return times(comparison.incremental_speedup, comparison.incremental_verdict)
+
+    priced = settings.price_usd_per_hour is not None
+    cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
+    return (
+        Section(
+            "KPI 1: cold-build throughput",
+            ("arm", "cold build", "samples/hour", "against baseline"),
+            tuple(
+                (arm.name, _seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))
+                for arm in report.arms
+            ),
+        ),
+        Section(
+            "KPI 2: incremental feedback latency",
+            ("arm", "edit to check result", "feedback loops/hour", "against baseline"),
+            tuple(
+                (
+                    arm.name,
+                    _seconds(arm.incremental),
+                    _number(arm.kpis.feedback_loops_per_hour, ".0f"),
+                    against(arm, "incremental"),
+                )
+                for arm in report.arms
+            ),
+        ),
+        Section(
+            "KPI 3: compute cost per valid sample",
+            ("arm", "pass rate", "measured on", "seconds", *(("dollars",) if priced else ())),
+            tuple(
+                (
+                    arm.name,
+                    f"{arm.pass_rate:.1%}",
+                    str(arm.pass_rate_source),
+                    _number(arm.kpis.seconds_per_valid_sample, ".4g"),
+                    *((_number(arm.kpis.usd_per_valid_sample, ".6f"),) if priced else ()),
+                )
+                for arm in report.arms
+            ),
+        ),
+        Section(
+            cluster,
+            ("arm", "rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour", "training-loop gain"),
+            tuple(
+                (
+                    arm.name,
+                    _number(arm.kpis.rollout_bound_samples_per_cluster_hour, ".1f"),
+                    _number(arm.kpis.training_loop_samples_per_cluster_hour, ".1f"),
+                    _gain(found.get(arm.name)),
+                )
+                for arm in report.arms
+            ),
+        ),
+        *_details(report),
+    )
+
+
+def _gain(comparison: Comparison | None) -> str:
+    return f"{comparison.training_loop_gain:.2f}×" if comparison and comparison.training_loop_gain else ""
+
+
+def _details(report: BenchReport) -> tuple[Section, ...]:
+    rows = tuple(
+        (
+            arm.name,
+            arm.about,
+            f"{arm.difference.key}: {arm.difference.baseline} → {arm.difference.mode}" if arm.difference else "",
+            "" if arm.cpu_seconds is None else f"{arm.cpu_seconds:.3g} s",
+            "" if arm.peak_rss_bytes is None else f"{arm.peak_rss_bytes / 2**30:.2f} GiB",
+            ", ".join(f"{count} {name}" for name, count in arm.outcomes.items() if count),
+        )
+        for arm in report.arms
+    )
+    details = [Section("Arms", ("arm", "what", "the one difference", "CPU time", "peak memory", "cold builds"), rows)]
+    if report.corpus:
+        names = sorted({name for counts in report.corpus.values() for name in counts})
+        details.append(
+            Section(
+                "Corpus verdicts",
+                ("arm", *names),
+                tuple((arm, *(str(counts.get(name, 0)) for name in names)) for arm, counts in report.corpus.items()),
+            )
+        )
+    if report.warnings:
+        details.append(
+            Section(
+                "Warnings",
+                ("arm", "samples", "warning", "evidence"),
+                tuple((w.arm, str(w.sample_kind), str(w.kind), w.evidence) for w in report.warnings),
+            )
+        )
+    return tuple(details)
+
+
+def _facts(report: BenchReport) -> list[str]:
+    facts = [f"{name}: {value}" for name, value in report.machine.items()]
+    shared = [
+        f"{key}: {value}"
+        for key, value in report.baseline.fingerprint.items()
+        if key.startswith(("toolchain.", "flags.", "commands.", "lock_file.")) or key in ("jobs", "profile")
+    ]
+    return [f"revision: {report.revision}", f"started: {report.started_at}", *facts, *shared, *report.notes]
+
+
+def to_text(report: BenchReport) -> str:
+    """Return the report for a terminal."""
+    lines = [f"rl-bench: {report.project} ({report.kind})", ""]
+    for section in sections(report):
+        lines += [f"  {section.title}", *_aligned(section), ""]
+    return "\n".join(lines + [f"  {note}" for note in report.notes]) + "\n"
+
+
+def _aligned(section: Section) -> list[str]:
+    table = [section.header, *section.rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
+    return [
+        "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+
+
+def to_markdown(report: BenchReport) -> str:
+    """Return the report as Markdown, raw samples included."""
+    lines = [f"# rl-bench: {report.project}", ""]
+    for section in sections(report):
+        lines += [f"## {section.title}", "", *_markdown_table(section.header, section.rows), ""]
+    lines += ["## Conditions", "", *[f"- {fact}" for fact in _facts(report)], "", "## Raw samples", ""]
+    return "\n".join([*lines, *_markdown_table(_SAMPLE_HEADER, _sample_rows(report))]) + "\n"
+
+
+_SAMPLE_HEADER = ("order", "round", "arm", "kind", "outcome", "exit", "wall s", "CPU s", "peak MiB")
+
+
+def _sample_rows(report: BenchReport) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (
+            str(sample.order),
+            str(sample.round),
+            sample.arm,
+            str(sample.kind),
+            str(sample.outcome),
+            str(sample.exit_code),
+            f"{sample.wall_seconds:.3f}",
+            f"{sample.cpu_seconds:.3f}",
+            f"{sample.peak_rss_bytes / 2**20:.0f}",
+        )
+        for sample in report.samples
+    )
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *[line(row) for row in rows]]
+
+
+def to_html(report: BenchReport) -> str:
+    """Return the report as one self-contained page."""
+    parts = [f"<h1>rl-bench: {html.escape(report.project)}</h1>"]
+    for section in sections(report):
+        parts += [f"<h2>{html.escape(section.title)}</h2>", _html_table(section.header, section.rows)]
+    parts += ["<h2>Conditions</h2><ul>", *[f"<li>{html.escape(fact)}</li>" for fact in _facts(report)], "</ul>"]
+    parts += ["<h2>Raw samples</h2>", _html_table(_SAMPLE_HEADER, _sample_rows(report))]
+    title = html.escape(f"rl-bench: {report.project}")
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def to_json(report: BenchReport) -> str:
+    """Return the report as JSON, with every raw sample and both fingerprints."""
+    return json.dumps(report.as_dict(), indent=2, sort_keys=True)

@@ -1,0 +1,231 @@
+"""Where builds happen: a directory of our own, with copies of the user's tree, gone when the run ends.
+
+Each run holds a lock on its directory. The kernel drops the lock when the process dies, however it dies, so the next
+run can tell what was left behind and remove it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import platformdirs
+
+from mileage._errors import BuildError, UsageError
+
+LOCK_NAME = "owner.lock"
+PREFIX = "run-"
+# linux/fs.h: _IOW(0x94, 9, int)
+FICLONE = 0x40049409
+SMALLEST_LINKED_BYTES = 16 * 1024
+SKIPPED = frozenset({".git", ".hg", ".svn"})
+
+
+class CopyMethod(StrEnum):
+    """How files were copied; a reflink shares blocks on disk until one side is written."""
+
+    REFLINK = "reflink"
+    COPY = "copy"
+
+
+class WorkArea:
+    """A locked directory for one run; a context manager that removes it at the end."""
+
+    def __init__(self, base: Path | None = None) -> None:
+        self.base = base or Path(os.environ.get("MILEAGE_WORK") or platformdirs.user_cache_path("mileage") / "rl-bench")
+        self.base.mkdir(parents=True, exist_ok=True)
+        self.removed_leftovers = remove_leftovers(self.base)
+        # It gets a name that counts as a run's only when it is locked, or another run could take it for a leftover.
+        made = Path(tempfile.mkdtemp(prefix="new-", dir=self.base))
+        self._lock = _try_lock(made / LOCK_NAME)
+        if self._lock is None:
+            raise BuildError(f"the work directory {made} cannot be locked: set MILEAGE_WORK to a local disk")
+        self.path = made.with_name(made.name.replace("new-", PREFIX, 1))
+        made.rename(self.path)
+
+    def __enter__(self) -> WorkArea:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def directory(self, name: str) -> Path:
+        """Return a new empty directory of the run."""
+        path = self.path / name
+        path.mkdir(parents=True)
+        return path
+
+    def close(self) -> None:
+        """Remove everything of the run."""
+        remove_tree(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock on `path`, or None if another process does."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def remove_leftovers(base: Path) -> int:
+    """Remove the directories of runs that died; return how many there were."""
+    count = 0
+    for path in base.glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            lock = _try_lock(path / LOCK_NAME)
+            if lock is not None:
+                remove_tree(path)
+                os.close(lock)
+                count += 1
+    return count
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory even if a build made parts of it unwritable."""
+
+    def make_writable(function: object, name: str, error: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(name), 0o700)
+            if os.path.isdir(name) and not os.path.islink(name):
+                os.chmod(name, 0o700)
+                shutil.rmtree(name, ignore_errors=True)
+            else:
+                os.unlink(name)
+
+    shutil.rmtree(path, onerror=make_writable)
+
+
+def clean_outputs(tree: Path, patterns: Iterable[str]) -> None:
+    """Remove what builds made below `tree`."""
+    for pattern in patterns:
+        check_output_pattern(pattern)
+        for path in list(tree.glob(pattern)):
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            elif path.is_dir():
+                remove_tree(path)
+
+
+def check_output_pattern(pattern: str) -> None:
+    """Refuse an output pattern that could reach outside the copy or be all of it."""
+    if pattern.startswith("/") or ".." in Path(pattern).parts or pattern.strip("/.") in ("", "*", "**"):
+        raise UsageError(f"output {pattern!r} is not a path inside the project: name what the build makes")
+
+
+def _skips(tree: Path, outputs: Iterable[str]) -> set[Path]:
+    skipped: set[Path] = set()
+    for pattern in outputs:
+        check_output_pattern(pattern)
+        skipped.update(tree.glob(pattern))
+    return skipped
+
+
+def walk_files(tree: Path, outputs: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield each file, link and directory of a tree in order, without outputs and version-control directories."""
+    skipped = _skips(tree, outputs)
+    for directory, names, files in os.walk(tree):
+        here = Path(directory)
+        links = [name for name in names if (here / name).is_symlink()]
+        names[:] = sorted(
+            name for name in names if name not in SKIPPED and name not in links and here / name not in skipped
+        )
+        for name in sorted([*names, *files, *links]):
+            path = here / name
+            if path not in skipped and name not in SKIPPED:
+                yield str(path.relative_to(tree)), path.lstat()
+
+
+def copy_tree(source: Path, target: Path, outputs: Iterable[str] = ()) -> CopyMethod:
+    """Copy a tree, file times included; share blocks where the file system can, never inodes.
+
+    Outputs of earlier builds and version-control directories stay behind. A link that points out of the tree stays
+    a link; sockets, pipes and devices stay behind.
+    """
+    method = CopyMethod.REFLINK
+    target.mkdir(parents=True, exist_ok=True)
+    directories: list[tuple[Path, os.stat_result]] = [(target, source.stat())]
+    for name, info in walk_files(source, outputs):
+        goal = target / name
+        if stat.S_ISDIR(info.st_mode):
+            goal.mkdir(exist_ok=True)
+            directories.append((goal, info))
+        elif stat.S_ISLNK(info.st_mode):
+            goal.symlink_to(os.readlink(source / name))
+        elif stat.S_ISREG(info.st_mode) and not _copy_file(source / name, goal, info, method):
+            method = CopyMethod.COPY
+    for path, info in reversed(directories):
+        os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+        path.chmod(info.st_mode & 0o777 | 0o700)
+    return method
+
+
+def _copy_file(source: Path, target: Path, info: os.stat_result, method: CopyMethod) -> bool:
+    """Copy one file; return whether it shares its blocks with the original."""
+    cloned = False
+    with source.open("rb") as reader, target.open("xb") as writer:
+        if method is CopyMethod.REFLINK:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(writer.fileno(), FICLONE, reader.fileno())
+                cloned = True
+        if not cloned:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+    target.chmod(info.st_mode & 0o777 | 0o200)
+    os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
+    return cloned
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Copy a tree by hard links, file times included; small files are copied.
+
+    Build tools rewrite their small bookkeeping files in place and replace the large ones; a linked file that is
+    rewritten in place would change on both sides.
+    """
+    target.mkdir(parents=True)
+    directories: list[tuple[Path, os.stat_result]] = [(target, source.stat())]
+    for directory, names, files in os.walk(source):
+        here = Path(directory)
+        there = target / here.relative_to(source)
+        for name in names:
+            if (here / name).is_symlink():
+                os.link(here / name, there / name, follow_symlinks=False)
+            else:
+                (there / name).mkdir()
+                directories.append((there / name, (here / name).stat()))
+        for name in files:
+            info = (here / name).lstat()
+            if stat.S_ISREG(info.st_mode) and info.st_size < SMALLEST_LINKED_BYTES:
+                _copy_file(here / name, there / name, info, CopyMethod.COPY)
+            else:
+                os.link(here / name, there / name, follow_symlinks=False)
+    for path, info in reversed(directories):
+        os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def tree_digest(tree: Path, outputs: Iterable[str] = ()) -> str:
+    """Return a hash of the names, kinds and contents of a tree, without its outputs."""
+    digest = hashlib.sha256()
+    for name, info in walk_files(tree, outputs):
+        digest.update(
+            f"{name}\0{stat.S_IFMT(info.st_mode)}\0{info.st_mode & 0o111}\0".encode("utf-8", "surrogateescape")
+        )
+        if stat.S_ISREG(info.st_mode):
+            with (tree / name).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        elif stat.S_ISLNK(info.st_mode):
+            digest.update(os.readlink(tree / name).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""Gymnasium's MuJoCo environments at the speed of MuJoCo: all simulations in native threads, rewards as array code.
+
+Importing this package does not import MuJoCo, which is an extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mileage._errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from mileage.envs.mujoco.spec import MujocoEnv
+    from mileage.envs.mujoco.vector import MujocoVecEnv
+
+__all__ = ["IDS", "MujocoEnv", "MujocoVecEnv", "find"]
+
+IDS = (
+    "Ant-v5",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Humanoid-v5",
+    "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5",
+    "Pusher-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "Walker2d-v5",
+)
+
+
+def find(name: str, kwargs: Mapping[str, Any]) -> MujocoEnv | None:
+    """The environment `name` with Gymnasium's options `kwargs`, if it can be stepped natively.
+
+    None if it is not one of `IDS`, or if the installed MuJoCo is older than 4.0 and Gymnasium has to step it.
+    """
+    if name not in IDS:
+        return None
+    if importlib.util.find_spec("mujoco") is None:
+        raise MissingExtraError(f"environment {name!r}", "mujoco")
+    from mileage.envs.mujoco._batch import library
+
+    if library() is None:
+        return None
+    from mileage.envs.mujoco.spec import MujocoEnv
+
+    return MujocoEnv(name, kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MujocoEnv":
+        from mileage.envs.mujoco.spec import MujocoEnv
+
+        return MujocoEnv
+    if name == "MujocoVecEnv":
+        from mileage.envs.mujoco.vector import MujocoVecEnv
+
+        return MujocoVecEnv
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

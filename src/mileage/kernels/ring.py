@@ -1,0 +1,432 @@
+"""Rings of transitions: store rows, draw indices, gather batches; one record per transition in plain memory.
+
+A row holds one record per environment, and rows follow each other in time: record `row * n_envs + env`. The observation
+after a transition lies `n_envs` records further on. A record holds
+
+    obs | next_obs (only if stored) | action | reward (float32) | state (int64)
+
+where state is 1 (terminated) + 2 (truncated) + 4 × (1 + row of the final observation, if one is kept). All that a
+sample needs lies together in one or two cache lines. Bytes are copied as they are, so one compiled kernel serves every
+dtype and shape.
+
+`counters` (int64): rows written, rows begun, number of free final rows. A row is begun before its memory is touched and
+written when it is complete: the difference marks a row that an interrupted writer left half done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mileage.kernels._jit import inner, kernel
+from mileage.kernels._pointers import f32, f64, frame_type, i64, shift, u8, u64
+from mileage.kernels.random import integers
+
+# The second half of the fields is what `bind_source` enters: where the transitions to be pushed are.
+SOURCE = "source_obs source_actions source_rewards source_terminated source_truncated source_next_obs"
+SOURCE_INTEGERS = "source_n source_wide_rewards"
+RING = frame_type(
+    arrays=f"records finals free counters rng obs_shape action_shape {SOURCE}",
+    integers="n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at n_step obs_kind"
+    f" action_kind obs_axes action_axes {SOURCE_INTEGERS}",
+    floats="gamma",
+)
+BATCH = frame_type(
+    arrays="obs next_obs actions rewards discounts terminated truncated indices weights",
+    integers="size",
+)
+WRITTEN, BEGUN, FREE = 0, 1, 2
+TERMINATED, TRUNCATED = 1, 2
+
+# Codes of array types, known when a kernel is compiled; 0 is everything a ring does not take.
+KINDS = {"float32": 1, "uint8": 2, "int64": 3, "bool": 4, "float64": 5, "int32": 6}
+_F32, _U8, _BOOL, _F64 = KINDS["float32"], KINDS["uint8"], KINDS["bool"], KINDS["float64"]
+# Copies up to this many bytes are cheaper word by word than through a call.
+_SHORT_COPY = 256
+_LINE = 64
+
+
+@intrinsic
+def kind_of(typingctx: Any, array: Any) -> Any:
+    """Code of an array's dtype if it is C-contiguous, else 0; a constant of the compiled kernel."""
+    code = KINDS.get(str(getattr(array, "dtype", "")), 0) if getattr(array, "layout", "") == "C" else 0
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(ir.IntType(64), code)
+
+    return types.int64(array), codegen
+
+
+@intrinsic
+def _memcpy(typingctx: Any, to: Any, source: Any, n: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(builder, args[0], args[1], args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source, types.int64), codegen
+
+
+@intrinsic
+def _prefetch(typingctx: Any, pointer: Any) -> Any:
+    """Ask for the cache line at `pointer` without waiting for it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flag = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        # To be read, kept in all levels, data.
+        builder.call(function, [args[0], flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(pointer), codegen
+
+
+@intrinsic
+def _copy_16(typingctx: Any, to: Any, source: Any) -> Any:
+    """Copy 16 bytes with one load and one store."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 16), 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source), codegen
+
+
+@intrinsic
+def _copy_4(typingctx: Any, to: Any, source: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 4), 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source), codegen
+
+
+@inner
+def copy_bytes(out: Any, source: Any, n: Any) -> None:
+    """Copy `n` bytes between memory that does not overlap."""
+    if n <= _SHORT_COPY and n % 4 == 0:
+        done = 0
+        while done + 16 <= n:
+            _copy_16(shift(out, done), shift(source, done))
+            done += 16
+        while done < n:
+            _copy_4(shift(out, done), shift(source, done))
+            done += 4
+    else:
+        _memcpy(out, source, n)
+
+
+@inner
+def _float_at(record: Any, offset: Any) -> Any:
+    return _as_f32(shift(record, offset))
+
+
+@intrinsic
+def _as_f32(typingctx: Any, pointer: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType().as_pointer())
+
+    return types.CPointer(types.float32)(pointer), codegen
+
+
+@intrinsic
+def _as_i64(typingctx: Any, pointer: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(pointer), codegen
+
+
+@inner
+def record_at(ring: Any, env: Any, row: Any) -> Any:
+    """Pointer to the bytes of one record."""
+    return shift(u8(ring.records), (row * ring.n_envs + env) * ring.record)
+
+
+@inner
+def begin_row(ring: Any) -> Any:
+    """Announce a row and return its place in the ring; whatever was there can no longer be sampled."""
+    counters = i64(ring.counters)
+    written = counters[WRITTEN]
+    counters[BEGUN] = written + 1
+    return written % ring.rows
+
+
+@inner
+def commit_row(ring: Any) -> None:
+    """The row that was begun is complete in all environments."""
+    counters = i64(ring.counters)
+    counters[WRITTEN] = counters[BEGUN]
+
+
+@inner
+def _release_final(ring: Any, state: Any) -> None:
+    """The record of `state` is about to be overwritten: the final observation it keeps is free again."""
+    counters = i64(ring.counters)
+    i64(ring.free)[counters[FREE]] = (state >> 2) - 1
+    counters[FREE] += 1
+
+
+@inner
+def _keep_final(ring: Any, next_obs: Any) -> Any:
+    """Keep a final observation and return 1 + its row, or 0 if no row is free."""
+    counters = i64(ring.counters)
+    if counters[FREE] == 0:
+        return 0
+    counters[FREE] -= 1
+    row = i64(ring.free)[counters[FREE]]
+    copy_bytes(shift(u8(ring.finals), row * ring.obs_bytes), next_obs, ring.obs_bytes)
+    return row + 1
+
+
+@inner
+def store(
+    ring: Any, env: Any, row: Any, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any
+) -> Any:
+    """Write one transition; `obs`, `action`, `next_obs` point to bytes. False if no final row is free."""
+    record = record_at(ring, env, row)
+    at_state = _as_i64(shift(record, ring.state_at))
+    if at_state[0] > 3:
+        _release_final(ring, at_state[0])
+    copy_bytes(record, obs, ring.obs_bytes)
+    copy_bytes(shift(record, ring.action_at), action, ring.action_bytes)
+    _float_at(record, ring.reward_at)[0] = reward
+    state = (TERMINATED if terminated else 0) + (TRUNCATED if truncated else 0)
+    if ring.next_at > 0:
+        copy_bytes(shift(record, ring.next_at), next_obs, ring.obs_bytes)
+    elif state > 0:
+        final = _keep_final(ring, next_obs)
+        at_state[0] = state + (final << 2)
+        return final > 0
+    at_state[0] = state
+    return True
+
+
+@inner
+def _fits(shape: Any, expected: Any, rows: Any) -> Any:
+    """Whether an array's shape is (rows, *expected)."""
+    fits = shape[0] == rows
+    for axis in range(1, len(shape)):
+        fits = fits and shape[axis] == expected[axis]
+    return fits
+
+
+@kernel
+def bind_source(
+    rings: Any, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
+) -> Any:
+    """Check arrays of k × n_envs transitions and enter their addresses in the frame; False if one does not fit.
+
+    Checking costs more than storing, so a caller who passes the same arrays again skips it.
+    """
+    ring = rings[0]
+    n = obs.shape[0]
+    done_kind, last_kind = kind_of(terminated), kind_of(truncated)
+    if (
+        kind_of(obs) != ring.obs_kind
+        or kind_of(next_obs) != ring.obs_kind
+        or kind_of(actions) != ring.action_kind
+        or (kind_of(rewards) != _F32 and kind_of(rewards) != _F64)
+        or (done_kind != _BOOL and done_kind != _U8)
+        or (last_kind != _BOOL and last_kind != _U8)
+        or obs.ndim != ring.obs_axes
+        or next_obs.ndim != ring.obs_axes
+        or actions.ndim != ring.action_axes
+        or rewards.ndim + terminated.ndim + truncated.ndim != 3
+        or n == 0
+        or n % ring.n_envs != 0
+        or n // ring.n_envs > ring.rows
+        or not _fits(obs.shape, i64(ring.obs_shape), n)
+        or not _fits(next_obs.shape, i64(ring.obs_shape), n)
+        or not _fits(actions.shape, i64(ring.action_shape), n)
+        or rewards.shape[0] != n
+        or terminated.shape[0] != n
+        or truncated.shape[0] != n
+    ):
+        return False
+    ring.source_obs, ring.source_actions, ring.source_next_obs = (
+        obs.ctypes.data,
+        actions.ctypes.data,
+        next_obs.ctypes.data,
+    )
+    ring.source_terminated, ring.source_truncated = terminated.ctypes.data, truncated.ctypes.data
+    ring.source_rewards, ring.source_wide_rewards = rewards.ctypes.data, kind_of(rewards) == _F64
+    ring.source_n = n
+    return True
+
+
+@kernel
+def push(rings: Any) -> Any:
+    """Store the transitions of the bound source, row by row; False if there was no room for a final observation."""
+    ring = rings[0]
+    obs, actions, next_obs = u8(ring.source_obs), u8(ring.source_actions), u8(ring.source_next_obs)
+    terminated, truncated = u8(ring.source_terminated), u8(ring.source_truncated)
+    rewards, wide_rewards = f32(ring.source_rewards), f64(ring.source_rewards)
+    # As `store`, with all in locals: a store through a pointer might change the frame, for all the compiler knows.
+    n_envs, obs_bytes, action_bytes, size, wide = (
+        ring.n_envs,
+        ring.obs_bytes,
+        ring.action_bytes,
+        ring.record,
+        ring.source_wide_rewards,
+    )
+    next_at, action_at, reward_at, state_at = ring.next_at, ring.action_at, ring.reward_at, ring.state_at
+    fits = True
+    for first in range(0, ring.source_n, n_envs):
+        record = record_at(ring, 0, begin_row(ring))
+        for i in range(first, first + n_envs):
+            at_state = _as_i64(shift(record, state_at))
+            if at_state[0] > 3:
+                _release_final(ring, at_state[0])
+            copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
+            copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
+            _float_at(record, reward_at)[0] = np.float32(wide_rewards[i]) if wide else rewards[i]
+            state = np.int64(terminated[i] != 0) + 2 * np.int64(truncated[i] != 0)
+            if next_at > 0:
+                copy_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
+            elif state > 0:
+                final = _keep_final(ring, shift(next_obs, i * obs_bytes))
+                fits = fits and final > 0
+                state += final << 2
+            at_state[0] = state
+            record = shift(record, size)
+        commit_row(ring)
+    return fits
+
+
+@inner
+def oldest(ring: Any) -> Any:
+    """Number of the oldest row that is still whole."""
+    return max(0, i64(ring.counters)[BEGUN] - ring.rows)
+
+
+@inner
+def newest(ring: Any) -> Any:
+    """Number of the row after the last that can be sampled: without stored next observations, one has to follow."""
+    written = i64(ring.counters)[WRITTEN]
+    return written if ring.next_at > 0 else written - 1
+
+
+@inner
+def prefetch_record(ring: Any, index: Any) -> None:
+    """Have the lines of a record under way while others are drawn, instead of waiting for each in turn.
+
+    Of a long record only the first lines: the rest follows in order, which the hardware foresees by itself.
+    """
+    at = shift(u8(ring.records), index * ring.record)
+    _prefetch(at)
+    _prefetch(shift(at, min(_LINE, ring.record - 1)))
+    if ring.state_at >= 2 * _LINE:
+        _prefetch(shift(at, ring.action_at))
+    if ring.next_at == 0:
+        following = index + ring.n_envs
+        if following < ring.rows * ring.n_envs:
+            _prefetch(shift(u8(ring.records), following * ring.record))
+
+
+@inner
+def draw(ring: Any, batch: Any) -> None:
+    """Draw a uniform index for every row of the batch."""
+    first = oldest(ring)
+    count = (newest(ring) - first) * ring.n_envs
+    first = first % ring.rows * ring.n_envs
+    end = ring.rows * ring.n_envs
+    out, rng = i64(batch.indices), u64(ring.rng)
+    for b in range(batch.size):
+        index = first + integers(rng, count)
+        if index >= end:
+            index -= end
+        out[b] = index
+        prefetch_record(ring, index)
+
+
+@inner
+def gather(ring: Any, batch: Any, start: Any, stop: Any) -> None:
+    """Copy the transitions at `batch.indices` into rows `start` to `stop` of the batch, n-step returns included."""
+    # Kept in locals: a store through a pointer might change the frame, for all the compiler knows.
+    n_envs, record, n_step = ring.n_envs, ring.record, ring.n_step
+    obs_bytes, action_bytes = ring.obs_bytes, ring.action_bytes
+    next_at, action_at, reward_at, state_at = ring.next_at, ring.action_at, ring.reward_at, ring.state_at
+    gamma = np.float32(ring.gamma)
+    records, finals, indices = u8(ring.records), u8(ring.finals), i64(batch.indices)
+    out_obs, out_next, out_actions = u8(batch.obs), u8(batch.next_obs), u8(batch.actions)
+    rewards, discounts = f32(batch.rewards), f32(batch.discounts)
+    terminated, truncated = u8(batch.terminated), u8(batch.truncated)
+    end = ring.rows * n_envs
+    # The known future ends with the last row that can be sampled.
+    last = (newest(ring) - 1) % ring.rows * n_envs
+    for b in range(start, stop):
+        index = indices[b]
+        at = shift(records, index * record)
+        copy_bytes(shift(out_obs, b * obs_bytes), at, obs_bytes)
+        copy_bytes(shift(out_actions, b * action_bytes), shift(at, action_at), action_bytes)
+        total, discount = _float_at(at, reward_at)[0], gamma
+        state = _as_i64(shift(at, state_at))[0]
+        for _ in range(1, n_step):
+            if state & 3 or last <= index < last + n_envs:
+                break
+            index += n_envs if index + n_envs < end else n_envs - end
+            at = shift(records, index * record)
+            total += discount * _float_at(at, reward_at)[0]
+            discount *= gamma
+            state = _as_i64(shift(at, state_at))[0]
+        if next_at > 0:
+            after = shift(at, next_at)
+        elif state & 3:
+            after = shift(finals, ((state >> 2) - 1) * obs_bytes)
+        else:
+            after = shift(records, (index + (n_envs if index + n_envs < end else n_envs - end)) * record)
+        copy_bytes(shift(out_next, b * obs_bytes), after, obs_bytes)
+        rewards[b] = total
+        discounts[b] = np.float32(0.0) if state & TERMINATED else discount
+        terminated[b] = state & TERMINATED
+        truncated[b] = (state & TRUNCATED) >> 1
+
+
+@kernel
+def sample(rings: Any, batches: Any) -> Any:
+    """Draw and gather a whole batch."""
+    draw(rings[0], batches[0])
+    gather(rings[0], batches[0], 0, batches[0].size)
+    return True
+
+
+@kernel
+def draw_only(rings: Any, batches: Any) -> Any:
+    """Draw the indices of a batch."""
+    draw(rings[0], batches[0])
+    return True
+
+
+@kernel
+def gather_rows(start: Any, stop: Any, rings: Any, batches: Any) -> Any:
+    """Gather part of a batch whose indices are drawn; parts share nothing and may run on several threads."""
+    gather(rings[0], batches[0], start, stop)
+    return True
+
+
+@kernel
+def bind(
+    batches: Any,
+    obs: Any,
+    next_obs: Any,
+    actions: Any,
+    rewards: Any,
+    discounts: Any,
+    terminated: Any,
+    truncated: Any,
+    indices: Any,
+    weights: Any,
+) -> Any:
+    """Enter the addresses of a batch's arrays, one dimension each, in its frame; ten times faster than from Python."""
+    batch = batches[0]
+    batch.obs, batch.next_obs, batch.actions = obs.ctypes.data, next_obs.ctypes.data, actions.ctypes.data
+    batch.rewards, batch.discounts = rewards.ctypes.data, discounts.ctypes.data
+    batch.terminated, batch.truncated = terminated.ctypes.data, truncated.ctypes.data
+    batch.indices, batch.weights, batch.size = indices.ctypes.data, weights.ctypes.data, indices.shape[0]
+    return True

@@ -1,0 +1,1 @@
+"""Policies of any `torch.nn.Module`, with what engines, evaluation and `predict` ask of a policy."""

@@ -1,0 +1,150 @@
+"""Default networks for images and dicts of arrays: convolutions as in Mnih et al. (2015), scaled to the image's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mileage._errors import UsageError
+from mileage._types import ObsLeaf
+from mileage.policies.torch.networks import dueling
+
+FEATURES = 512
+# (channels, kernel, stride): Mnih's for images from 36 pixels on, a shallow one below.
+_LARGE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+_SMALL = ((16, 3, 2), (32, 3, 2))
+_LARGE_FROM = 36
+
+
+def _orthogonal(layer: Any, gain: float) -> Any:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class ImageTrunk(nn.Module):
+    """Features (N, 512) of images (N, H, W, C), (N, C, H, W) or (N, H, W); bytes are scaled to [0, 1]."""
+
+    def __init__(self, shape: tuple[int, ...], *, scale: bool) -> None:
+        super().__init__()
+        if len(shape) not in (2, 3) or min(sorted(shape)[-2:]) < 4:
+            raise UsageError(f"an image of shape {shape} cannot be convolved: give (height, width, channels)")
+        # As Gymnasium's image wrappers and Stable-Baselines3 have it: the shortest axis holds the channels.
+        self._channels_last = len(shape) == 3 and shape[2] == min(shape)
+        self._scale = 1.0 / 255.0 if scale else 1.0
+        channels, height, width = _channels_first(shape, self._channels_last)
+        layers: list[nn.Module] = []
+        for outputs, kernel, stride in _LARGE if min(height, width) >= _LARGE_FROM else _SMALL:
+            layers += [_orthogonal(nn.Conv2d(channels, outputs, kernel, stride), math.sqrt(2.0)), nn.ReLU()]
+            channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        self.convolutions = nn.Sequential(*layers)
+        self.linear = _orthogonal(nn.Linear(channels * height * width, FEATURES), math.sqrt(2.0))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Features (N, 512) float32."""
+        if image.ndim == 3:
+            image = image.unsqueeze(1)
+        elif self._channels_last:
+            image = image.permute(0, 3, 1, 2)
+        x = self.convolutions(image.float() * self._scale)
+        return torch.relu(self.linear(x.flatten(1)))
+
+
+def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, int, int]:
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    return (shape[2], shape[0], shape[1]) if channels_last else (shape[0], shape[1], shape[2])
+
+
+def is_image(leaf: ObsLeaf) -> bool:
+    """Whether the default network convolves this part of an observation."""
+    return len(leaf.shape) in (2, 3) and min(sorted(leaf.shape)[-2:]) >= 4
+
+
+class Trunk(nn.Module):
+    """Features of an observation of any form: images through convolutions, the rest as it is, side by side."""
+
+    def __init__(self, leaves: Sequence[ObsLeaf]) -> None:
+        super().__init__()
+        self._names = [leaf.name for leaf in leaves]
+        self.images = nn.ModuleDict(
+            {
+                leaf.name or "image": ImageTrunk(leaf.shape, scale=leaf.dtype == "uint8")
+                for leaf in leaves
+                if is_image(leaf)
+            }
+        )
+        self.size = sum(FEATURES if is_image(leaf) else math.prod(leaf.shape) for leaf in leaves)
+
+    def forward(self, obs: Any) -> Tensor:
+        """Features (N, size) of a tensor or a dict of tensors."""
+        if not isinstance(obs, dict):
+            return self.images["image"](obs) if self.images else obs.flatten(1)
+        parts = [self.images[key](obs[key]) if key in self.images else obs[key].flatten(1) for key in self._names]
+        return torch.cat(parts, 1)
+
+
+class TrunkActorCritic(nn.Module):
+    """Shared features, with a linear head each for the policy and the value."""
+
+    def __init__(self, leaves: Sequence[ObsLeaf], outputs: int) -> None:
+        super().__init__()
+        self.trunk = Trunk(leaves)
+        self.actor = _orthogonal(nn.Linear(self.trunk.size, outputs), 0.01)
+        self.critic = _orthogonal(nn.Linear(self.trunk.size, 1), 1.0)
+
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Logits or means (N, A) and values (N,)."""
+        features = self.trunk(obs)
+        return self.actor(features), self.critic(features)[:, 0]
+
+
+class TrunkHead(nn.Module):
+    """Features and hidden layers with one output; for action values and for actors."""
+
+    def __init__(
+        self, leaves: Sequence[ObsLeaf], hidden: Sequence[int], outputs: int, *, is_dueling: bool = False
+    ) -> None:
+        super().__init__()
+        self.trunk = Trunk(leaves)
+        self.head = _mlp((self.trunk.size, *hidden, outputs))
+        self._dueling = is_dueling
+
+    def forward(self, obs: Any) -> Tensor:
+        """Outputs (N, outputs), or action values if dueling."""
+        head = self.head(self.trunk(obs))
+        return dueling(head) if self._dueling else head  # type: ignore[no-any-return]
+
+
+class TrunkTwinCritic(nn.Module):
+    """Two values of an observation and an action, on shared features."""
+
+    def __init__(self, leaves: Sequence[ObsLeaf], hidden: Sequence[int], action_size: int) -> None:
+        super().__init__()
+        self.trunk = Trunk(leaves)
+        self.heads = nn.ModuleList([_mlp((self.trunk.size + action_size, *hidden, 1)) for _ in range(2)])
+
+    def forward(self, obs: Any, action: Tensor) -> Tensor:
+        """Values (2, N)."""
+        joined = torch.cat([self.trunk(obs), action], 1)
+        return torch.stack([head(joined)[:, 0] for head in self.heads])
+
+
+class TrunkActorTwinCritic(nn.Module):
+    """Actor and twin critics of SAC and TD3, each with features of its own."""
+
+    def __init__(self, leaves: Sequence[ObsLeaf], hidden: Sequence[int], outputs: int, action_size: int) -> None:
+        super().__init__()
+        self.actor = TrunkHead(leaves, hidden, outputs)
+        self.critic = TrunkTwinCritic(leaves, hidden, action_size)
+
+
+def _mlp(sizes: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

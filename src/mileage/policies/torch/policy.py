@@ -1,0 +1,269 @@
+"""A module as a policy: observations in, actions of the environment out."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mileage._errors import UsageError
+from mileage._types import F32, ObsLeaf
+from mileage.policies.torch.tensors import LiveTensors, map_state
+
+LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
+# Share of random actions of a Q-network that is asked for anything but the best.
+_EPSILON = 0.05
+
+
+class TorchPolicy:
+    """What all policies made of a module have in common.
+
+    Observations are rows, (N, O) float32 or packed (N, B) uint8 (see `mileage.envs.structured`). A module sees what the
+    environment gives: (N, O) float32, (N, *shape) float32 or uint8, or a dict of these. It is recurrent if it has
+    `initial_state(n)`, which returns tensors of `n` rows, alone or in tuples and dicts.
+    """
+
+    def __init__(self, module: nn.Module, spec: Any, device: torch.device, compile_mode: str | None = None) -> None:
+        self.module = module.to(device)
+        self.device, self.compile_mode = device, compile_mode
+        self.leaves: tuple[ObsLeaf, ...] | None = getattr(spec, "leaves", None)
+        self.obs_size, self.n_actions = spec.obs_size, spec.n_actions
+        self.obs_dtype: type[np.generic] = np.uint8 if self.leaves else np.float32
+        self.low: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_low, np.float32).ravel()
+        self.high: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_high, np.float32).ravel()
+        self.action_size = self.low.size
+        self.obs_mean: F32 = np.zeros(self.obs_size, np.float32)
+        self.obs_scale: F32 = np.ones(self.obs_size, np.float32)
+        self.obs_limit = math.inf
+        self.recurrent = hasattr(module, "initial_state")
+        self._live = LiveTensors({f"module.{name}": tensor for name, tensor in self.module.state_dict().items()})
+        self._compiled: dict[nn.Module, Callable[..., Any]] = {}
+
+    def fast(self, module: nn.Module | None = None) -> Callable[..., Any]:
+        """The module, or another one, to be called often with as many rows: compiled if that was asked for."""
+        module = self.module if module is None else module
+        if self.compile_mode is None:
+            return module
+        if module not in self._compiled:
+            self._compiled[module] = torch.compile(module, mode=self.compile_mode)
+        return self._compiled[module]
+
+    @property
+    def params(self) -> F32:
+        """All parameters as one vector (P,) float32, in the native policy's order if it has the same network."""
+        if hasattr(self.module, "flat"):
+            return self.module.flat()  # type: ignore[no-any-return, operator]
+        parts = [each.detach().cpu().numpy().ravel() for each in self.module.parameters()]
+        return np.concatenate(parts).astype(np.float32)
+
+    @functools.cached_property
+    def operations(self) -> float:
+        """Floating-point operations of a forward pass per observation, or a lower bound where torch cannot count."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        rows = torch.zeros(1, self.obs_size, dtype=getattr(torch, self.obs_dtype.__name__), device=self.device)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.choose(self.view(rows), self.initial_state(1), None)
+        return max(counter.get_total_flops(), 2.0 * sum(each.numel() for each in self.module.parameters()))
+
+    def live_arrays(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
+        return {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale, **self._live.arrays()}
+
+    def loaded(self) -> None:
+        """Take over what was written to `live_arrays`."""
+        self._live.load()
+
+    def view(self, rows: Tensor) -> Any:
+        """What the module sees of observation rows (N, O) or (N, B): the same memory."""
+        if self.leaves is None:
+            return rows
+        parts = {}
+        for leaf in self.leaves:
+            part = rows[:, leaf.start : leaf.stop].view(getattr(torch, leaf.dtype))
+            parts[leaf.name] = part.unflatten(1, leaf.shape) if len(leaf.shape) > 1 else part
+        return parts if self.leaves[0].name else parts[""]
+
+    def normalised(self, obs: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Observation rows centred and scaled by the statistics, if there are any."""
+        if math.isinf(self.obs_limit):
+            if out is None:
+                return obs
+            np.copyto(out, obs)
+            return out
+        out = np.subtract(obs, self.obs_mean, out=out)
+        out *= self.obs_scale
+        return np.clip(out, -self.obs_limit, self.obs_limit, out=out)
+
+    def initial_state(self, n: int) -> Any:
+        """The memory of `n` fresh episodes; None if the module has none."""
+        if not self.recurrent:
+            return None
+        return map_state(lambda part: part.to(self.device), self.module.initial_state(n))  # type: ignore[operator]
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+        """Actions of the environment for what the module sees, and the next state; drawn where `rng` is given."""
+        raise NotImplementedError  # an abstract method: distributions differ
+
+    def actions(self, obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        """Actions for observation rows (N, O), without memory: indices (N,) int64 or (N, A) float32."""
+        return self.player(len(obs))(obs, rng)
+
+    def player(self, n: int) -> Callable[[NDArray[Any], np.random.Generator | None], NDArray[Any]]:
+        """A function from observation rows to actions that remembers `n` episodes from their start."""
+        state = self.initial_state(n)
+
+        def play(obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+            nonlocal state
+            rows = torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device)
+            with torch.no_grad():
+                chosen, state = self.choose(self.view(rows), state, rng)
+            return chosen
+
+        return play
+
+    def predict(
+        self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
+    ) -> tuple[NDArray[Any], Any]:
+        """Actions for one observation or a batch in the environment's own form, and the state for the next call."""
+        obs, single = self._batched(observation)
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        state = self.initial_state(n) if state is None else state
+        if self.recurrent and episode_start is not None:
+            starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
+            state = reset_rows(state, self.initial_state(n), starts)
+        with torch.no_grad():
+            chosen, state = self.choose(obs, state, rng)
+        return (chosen[0] if single else chosen), state
+
+    def _batched(self, observation: Any) -> tuple[Any, bool]:
+        """Tensors with a leading axis on the device, and whether that axis was added."""
+        if self.leaves is None:
+            obs = np.asarray(observation, np.float32)
+            single = obs.ndim <= 1
+            obs = obs.reshape(1, -1) if single else obs
+            if obs.ndim != 2 or obs.shape[1] != self.obs_size:
+                raise UsageError(f"observation must have {self.obs_size} entries, not shape {np.shape(observation)}")
+            return torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device), single
+        parts, added = {}, set()
+        for leaf in self.leaves:
+            if leaf.name and (not isinstance(observation, dict) or leaf.name not in observation):
+                raise UsageError(f"observation must be a dict with {[each.name for each in self.leaves]}")
+            value = np.asarray(observation[leaf.name] if leaf.name else observation)
+            single = value.shape == leaf.shape
+            if not single and value.shape[1:] != leaf.shape:
+                raise UsageError(f"observation {leaf.name!r} must have shape {leaf.shape}, not {value.shape}")
+            batch = np.ascontiguousarray(value[None] if single else value, leaf.dtype)
+            parts[leaf.name] = torch.from_numpy(batch).to(self.device)
+            added.add(single)
+        return (parts if self.leaves[0].name else parts[""]), added == {True}
+
+    def to_env(self, action: F32) -> F32:
+        """Map actions (N, A) from [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
+        bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
+        scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+        return np.where(bounded, scaled, action).astype(np.float32)
+
+
+def reset_rows(state: Any, initial: Any, starts: Tensor) -> Any:
+    """`state` with the rows that `starts` (N,) bool marks replaced by those of `initial`."""
+
+    def chosen(part: Tensor, fresh: Tensor) -> Tensor:
+        return torch.where(starts.view(-1, *[1] * (part.ndim - 1)), fresh, part)
+
+    return map_state(chosen, state, initial)
+
+
+class TorchActorCritic(TorchPolicy):
+    """`module(obs)` returns (head, value): logits, or means of a Gaussian; with memory also takes and returns a state.
+
+    Continuous policies need the logarithms of their deviations, a parameter `log_std` (A,) of the module; one is added
+    to a module that has none.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        spec: Any,
+        device: torch.device,
+        compile_mode: str | None = None,
+        *,
+        log_std_init: float = 0.0,
+    ) -> None:
+        if not spec.n_actions and not hasattr(module, "log_std"):
+            module.register_parameter("log_std", nn.Parameter(torch.full((spec.action_size,), log_std_init)))
+        super().__init__(module, spec, device, compile_mode)
+
+    def run(self, obs: Any, state: Any, *, fast: bool = False) -> tuple[Tensor, Tensor, Any]:
+        """Head (N, A), values (N,) and the next state; `fast` where the same number of rows will come again."""
+        module = self.fast() if fast else self.module
+        found = module(obs, state) if self.recurrent else module(obs)
+        wanted = 3 if self.recurrent else 2
+        if not isinstance(found, tuple) or len(found) != wanted:
+            names = "(head, value, state)" if self.recurrent else "(head, value)"
+            raise UsageError(f"policy must return {names} for a batch of observations")
+        head, value = found[:2]
+        outputs = self.n_actions or self.action_size
+        if head.ndim != 2 or head.shape[1] != outputs:
+            raise UsageError(f"policy must return a head of shape (N, {outputs}), not {tuple(head.shape)}")
+        return head, value.reshape(-1), found[2] if self.recurrent else None
+
+    @property
+    def log_std(self) -> Tensor:
+        """Logarithms of the deviations of continuous actions, (A,) float32."""
+        return self.module.log_std  # type: ignore[return-value]
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+        """The mode, or a draw where `rng` is given; see `TorchPolicy.choose`."""
+        head_, _, state = self.run(obs, state)
+        head = head_.float().cpu().numpy()
+        if self.n_actions:
+            if rng is not None:
+                head = head + rng.gumbel(size=head.shape).astype(np.float32)
+            return np.asarray(np.argmax(head, axis=1)), state
+        if rng is not None:
+            deviation = np.exp(self.log_std.detach().cpu().numpy())
+            head = head + np.asarray(deviation, np.float32) * rng.standard_normal(head.shape, np.float32)
+        return self.to_env(head), state
+
+
+class TorchQ(TorchPolicy):
+    """`module(obs)` returns action values (N, actions)."""
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+        """The best action, or one in twenty at random where `rng` is given; see `TorchPolicy.choose`."""
+        best = self.module(obs).argmax(1).cpu().numpy()
+        if rng is None:
+            return best, state
+        return np.where(rng.random(len(best)) < _EPSILON, rng.integers(0, self.n_actions, len(best)), best), state
+
+
+class TorchSquashed(TorchPolicy):
+    """`module.actor(obs)` returns means and log deviations (N, 2A); `module.critic(obs, action)` two values, (2, N)."""
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+        """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
+        head = self.module.actor(obs).float().cpu().numpy()
+        raw = head[:, : self.action_size]
+        if rng is not None:
+            deviation = np.exp(np.clip(head[:, self.action_size :], LOG_STD_LOW, LOG_STD_HIGH))
+            raw = np.asarray(raw + deviation * rng.standard_normal(raw.shape, np.float32), np.float32)
+        return self.to_env(np.tanh(raw)), state
+
+
+class TorchDeterministic(TorchPolicy):
+    """`module.actor(obs)` returns actions (N, A) before tanh; `module.critic(obs, action)` two values, (2, N)."""
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+        """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
+        raw = np.tanh(self.module.actor(obs).float().cpu().numpy())
+        if rng is not None:
+            raw = np.clip(raw + np.float32(0.1) * rng.standard_normal(raw.shape, np.float32), -1.0, 1.0)
+        return self.to_env(raw), state

@@ -1,0 +1,283 @@
+"""Which of two sets of runs reaches the target more cheaply, and why.
+
+Failed runs count: the cost of an arm is what all its runs cost, over the number that reached the target. A run that
+reached it counts up to its first target-reaching checkpoint, any other up to its stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mileage._errors import UsageError
+from mileage.ledger.matching import Matching, check_matched
+from mileage.ledger.rows import EndState
+from mileage.ledger.text import plain
+from mileage.report.arms import Arm, FinishedRun, summarise
+from mileage.report.cost import dollars, duration, percent
+from mileage.stats import (
+    CostComparison,
+    Estimate,
+    compare_at_looks,
+    compare_costs,
+    improvement_estimate,
+)
+
+if TYPE_CHECKING:
+    from mileage.ledger.store import Store
+
+FASTER = 0.05
+"""Below this relative difference of time to target, nothing is said about its causes."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of a comparison."""
+
+    a: Arm
+    b: Arm
+    unit: str
+    """`USD`, or `s` where not every run has a price."""
+    matching: Matching
+    costs: CostComparison
+    improvement: Estimate | None
+    """Probability that a run of B ends with a higher return than one of A."""
+    sequential: bool
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """A cheaper, B cheaper or undecided, with how many more runs it would take."""
+        return str(self.costs)
+
+    def spell(self, amount: float) -> str:
+        """Return an amount in the unit of the comparison."""
+        return dollars(amount) if self.unit == "USD" else duration(amount)
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the comparison: what, A, B."""
+        rows = [(name, read(self, self.a), read(self, self.b)) for name, read in _ROWS]
+        return [row for row in rows if row[1:] != ("–", "–")]
+
+    def lines(self) -> list[str]:
+        """Return everything that is to be said below the table; a label that runs are unmatched comes first."""
+        label = self.matching.label
+        improvement = self.improvement
+        said = [] if label is None else [label]
+        if improvement is not None:
+            said.append(f"probability that B returns more than A: {_estimate(improvement, '{:.2f}')}")
+        return [*said, *self.reasons, *(f"warning: {text}" for text in self.warnings), f"verdict: {self.verdict}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain JSON values."""
+        costs = self.costs
+        return {
+            "label": self.matching.label,
+            "unit": self.unit,
+            "sequential": self.sequential,
+            "a": _arm_dict(self.a),
+            "b": _arm_dict(self.b),
+            "verdict": costs.verdict.value,
+            "statement": costs.statement,
+            "more_runs_per_arm": costs.more_runs,
+            "alpha": costs.alpha,
+            "runs_used": list(costs.runs_used),
+            "ratio_a_over_b": costs.ratio,
+            "ratio_interval": None if costs.interval is None else [costs.interval.low, costs.interval.high],
+            "probability_a_cheaper": costs.probability_a_cheaper,
+            "probability_b_returns_more": _estimate_dict(self.improvement),
+            "reasons": list(self.reasons),
+            "warnings": list(self.warnings),
+        }
+
+
+def compare_selections(
+    store: Store, a: str, b: str, *, allow: Collection[str] = (), sequential: bool = False
+) -> Comparison:
+    """Compare the runs that two selections name; see `mileage.ledger.selectors`."""
+    from mileage.ledger import queries
+
+    sides = []
+    for text in (a, b):
+        records = store.read(queries.select_records, text)
+        ended = [record for record in records if record.end is not None]
+        if not ended:
+            raise UsageError(f"no run of {plain(text, 100)!r} has ended yet: wait for the first")
+        phases = store.read(queries.phases_of, [record.run.run_id for record in ended])
+        runs = [FinishedRun(r.run, r.end, tuple(phases.get(r.run.run_id, ()))) for r in ended]
+        sides.append((runs, len(records) - len(ended)))
+    (runs_a, out_a), (runs_b, out_b) = sides
+    shared = {run.run.run_id for run in runs_a} & {run.run.run_id for run in runs_b}
+    if shared:
+        raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
+    return compare((plain(a, 60), runs_a, out_a), (plain(b, 60), runs_b, out_b), allow=allow, sequential=sequential)
+
+
+def compare(
+    a: tuple[str, Sequence[FinishedRun], int],
+    b: tuple[str, Sequence[FinishedRun], int],
+    *,
+    allow: Collection[str] = (),
+    sequential: bool = False,
+) -> Comparison:
+    """Compare two sets of finished runs.
+
+    Args:
+        a: label, runs in launch order, and how many more are still running.
+        b: the same for the other side.
+        allow: fields of the matching contract that may differ; the output is then labelled.
+        sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
+    """
+    matching = check_matched([run.run for run in a[1]], [run.run for run in b[1]], allow)
+    everyone = [*a[1], *b[1]]
+    unit = "USD" if all(run.run.price_usd_per_hour > 0 for run in everyone) else "s"
+    arm_a, arm_b = summarise(*a, unit), summarise(*b, unit)
+    judge = compare_at_looks if sequential else compare_costs
+    improvement = None
+    if arm_a.returns and arm_b.returns:
+        improvement = improvement_estimate(list(arm_b.returns), list(arm_a.returns))
+    return Comparison(
+        a=arm_a,
+        b=arm_b,
+        unit=unit,
+        matching=matching,
+        costs=judge(arm_a.costs, arm_b.costs),
+        improvement=improvement,
+        sequential=sequential,
+        reasons=tuple(_reasons(arm_a, arm_b)),
+        warnings=tuple(_warnings(arm_a, arm_b, unit)),
+    )
+
+
+def _reasons(a: Arm, b: Arm) -> list[str]:
+    """Say in which phase the difference lies."""
+    if not a.phase_seconds or not b.phase_seconds:
+        return []
+    total_a, total_b = sum(a.phase_seconds.values()), sum(b.phase_seconds.values())
+    if total_a <= 0 or abs(total_b - total_a) < FASTER * total_a:
+        return []
+    names = {*a.phase_seconds, *b.phase_seconds}
+    change = {name: b.phase_seconds.get(name, 0.0) - a.phase_seconds.get(name, 0.0) for name in names}
+    saves = total_b < total_a
+    cause = min(change, key=lambda name: change[name]) if saves else max(change, key=lambda name: change[name])
+    before, after = (duration(arm.phase_seconds.get(cause, 0.0)) for arm in (a, b))
+    verb = f"saves {percent(1 - total_b / total_a)} of the" if saves else f"takes {percent(total_b / total_a - 1)} more"
+    share = abs(change[cause]) / abs(total_b - total_a)
+    per = "per run that reached the target" if a.reached and b.reached else "per run"
+    return [
+        f"B {verb} time ({duration(total_a)} → {duration(total_b)} {per}) because `{plain(cause, 40)}` "
+        f"{'shrank' if saves else 'grew'} from {before} to {after} ({percent(min(share, 9.99))} of the difference)"
+    ]
+
+
+def _warnings(a: Arm, b: Arm, unit: str) -> list[str]:
+    found = []
+    for name, arm in (("A", a), ("B", b)):
+        if arm.left_out:
+            found.append(f"{arm.left_out} runs of {name} are still running and not counted")
+        unknown = arm.runs - len(arm.returns)
+        if unknown and arm.returns:
+            found.append(f"{unknown} runs of {name} were never evaluated and have no return")
+    found += _algorithmic(a, b)
+    if unit == "s":
+        found.append("not every run has a price, so seconds are compared and not dollars")
+    return found
+
+
+def _algorithmic(a: Arm, b: Arm) -> list[str]:
+    """A speed-up that comes from needing fewer steps is a claim about learning, not about speed."""
+    if not (a.seconds_per_success and b.seconds_per_success and a.steps_per_success and b.steps_per_success):
+        return []
+    gain = math.log(a.seconds_per_success / b.seconds_per_success)
+    if abs(gain) < FASTER:
+        return []
+    steps_gain = math.log(a.steps_per_success / b.steps_per_success)
+    if steps_gain / gain <= 0.5:
+        return []
+    name, sign = ("B", 1.0) if gain > 0 else ("A", -1.0)
+    fewer = 1 - math.exp(-sign * steps_gain)
+    per_step = math.exp(-sign * (gain - steps_gain)) - 1
+    return [
+        f"{name} is faster mostly because it needs {percent(fewer)} fewer steps (algorithmic), while its time per step "
+        f"changed by {100 * per_step:+.1f} % (systems): this is not a speed-up of the system"
+    ]
+
+
+def _estimate(estimate: Estimate, form: str) -> str:
+    value = form.format(estimate.value)
+    if estimate.interval is None:
+        return f"{value} ({estimate.statement})"
+    return f"{value} [{form.format(estimate.interval.low)}, {form.format(estimate.interval.high)}]"
+
+
+def _expected(comparison: Comparison, arm: Arm) -> str:
+    expected, spell = arm.expected, comparison.spell
+    if expected.value is None:
+        return f"not reached ({spell(expected.spent)} spent)"
+    if expected.interval is None:
+        return f"{spell(expected.value)} ({expected.statement})"
+    return f"{spell(expected.value)} [{spell(expected.interval.low)}, {spell(expected.interval.high)}]"
+
+
+def _states(arm: Arm) -> str:
+    order = [state.value for state in EndState]
+    return ", ".join(f"{arm.states[state]} {state.replace('_', ' ')}" for state in order if arm.states.get(state))
+
+
+def _or_dash(value: float | None, spell: Callable[[float], str]) -> str:
+    return "–" if value is None else spell(value)
+
+
+_ROWS: tuple[tuple[str, Any], ...] = (
+    ("runs", lambda _, arm: arm.label),
+    ("reached", lambda _, arm: f"{arm.reached} of {arm.runs}"),
+    ("failed runs", lambda _, arm: f"{arm.failed}"),
+    ("ends", lambda _, arm: _states(arm)),
+    ("expected cost to target", _expected),
+    ("spent in all", lambda c, arm: c.spell(arm.costs.spent)),
+    ("IQM return", lambda _, arm: "–" if arm.iqm_return is None else _estimate(arm.iqm_return, "{:,.1f}")),
+    ("held-out success", lambda _, arm: _or_dash(arm.success_rate, "{:.2f}".format)),
+    ("steps/s of training", lambda _, arm: _or_dash(arm.steps_per_second, "{:,.0f}".format)),
+    ("steps/s, steady", lambda _, arm: _or_dash(arm.steady_steps_per_second, "{:,.0f}".format)),
+    ("steps to target", lambda _, arm: _or_dash(arm.steps_per_success, "{:,.0f}".format)),
+    ("wall-clock to target", lambda _, arm: _or_dash(arm.seconds_per_success, duration)),
+    ("evaluation overhead", lambda _, arm: _or_dash(arm.eval_overhead, percent)),
+    ("peak memory", lambda _, arm: _or_dash(arm.peak_rss_gb, "{:.2f} GB".format)),
+    ("peak GPU memory", lambda _, arm: _or_dash(arm.peak_gpu_gb, "{:.2f} GB".format)),
+)  # fmt: skip
+
+
+def _estimate_dict(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
+        return None
+    interval = None if estimate.interval is None else [estimate.interval.low, estimate.interval.high]
+    return {"value": estimate.value, "interval": interval, "statement": estimate.statement}
+
+
+def _arm_dict(arm: Arm) -> dict[str, Any]:
+    expected = arm.expected
+    return {
+        "label": arm.label,
+        "runs": arm.runs,
+        "reached": arm.reached,
+        "failed": arm.failed,
+        "states": dict(arm.states),
+        "still_running": arm.left_out,
+        "expected_cost_to_target": expected.value,
+        "interval": None if expected.interval is None else [expected.interval.low, expected.interval.high],
+        "statement": expected.statement,
+        "spent": arm.costs.spent,
+        "iqm_return": _estimate_dict(arm.iqm_return),
+        "success_rate": arm.success_rate,
+        "steps_per_second": arm.steps_per_second,
+        "steady_steps_per_second": arm.steady_steps_per_second,
+        "eval_overhead": arm.eval_overhead,
+        "peak_rss_gb": arm.peak_rss_gb,
+        "peak_gpu_gb": arm.peak_gpu_gb,
+        "seconds_per_success": arm.seconds_per_success,
+        "steps_per_success": arm.steps_per_success,
+        "phase_seconds": dict(arm.phase_seconds),
+    }

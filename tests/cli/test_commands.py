@@ -1,0 +1,92 @@
+"""Commands that only tell: envs, doctor, warmup, help, and the reference made from them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from mileage.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+runner = CliRunner()
+
+
+def test_envs_lists_the_native_ones() -> None:
+    result = runner.invoke(app, ["envs", "--json"])
+    assert result.exit_code == 0
+    listed = {row["id"]: row for row in json.loads(result.stdout)}
+    assert listed["CartPole-v1"]["max_steps"] == 500
+    assert listed["CartPole-v1"]["actions"] == "2 choices"
+    assert listed["Pendulum-v1"]["actions"] == "1 numbers"
+    assert {"Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"} <= set(listed)
+
+
+def test_envs_all_also_lists_what_gymnasium_has() -> None:
+    result = runner.invoke(app, ["envs", "--all", "--json"])
+    by_id = {row["id"]: row["native"] for row in json.loads(result.stdout)}
+    assert by_id["Taxi-v4" if "Taxi-v4" in by_id else "Taxi-v3"] is False
+    assert by_id["CartPole-v1"] is True
+
+
+def test_doctor_finds_an_unwritable_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEAGE_CACHE_DIR", "/proc/nowhere")
+    result = runner.invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    assert "every process compiles anew" in json.loads(result.stdout)["problems"][0]
+
+
+def test_doctor_says_all_well() -> None:
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert "all well" in result.stdout
+    assert "openblas" in result.stdout
+
+
+def test_warmup_compiles_what_a_run_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = runner.invoke(app, ["warmup", "CartPole-v1"])
+    assert result.exit_code == 0
+    assert "CartPole-v1: ready" in result.stdout
+    assert "update, gae, rollout, evaluate: ready" in result.stdout
+
+
+def commands(command: object, prefix: str = "mileage") -> list[tuple[str, object]]:
+    found = [(prefix, command)]
+    for name, child in getattr(command, "commands", {}).items():
+        found += commands(child, f"{prefix} {name}")
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), commands(typer.main.get_command(app)), ids=lambda value: str(value)[:40])
+def test_every_command_and_option_has_help(name: str, command: object) -> None:
+    assert command.help, name  # type: ignore[attr-defined]
+    for parameter in command.params:  # type: ignore[attr-defined]
+        if parameter.param_type_name == "option":
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "build_reference.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_neither_numba_nor_sqlalchemy_nor_gymnasium() -> None:
+    code = (
+        "import sys; sys.argv = ['mileage', '--help']\n"
+        "from mileage.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('numba', 'sqlalchemy', 'gymnasium', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mileage.coderl.fingerprint import Difference
+from mileage.coderl.intervals import Estimate
+from mileage.coderl.kpi import KpiSettings
+from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.render import sections, times, to_html, to_json, to_markdown, to_text
+from mileage.coderl.report import ArmInput, BenchReport, Verdict, build_report, judge
+from mileage.coderl.store import KpiStore
+
+# Published figures of one project: cold 103.0 s to 82.0 s, incremental 12.4 s to 4.1 s. Medians of three.
+PUBLISHED = {
+    ("baseline", SampleKind.COLD): (102.1, 103.0, 104.4),
+    ("cargo-slicer", SampleKind.COLD): (82.9, 82.0, 81.5),
+    ("baseline", SampleKind.INCREMENTAL): (12.4, 12.1, 12.6),
+    ("cargo-slicer", SampleKind.INCREMENTAL): (4.1, 4.0, 4.2),
+}
+# The query that users of such databases already have.
+EXISTING_QUERY = """SELECT project, baseline_cold_secs, slicer_cold_secs, speedup,
+       slicer_throughput_per_hr, ts
+FROM rl_kpi ORDER BY ts DESC LIMIT 10;"""
+
+
+def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) -> list[Sample]:
+    found = []
+    for (arm, kind), seconds in times_by_arm.items():
+        for number, second in enumerate(seconds):
+            order = len(found)
+            found.append(Sample(arm, kind, number, order, BuildOutcome.OK, 0, second, 2 * second, 1 << 30))
+    return found
+
+
+def report_of(samples: list[Sample], **changes: object) -> BenchReport:
+    arms = [
+        ArmInput("baseline", "as it is", {"linker": "default", "jobs": "8"}),
+        ArmInput(
+            "cargo-slicer", "slicer", {"linker": "default", "jobs": "8"}, Difference("compiler_cache", "none", "x")
+        ),
+    ]
+    values: dict[str, object] = {
+        "project": "nushell",
+        "kind": "cargo",
+        "revision": "tree abc",
+        "started_at": "2026-04-01T00:00:00Z",
+        "settings": KpiSettings(),
+        "arms": arms,
+        "samples": samples,
+    }
+    return build_report(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def published() -> BenchReport:
+    return report_of(samples_of(PUBLISHED))
+
+
+def test_the_worked_example(published: BenchReport) -> None:
+    base, mode = published.arms
+    (comparison,) = published.comparisons
+    assert comparison.cold_speedup is not None
+    assert comparison.incremental_speedup is not None
+    assert comparison.training_loop_gain is not None
+    assert round(comparison.cold_speedup.value, 2) == 1.26
+    assert f"{base.kpis.samples_per_hour:.2f}" == "34.95"
+    assert f"{mode.kpis.samples_per_hour:.2f}" == "43.90"
+    assert round(comparison.incremental_speedup.value, 1) == 3.0
+    assert f"{base.kpis.feedback_loops_per_hour:.0f}" == "290"
+    assert f"{mode.kpis.feedback_loops_per_hour:.0f}" == "878"
+    assert f"{base.kpis.rollout_bound_samples_per_cluster_hour:.1f}" == "279.6"
+    assert f"{mode.kpis.rollout_bound_samples_per_cluster_hour:.1f}" == "351.2"
+    assert f"{base.kpis.training_loop_samples_per_cluster_hour:.1f}" == "223.7"
+    assert f"{mode.kpis.training_loop_samples_per_cluster_hour:.1f}" == "267.3"
+    assert round(comparison.training_loop_gain, 2) == 1.19
+    assert comparison.cold_verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize("render", [to_text, to_markdown, to_html])
+def test_every_format_prints_the_worked_example(published: BenchReport, render: object) -> None:
+    text = render(published)  # type: ignore[operator]
+    for number in ("103.0 s", "82.0 s", "34.95", "43.90", "1.26×", "290", "878", "3.02×"):
+        assert number in text
+    for number in ("279.6", "351.2", "223.7", "267.3", "1.19×", "rollout-bound", "training loop", "8 GPUs"):
+        assert number in text
+
+
+def test_json_keeps_every_raw_sample_and_both_fingerprints(published: BenchReport) -> None:
+    data = json.loads(to_json(published))
+    assert [sample["wall_seconds"] for sample in data["samples"]] == [s.wall_seconds for s in published.samples]
+    assert data["arms"][1]["fingerprint"] == {"jobs": "8", "linker": "default"}
+    assert data["format_version"] == 1
+
+
+def test_existing_queries_run_unchanged_on_the_database(published: BenchReport, tmp_path: Path) -> None:
+    store = KpiStore(tmp_path / "bench-results.db")
+    run = store.start_run("nushell", "abc", {})
+    store.finish_run(run, published)
+    store.close()
+    with sqlite3.connect(tmp_path / "bench-results.db") as database:
+        rows = database.execute(EXISTING_QUERY).fetchall()
+    assert len(rows) == 1
+    project, baseline, mode, speedup, throughput, stamp = rows[0]
+    assert (project, baseline, mode, stamp) == ("nushell", 103.0, 82.0, "2026-04-01T00:00:00Z")
+    assert speedup == pytest.approx(103 / 82)
+    assert throughput == pytest.approx(3600 / 82)
+
+
+def test_a_failed_build_lowers_the_pass_rate_and_not_the_time() -> None:
+    samples = samples_of(PUBLISHED)
+    samples.append(Sample("cargo-slicer", SampleKind.COLD, 3, len(samples), BuildOutcome.FAILED, 101, 0.2, 0.1, 1))
+    mode = report_of(samples).arms[1]
+    assert mode.cold is not None
+    assert mode.cold.value == 82.0
+    assert mode.pass_rate == 0.75
+    assert mode.kpis.seconds_per_valid_sample == pytest.approx(82.0 / 0.75)
+    assert mode.outcomes == {"ok": 3, "failed": 1, "timeout": 0, "killed": 0}
+
+
+def test_a_mode_that_never_builds_has_no_valid_sample() -> None:
+    samples = [sample for sample in samples_of(PUBLISHED) if sample.arm == "baseline"]
+    samples.append(Sample("cargo-slicer", SampleKind.COLD, 0, 99, BuildOutcome.TIMEOUT, -9, 60.0, 60.0, 1))
+    report = report_of(samples)
+    assert report.arms[1].kpis.seconds_per_valid_sample is None
+    assert report.comparisons[0].cold_verdict is Verdict.NO_VALID_SAMPLE
+    assert "no valid sample" in to_text(report)
+
+
+def test_a_corpus_pass_rate_replaces_that_of_the_timed_builds_and_says_so() -> None:
+    arms = [ArmInput("baseline", "", {}, corpus_pass_rate=0.4)]
+    report = report_of(samples_of({("baseline", SampleKind.COLD): (10.0, 10.0, 10.0)}), arms=arms)
+    assert report.baseline.kpis.seconds_per_valid_sample == 25.0
+    assert "corpus of candidate patches" in to_text(report)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "verdict", "text"),
+    [
+        (Estimate(1.26, 1.21, 1.31, 5), Verdict.FASTER, "1.26× [1.21, 1.31] faster"),
+        (Estimate(1.02, 0.97, 1.07, 5), Verdict.NO_DIFFERENCE, "no difference shown (1.02× [0.97, 1.07])"),
+        (Estimate(0.80, 0.70, 0.90, 5), Verdict.SLOWER, "0.80× [0.70, 0.90] slower"),
+        (Estimate(5.1, None, None, 2), Verdict.TOO_FEW_RUNS, "5.10× (2 runs: too few runs to tell)"),
+        (None, Verdict.NO_VALID_SAMPLE, "no valid sample"),
+    ],
+)
+def test_verdicts_and_their_words(estimate: Estimate | None, verdict: Verdict, text: str) -> None:
+    assert judge(estimate) is verdict
+    assert times(estimate, verdict) == text
+
+
+def test_dollars_are_a_column_only_where_a_price_is_set(published: BenchReport) -> None:
+    priced = report_of(samples_of(PUBLISHED), settings=KpiSettings(price_usd_per_hour=3.6))
+    headers = {section.title: section.header for section in sections(priced)}
+    assert "dollars" in headers["KPI 3: compute cost per valid sample"]
+    assert "0.103000" in to_text(priced)
+    assert "dollars" not in to_text(published)
+
+
+def test_html_escapes_names(published: BenchReport) -> None:
+    page = to_html(report_of(samples_of(PUBLISHED), project="<script>"))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page

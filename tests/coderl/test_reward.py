@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mileage._errors import BuildError, UsageError
+from mileage.coderl.corpus import PatchSample, Verdict
+from mileage.coderl.executor import FakeExecutor, Job, JobResult, fake_result
+from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
+from mileage.coderl.snapshots import SnapshotMethod
+
+LIB = "pub fn double(x: u32) -> u32 {\n    x * 2\n}\n"
+TESTS = (
+    "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn doubles() {\n        assert_eq!(super::double(4), 8);\n    }\n}\n"
+)
+CORPUS = (
+    PatchSample("same-meaning", path="core/src/lib.rs", content=LIB.replace("x * 2", "x + x") + TESTS),
+    PatchSample("wrong-answer", path="core/src/lib.rs", content=LIB.replace("x * 2", "x * 3") + TESTS),
+    PatchSample("type-error", path="core/src/lib.rs", content=LIB.replace("x * 2", '"x"') + TESTS),
+    PatchSample("removed-function", path="core/src/lib.rs", content="pub fn other() {}\n"),
+    PatchSample("new-module", patch="--- /dev/null\n+++ b/app/src/bin/two.rs\n@@ -0,0 +1 @@\n+fn main() {}\n"),
+    PatchSample("broken-new-file", patch="--- /dev/null\n+++ b/app/src/bin/two.rs\n@@ -0,0 +1 @@\n+fn main() {\n"),
+    PatchSample("deleted-main", patch="--- a/app/src/main.rs\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-fn main() {\n"
+                '-    println!("{}", core_lib::double(21));\n-}\n'),
+    PatchSample("build-script-fails", path="app/build.rs", content="fn main() { panic!(\"no\") }\n"),
+    PatchSample("stale-context", patch="--- a/app/src/main.rs\n+++ b/app/src/main.rs\n@@ -1 +1 @@\n-fn start() {\n"
+                "+fn go() {\n"),
+    PatchSample("bad-manifest", path="core/Cargo.toml", content="[package\n"),
+)  # fmt: skip
+EXPECTED = {
+    "same-meaning": Verdict.PASS,
+    "wrong-answer": Verdict.TEST_FAILURE,
+    "type-error": Verdict.COMPILE_ERROR,
+    "removed-function": Verdict.COMPILE_ERROR,
+    "new-module": Verdict.PASS,
+    "broken-new-file": Verdict.COMPILE_ERROR,
+    "deleted-main": Verdict.COMPILE_ERROR,
+    "build-script-fails": Verdict.COMPILE_ERROR,
+    "stale-context": Verdict.DOES_NOT_APPLY,
+    "bad-manifest": Verdict.COMPILE_ERROR,
+}
+
+
+@pytest.mark.parametrize("method", [SnapshotMethod.OVERLAY, SnapshotMethod.HARD_LINK])
+def test_warm_verdicts_equal_cold_ones_and_the_truth(
+    request: pytest.FixtureRequest, cargo_project: Path, work: Path, method: SnapshotMethod
+) -> None:
+    isolation = Isolation.OFF
+    if method is SnapshotMethod.OVERLAY:
+        request.getfixturevalue("isolation")
+        isolation = Isolation.REQUIRE
+    # Without namespaces the same commands run; a few candidates of each verdict are enough there.
+    corpus = CORPUS if method is SnapshotMethod.OVERLAY else CORPUS[:4]
+    found = {}
+    for warm in (True, False):
+        config = RewardConfig(("build", "test"), workers=2, warm=warm, method=method, isolation=isolation)
+        with BuildReward(cargo_project, config, work_base=work) as pool:
+            found[warm] = {result.id: result.verdict for result in pool.reward(corpus)}
+    assert found[True] == found[False] == {sample.id: EXPECTED[sample.id] for sample in corpus}
+    assert list(work.iterdir()) == []
+
+
+def counting_executor(delay: float = 0.0) -> FakeExecutor:
+    def answer(job: Job) -> JobResult:
+        time.sleep(delay)
+        bad = any(b"bad" in (change.content or b"") for change in job.changes)
+        return fake_result(0.1, exit_code=int(bad), output="error: bad\n" if bad else "")
+
+    return FakeExecutor(answer)
+
+
+def make_pool(project: Path, work: Path, executor: FakeExecutor, **config: object) -> BuildReward:
+    rules = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, **config)  # type: ignore[arg-type]
+    return BuildReward(project, rules, executor=executor, work_base=work)
+
+
+def samples(*contents: str) -> list[PatchSample]:
+    return [PatchSample(str(index), path="part.c", content=content) for index, content in enumerate(contents)]
+
+
+def test_results_keep_the_order_of_the_samples_and_rewards_follow_verdicts(make_project: Path, work: Path) -> None:
+    rewards = {Verdict.PASS: 1.0, Verdict.COMPILE_ERROR: -0.5}
+    with make_pool(make_project, work, counting_executor(), workers=3, rewards=rewards) as pool:
+        results = pool(samples("a", "bad", "c", "bad too"))
+    assert [result.id for result in results] == ["0", "1", "2", "3"]
+    assert [result.reward for result in results] == [1.0, -0.5, 1.0, -0.5]
+    assert results[1].diagnostic == "error: bad"
+
+
+def test_equal_content_is_built_once_however_it_is_written(make_project: Path, work: Path) -> None:
+    executor = counting_executor()
+    diff = "--- a/part.h\n+++ b/part.h\n@@ -1 +1 @@\n-int part(int x);\n+int part(int y);\n"
+    whole = PatchSample("whole", path="part.h", content="int part(int y);\n")
+    with make_pool(make_project, work, executor, workers=1) as pool:
+        first, second = pool.reward([PatchSample("diff", patch=diff), whole])
+    assert (first.cached, second.cached) == (False, True)
+    assert first.verdict is second.verdict is Verdict.PASS
+    assert len([job for job in executor.jobs if job.changes]) == 1
+
+
+def test_equal_content_at_the_same_time_is_built_once(make_project: Path, work: Path) -> None:
+    executor = counting_executor(delay=0.2)
+    with make_pool(make_project, work, executor, workers=4) as pool:
+        results = pool.reward(samples("x", "x", "x", "x"))
+    assert len([job for job in executor.jobs if job.changes]) == 1
+    assert sum(result.cached for result in results) == 3
+
+
+def test_a_cache_file_outlives_the_pool_and_forgets_when_the_project_changes(
+    make_project: Path, work: Path, tmp_path: Path
+) -> None:
+    def judge() -> bool:
+        with make_pool(make_project, work, counting_executor(), cache_path=tmp_path / "c.db") as pool:
+            return pool.reward(samples("x"))[0].cached
+
+    assert [judge(), judge()] == [False, True]
+    (make_project / "main.c").write_text("int main(void) { return 0; }\n")
+    assert judge() is False
+
+
+def test_without_a_cache_every_sample_is_built(make_project: Path, work: Path) -> None:
+    executor = counting_executor()
+    with make_pool(make_project, work, executor, workers=1, use_cache=False) as pool:
+        pool.reward(samples("x", "x"))
+    assert len([job for job in executor.jobs if job.changes]) == 2
+
+
+def test_protected_and_built_files_cannot_be_changed(cargo_project: Path, work: Path) -> None:
+    executor = FakeExecutor(lambda job: fake_result(1.0))
+    with make_pool(cargo_project, work, executor, protected=("core/src",)) as pool:
+        results = pool.reward(
+            [
+                PatchSample("test", path="core/src/lib.rs", content=""),
+                PatchSample("output", path="target/debug/app", content=""),
+            ]
+        )
+    assert {result.verdict for result in results} == {Verdict.DOES_NOT_APPLY}
+    assert all("protected" in result.diagnostic for result in results)
+
+
+def test_several_threads_and_an_event_loop_may_share_a_pool(make_project: Path, work: Path) -> None:
+    with make_pool(make_project, work, counting_executor(delay=0.02), workers=2) as pool:
+        found: list[int] = []
+
+        def call(name: int) -> None:
+            results = pool.reward(samples(*[f"{name} {index}" for index in range(5)]))
+            found.append(sum(result.reward == 1.0 for result in results))
+
+        threads = [threading.Thread(target=call, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [5, 5, 5, 5]
+        assert [r.reward for r in asyncio.run(pool.areward(samples("q", "bad q")))] == [1.0, 0.0]
+
+
+def test_a_project_that_does_not_build_is_refused_unless_candidates_repair_it(make_project: Path, work: Path) -> None:
+    (make_project / "part.c").write_text("int part(int x) { return }\n")
+    config = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=1)
+    with pytest.raises(BuildError, match="does not build as it is"):
+        BuildReward(make_project, config, work_base=work)
+    assert list(work.iterdir()) == []
+    allowed = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=1, allow_broken_base=True)
+    with BuildReward(make_project, allowed, work_base=work) as pool:
+        (result,) = pool.reward(samples('#include "part.h"\nint part(int x) { return x + 1; }\n'))
+    assert result.verdict is Verdict.PASS
+
+
+def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
+    def answer(job: Job) -> JobResult:
+        if any(b"evil" in (change.content or b"") for change in job.changes):
+            raise BuildError("the build launcher died without an answer: killed")
+        return fake_result(0.1)
+
+    with make_pool(make_project, work, FakeExecutor(answer), workers=1) as pool:
+        results = pool.reward(samples("evil", "good"))
+    assert [result.verdict for result in results] == [Verdict.KILLED, Verdict.PASS]
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"steps": ("compile",)}, "steps"),
+        ({"workers": 0}, "workers"),
+        ({"method": SnapshotMethod.OVERLAY, "isolation": Isolation.OFF}, "overlay"),
+    ],
+)
+def test_impossible_configurations_are_refused(config: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        RewardConfig(**config)  # type: ignore[arg-type]
+
+
+def test_a_project_without_tests_cannot_be_asked_to_pass_them(
+    tmp_path: Path, work: Path, write_files: Callable[[Path, dict[str, str]], Path]
+) -> None:
+    root = write_files(tmp_path / "p", {"rl-bench.toml": '[rl-bench]\nbuild = "true"\noutputs = ["o"]\n'})
+    with pytest.raises(UsageError, match="no test command"):
+        BuildReward(root, RewardConfig(("build", "test"), isolation=Isolation.OFF), work_base=work)

@@ -1,0 +1,1 @@
+"""Its place puts this directory on the import path, for the helpers that tests of several packages share."""

@@ -1,0 +1,458 @@
+"""One suite over both databases, with a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pwd
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from postgres_server import PostgresServer, find_binaries
+from sample_rows import (
+    make_checkpoint,
+    make_dead_run,
+    make_end,
+    make_episode,
+    make_phases,
+    make_profile,
+    make_run,
+)
+
+from mileage._errors import LedgerError, SchemaError, UsageError
+from mileage.ledger import queries, schema, spool
+from mileage.ledger.address import database_url
+from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
+from mileage.ledger.rows import ROW_TYPES
+from mileage.ledger.selectors import Selector
+from mileage.ledger.store import Store
+from mileage.ledger.writer import Writer
+
+BACKENDS = ("sqlite", "postgresql")
+
+
+def _cannot_serve() -> str | None:
+    if find_binaries() is None:
+        return "PostgreSQL's initdb and postgres are not installed"
+    if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
+        return "running as root without a user called postgres"
+    return None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    missing = _cannot_serve()
+    if missing is not None:
+        pytest.skip(missing)
+    running = PostgresServer()
+    running.start()
+    yield running
+    running.stop()
+    running.remove()
+
+
+_databases = iter(range(1_000_000))
+
+
+@pytest.fixture(params=BACKENDS)
+def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty ledger."""
+    monkeypatch.setenv("MILEAGE_SPOOL", str(tmp_path / "spool"))
+    if request.param == "sqlite":
+        return str(tmp_path / "mileage.db")
+    server: PostgresServer = request.getfixturevalue("server")
+    return server.empty_ledger(f"ledger{next(_databases)}")
+
+
+@pytest.fixture
+def store(db: str) -> Iterator[Store]:
+    with Store(db) as opened:
+        yield opened
+
+
+def test_every_kind_of_row_comes_back_as_it_was_written(store: Store) -> None:
+    run = make_run()
+    checkpoints = [make_checkpoint(run, seq) for seq in (1, 2, 11)]
+    phases = make_phases(run, 3, rollout=1.5, learn=0.25)
+    episodes = [make_episode(run, 2, i) for i in range(3)]
+    profile, end = make_profile(run, 4), make_end(run)
+    assert store.deliver([run, *checkpoints, *phases, *episodes, profile, end]) == []
+    assert store.read(queries.run, run.run_id) == run
+    assert store.read(queries.checkpoints, run.run_id) == checkpoints
+    assert store.read(queries.last_checkpoint, run.run_id) == checkpoints[-1]
+    assert sorted(store.read(queries.latest_phases, run.run_id)) == sorted(phases)
+    assert store.read(queries.episodes, run.run_id) == episodes
+    assert store.read(queries.episodes, run.run_id, 9) == []
+    assert store.read(queries.profiles, run.run_id) == [profile]
+    assert store.read(queries.ends, run.run_id) == [end]
+    assert store.read(queries.records) == [(run, end)]
+
+
+def test_delivering_again_changes_nothing(store: Store) -> None:
+    run = make_run()
+    rows = [run, make_checkpoint(run, 1), make_end(run)]
+    store.deliver(rows)
+    store.deliver([*rows, make_checkpoint(run, 1, step=999_999), make_end(run, state="failed")])
+    assert store.read(queries.checkpoints, run.run_id) == [rows[1]]
+    assert store.read(queries.ends, run.run_id) == [rows[2]]
+
+
+@pytest.mark.parametrize("kind", list(ROW_TYPES))
+@pytest.mark.parametrize("verb", ["UPDATE {} SET run_id = 'x'", "DELETE FROM {}"])
+def test_the_database_refuses_to_change_or_delete_a_row(store: Store, kind: str, verb: str) -> None:
+    run = make_run()
+    rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
+    store.deliver([*rows, make_profile(run, 3), make_end(run)])
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
+        connection.execute(sa.text(verb.format(schema.TABLE_NAMES[kind])))
+
+
+def test_only_the_newest_phase_totals_are_read(store: Store) -> None:
+    first, second = make_run(), make_run()
+    store.deliver([first, second, *make_phases(first, 1, learn=1.0, eval=1.0), *make_phases(first, 7, learn=3.0)])
+    store.deliver(make_phases(second, 2, rollout=2.0))
+    found = store.read(queries.phases_of, [first.run_id, second.run_id])
+    assert {run_id: [(p.phase, p.seconds) for p in phases] for run_id, phases in found.items()} == {
+        first.run_id: [("learn", 3.0)],
+        second.run_id: [("rollout", 2.0)],
+    }
+
+
+def test_runs_are_listed_in_launch_order_whatever_the_order_of_delivery(store: Store) -> None:
+    runs = [make_run(launched_at=1000.0 + i) for i in (3, 1, 2)]
+    for run in runs:
+        store.deliver([run, make_end(run)])
+    listed = [record.run.launched_at for record in store.read(queries.records)]
+    assert listed == [1003.0, 1002.0, 1001.0]
+    assert [r.run.launched_at for r in store.read(queries.records, newest_first=False, limit=2)] == [1001.0, 1002.0]
+
+
+def test_a_refused_row_is_named_and_does_not_hold_up_the_others(store: Store) -> None:
+    run = make_run()
+    bad = make_checkpoint(run, 2, step=2**70)
+    good = [run, make_checkpoint(run, 1), make_checkpoint(run, 3)]
+    refused = store.deliver([*good[:2], bad, good[2]])
+    assert [row for row, _ in refused] == [bad]
+    assert store.read(queries.checkpoints, run.run_id) == good[1:]
+
+
+# Dead runs
+
+
+def test_a_run_whose_process_is_gone_is_closed_as_crashed_with_its_cost(db: str) -> None:
+    run = make_dead_run(price_usd_per_hour=3600.0, instances=2)
+    with Store(db) as store:
+        checkpoints = [make_checkpoint(run, 1, target_met=True), make_checkpoint(run, 2)]
+        store.deliver([run, *checkpoints, *make_phases(run, 3, init=1.0, compile=2.0, eval=4.0)])
+        store.beat(run.run_id, 33.0)
+    with Store(db) as store:
+        (record,) = store.read(queries.records)
+        end = record.end
+        assert (end.state, end.closed_by, end.wall_seconds) == ("crashed", "opener", 33.0)
+        assert (end.billable_seconds, end.cost_usd) == (66.0, 66.0)
+        assert (end.env_steps, end.checkpoints, end.eval_seconds, end.train_seconds) == (2000, 2, 4.0, 29.0)
+        assert (end.init_seconds, end.compile_seconds) == (1.0, 2.0)
+        # What it reached before it died was reached.
+        assert (end.steps_to_target, end.wall_to_target, end.target_seq) == (1000, 10.0, 1)
+        assert store.recover() == []
+        assert store.read(queries.ends, run.run_id) == [end]
+
+
+def test_a_living_run_is_left_alone_and_its_own_end_counts(db: str) -> None:
+    alive, dead = make_run(), make_dead_run()
+    with Store(db) as store:
+        store.deliver([alive, dead, make_checkpoint(dead, 1, target_met=True)])
+    with Store(db) as store:
+        states = {record.run.run_id: record.state for record in store.read(queries.records)}
+        assert states == {alive.run_id: "running", dead.run_id: "crashed"}
+        # A machine that was cut off from the server comes back and says how it really ended.
+        own = make_end(dead, state="failed", success_rate=None, wall_to_target=None)
+        store.deliver([own])
+        ends = {record.run.run_id: record.end for record in store.read(queries.records)}
+        assert ends[dead.run_id] == own
+        assert [end.state for end in store.read(queries.ends, dead.run_id)] == ["failed", "crashed"]
+
+
+def test_a_run_on_another_host_is_closed_only_when_its_heartbeat_is_stale(db: str) -> None:
+    now = time.time()
+    fresh = make_run(host="elsewhere", launched_at=now - 5000)
+    stale = make_run(host="elsewhere", launched_at=now - 5000)
+    silent = make_run(host="elsewhere", launched_at=now - 5000)
+    with Store(db) as store:
+        store.deliver([fresh, stale, silent])
+        store.beat(fresh.run_id, 4999.0)
+        store.beat(stale.run_id, 4000.0)
+        with writing(store.engine) as connection:
+            connection.execute(
+                sa.text("UPDATE ledger_heartbeat SET beat_at = :old WHERE run_id = :run_id"),
+                {"old": now - 1000, "run_id": stale.run_id},
+            )
+        assert sorted(store.recover()) == sorted([stale.run_id, silent.run_id])
+        (end,) = store.read(queries.ends, stale.run_id)
+        assert end.wall_seconds == 4000.0
+
+
+def test_rows_left_in_a_spool_file_are_delivered_once_and_the_file_goes(db: str) -> None:
+    run = make_dead_run(started_at=time.time() - 100.0)
+    checkpoints = [make_checkpoint(run, seq) for seq in (1, 2)]
+    with Store(db) as store:
+        left = spool.Spool(store.spool_dir, run.run_id)
+        left.append([run, *checkpoints])
+        with left.path.open("ab") as file:
+            file.write(b'["checkpoint",["torn')
+        left.close(remove=False)
+        assert store.recover() == [run.run_id]
+        assert store.read(queries.checkpoints, run.run_id) == checkpoints
+        (end,) = store.read(queries.ends, run.run_id)
+        assert end.state == "crashed"
+        assert end.wall_seconds == pytest.approx(100.0, abs=5.0)
+        assert list(store.spool_dir.iterdir()) == []
+
+
+def test_a_spool_file_of_a_living_run_is_left_alone_until_it_is_complete(db: str) -> None:
+    run = make_run()
+    with Store(db) as store:
+        left = spool.Spool(store.spool_dir, run.run_id)
+        left.append([run])
+        assert store.recover() == []
+        assert store.read(queries.records) == []
+        left.append([make_end(run)])
+        store.recover()
+        assert [record.state for record in store.read(queries.records)] == ["reached"]
+        left.close(remove=True)
+
+
+# Selection
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "x'; DROP TABLE ledger_run; --",
+        '" OR 1=1 --',
+        "%",
+        "a_b%c\\",
+        "<script>alert(1)</script>",
+        "\x1b[31mred\x1b[0m",
+        "../../etc/passwd",
+        "[bold]markup[/bold]",
+        "名前 \u202e evil",
+        "x" * 200,
+    ],
+)
+def test_hostile_names_are_data_to_store_and_to_find(store: Store, name: str) -> None:
+    other, run = make_run(name="other"), make_run(name=name, config='{"evil":"\\u0000"}')
+    store.deliver([other, make_end(other), run, make_end(run)])
+    found = store.read(queries.records, Selector(name=name))
+    assert [record.run for record in found] == [run]
+    assert len(store.read(queries.records, Selector(fields=(("name", name),)))) == 1
+    assert len(store.read(queries.records)) == 2
+
+
+def test_selection_by_id_by_name_and_by_fields(store: Store) -> None:
+    a = make_run(run_id="20260101-a", name="fast", seed=1, launched_at=1.0)
+    b = make_run(run_id="20260101-b", name="fast", seed=2, launched_at=2.0)
+    c = make_dead_run(run_id="20270101-c", name="slow arm, old", seed=1, launched_at=3.0)
+    store.deliver([a, b, c, make_end(a), make_end(b, state="not_reached"), make_end(c, state="failed")])
+
+    def select(text: str) -> list[str]:
+        return [record.run.run_id[-1] for record in store.read(queries.select_records, text)]
+
+    assert select("20260101") == ["a", "b"]
+    assert select("20260101-b") == ["b"]
+    assert select("20260101-a,20270101") == ["a", "c"]
+    assert select("fast") == ["a", "b"]
+    assert select("slow arm, old") == ["c"]
+    assert select("seed=1") == ["a", "c"]
+    assert select("name=fast,state=not_reached") == ["b"]
+    assert store.read(queries.only_record, "20270101").run == c
+    with pytest.raises(UsageError, match="matches 2 runs"):
+        store.read(queries.only_record, "fast")
+    with pytest.raises(UsageError, match="no run matches"):
+        store.read(queries.select_records, "nothing")
+    with pytest.raises(UsageError, match="did you mean 'seed'"):
+        store.read(queries.select_records, "sed=1")
+    with pytest.raises(UsageError, match="whole number"):
+        store.read(queries.select_records, "seed=one")
+
+
+# Schema
+
+
+def test_the_tables_after_all_migrations_are_the_declared_ones(store: Store) -> None:
+    inspector = sa.inspect(store.engine)
+    for table in schema.metadata.tables.values():
+        columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
+        assert columns == {column.name: column.nullable for column in table.columns}
+        assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key]
+
+
+def test_an_older_schema_is_brought_forward_with_its_rows(db: str) -> None:
+    engine = connect(database_url(db))
+    migrate(engine, "0001")
+    assert schema_version(engine) == "0001"
+    run = make_run()
+    with writing(engine) as connection:
+        connection.execute(sa.insert(schema.run), [run._asdict()])
+    engine.dispose()
+    with Store(db) as store:
+        assert schema_version(store.engine) == schema.HEAD
+        assert store.read(queries.run, run.run_id) == run
+
+
+def test_a_newer_schema_says_which_version_is_needed(db: str) -> None:
+    with Store(db) as store, writing(store.engine) as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0099'"))
+        connection.execute(
+            sa.insert(schema.history), {"version": "0099", "mileage_version": "9.9.0", "applied_at": 1.0}
+        )
+    with pytest.raises(SchemaError, match=r"schema 0099, which needs mileage 9\.9\.0 or newer"):
+        Store(db)
+
+
+def test_head_is_the_newest_script() -> None:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    assert ScriptDirectory.from_config(config).get_current_head() == schema.HEAD
+
+
+# A run in progress
+
+
+def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str) -> None:
+    dead, run = make_dead_run(), make_run(started_at=time.time() - 50.0)
+    with Store(db) as store:
+        store.deliver([dead])
+        writer = Writer(run, db, load_after=0.0)
+        deadline = time.monotonic() + 30.0
+        while store.read(queries.last_beat, run.run_id) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        beat = store.read(queries.last_beat, run.run_id)
+        assert beat is not None
+        assert beat[0] == pytest.approx(time.time(), abs=30.0)
+        assert beat[1] == pytest.approx(beat[0] - run.started_at, abs=1.0)
+        assert [record.state for record in store.read(queries.records)] == ["running", "crashed"]
+        writer.append([make_end(run)])
+        assert writer.close()
+        assert [record.state for record in store.read(queries.records)] == ["reached", "crashed"]
+
+
+# Many writers
+
+
+def _write_rows(db: str, number: int, rows: int, spool_dir: str) -> None:
+    os.environ["MILEAGE_SPOOL"] = spool_dir
+    run = make_run(name=f"writer {number}")
+    writer = Writer(run, db, load_after=0.0)
+    for seq in range(1, rows + 1):
+        writer.append([make_checkpoint(run, seq)])
+        if seq % 50 == 0:
+            time.sleep(0.001)
+    writer.append([make_end(run)])
+    if not writer.close(timeout=300.0):
+        raise SystemExit(1)
+
+
+def _load(db: str, processes: int, rows: int, capfd: pytest.CaptureFixture[str], spool_dir: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_write_rows, args=(db, number, rows, str(spool_dir))) for number in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * processes
+    with Store(db) as store:
+        records = store.read(queries.records)
+        assert sorted(record.run.name for record in records) == sorted(f"writer {i}" for i in range(processes))
+        for record in records:
+            found = store.read(queries.checkpoints, record.run.run_id)
+            assert [checkpoint.seq for checkpoint in found] == list(range(1, rows + 1))
+    captured = capfd.readouterr()
+    assert captured.err == ""
+    assert captured.out == ""
+
+
+def test_several_processes_write_at_once_and_nothing_is_lost(
+    db: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _load(db, 4, 250, capfd, tmp_path / "spool")
+
+
+@pytest.mark.slow
+def test_sixteen_processes_write_a_thousand_rows_each(
+    db: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _load(db, 16, 1000, capfd, tmp_path / "spool")
+
+
+# Opening what cannot be opened
+
+
+def test_a_missing_server_is_one_sentence_without_the_password() -> None:
+    with pytest.raises(LedgerError) as caught:
+        Store("postgresql://me:secret@127.0.0.1:1/nothing")
+    assert "cannot be opened" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "mileage.db"
+    path.write_text("certainly not a database, and long enough to be one" * 100)
+    with pytest.raises(LedgerError, match="cannot be opened: file is not a database"):
+        Store(path)
+
+
+def test_a_missing_file_is_not_made_by_reading(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="there is no ledger at"):
+        Store(tmp_path / "mileage.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["with space.db", "per%cent.db", "quest?ion=1.db", "ha#sh.db", "ünïcode.db"])
+def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
+    run = make_run()
+    with Store(tmp_path / name) as store:
+        store.deliver([run])
+        assert store.read(queries.run, run.run_id) == run
+    assert (tmp_path / name).is_file()
+
+
+def test_sqlite_runs_in_wal_mode_and_checks_out(tmp_path: Path) -> None:
+    with Store(tmp_path / "mileage.db") as store:
+        store.deliver([make_run()])
+    with sqlite3.connect(tmp_path / "mileage.db") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_importing_the_ledger_loads_no_database_library() -> None:
+    code = (
+        "import sys, mileage.ledger, mileage.ledger.writer, mileage.ledger.prices, mileage.training.recorder\n"
+        "heavy = {'sqlalchemy', 'alembic', 'psycopg', 'pyarrow', 'tensorboard', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+
+
+def test_an_engine_opens_a_current_schema_without_alembic(tmp_path: Path) -> None:
+    open_engine(tmp_path / "mileage.db").dispose()
+    code = (
+        "import sys\nfrom mileage.ledger.store import Store\n"
+        f"Store({str(tmp_path / 'mileage.db')!r}).close()\nassert 'alembic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from sample_rows import make_checkpoint, make_end, make_episode, make_phases, make_profile, make_run
+
+from mileage._errors import UsageError
+from mileage.ledger.formats import json_format, mllog, tables, tensorboard
+from mileage.ledger.formats.bundle import Bundle, load_bundles, table_rows
+from mileage.ledger.panels import Panel
+from mileage.ledger.store import Store
+
+
+@pytest.fixture
+def bundle() -> Bundle:
+    panel = Panel.default("CartPole-v1", 3)
+    run = make_run(panel=panel.to_json(), panel_id=panel.panel_id, started_at=1000.0, launched_at=1000.0)
+    checkpoints = tuple(make_checkpoint(run, seq) for seq in range(1, 6))
+    return Bundle(
+        run,
+        make_end(run),
+        checkpoints,
+        tuple(make_phases(run, 9, rollout=40.0, learn=10.0, eval=10.0)),
+        tuple(make_episode(run, 5, i) for i in range(3)),
+        (make_profile(run, 10),),
+    )
+
+
+def rows_of(bundle: Bundle) -> list[object]:
+    return [bundle.run, *bundle.checkpoints, *bundle.phases, *bundle.episodes, *bundle.profiles, bundle.end]
+
+
+def test_json_goes_out_and_comes_back_the_same_and_only_once(bundle: Bundle, tmp_path: Path) -> None:
+    document = json.loads(json_format.dumps([bundle]))
+    assert json_format.is_ours(document)
+    assert document["runs"][0]["run"]["config"] == {"lr": 0.1}
+    rows = json_format.loads(document)
+    assert sorted(map(repr, rows)) == sorted(map(repr, rows_of(bundle)))
+    with Store(tmp_path / "mileage.db") as store:
+        for _ in range(2):
+            store.deliver(rows)
+        (again,) = load_bundles(store, None)
+    assert again.checkpoints == bundle.checkpoints
+    assert sorted(again.phases) == sorted(bundle.phases)
+    assert (again.run, again.end, again.episodes, again.profiles) == (
+        bundle.run,
+        bundle.end,
+        bundle.episodes,
+        bundle.profiles,
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.update(format_version=99), "format version 99"),
+        (lambda d: d.pop("runs"), "not a ledger export"),
+        (lambda d: d["runs"][0]["run"].pop("name"), "has no 'name'"),
+        (lambda d: d["runs"][0]["run"].update(run_id="../../x"), "run id"),
+        (lambda d: d["runs"][0]["checkpoints"][0].update(step="many"), "step of a checkpoint row"),
+        (lambda d: d["runs"][0]["checkpoints"][0].update(run_id="other"), "belong to another run"),
+        (lambda d: d["runs"].append(3), "not a ledger export"),
+    ],
+)
+def test_a_damaged_export_is_refused(bundle: Bundle, damage: object, message: str) -> None:
+    document = json.loads(json_format.dumps([bundle]))
+    damage(document)  # type: ignore[operator]
+    with pytest.raises(UsageError, match=message):
+        json_format.loads(document)
+
+
+def test_csv_has_one_line_per_row_and_no_formula(bundle: Bundle) -> None:
+    evil = Bundle(bundle.run._replace(name='=HYPERLINK("x")', run_id="evil"), None)
+    (first, second) = csv.DictReader(io.StringIO(tables.csv_text([bundle, evil])))
+    assert (first["state"], first["cost_usd"], first["wall_to_target"]) == ("reached", "0.06", "50.0")
+    assert (second["state"], second["cost_usd"], second["name"]) == ("running", "", '\'=HYPERLINK("x")')
+    lines = list(csv.DictReader(io.StringIO(tables.csv_text([bundle], "checkpoints"))))
+    assert [line["step"] for line in lines] == ["1000", "2000", "3000", "4000", "5000"]
+    assert [line["phase"] for line in table_rows([bundle], "phases")] == ["rollout", "learn", "eval"]
+    assert [line["seed"] for line in table_rows([bundle], "episodes")] == [2**31, 2**31 + 1, 2**31 + 2]
+    with pytest.raises(UsageError, match="table 'profiles' is not known"):
+        table_rows([bundle], "profiles")
+
+
+def test_parquet_holds_the_same_table(bundle: Bundle, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    tables.write_parquet([bundle], tmp_path / "c.parquet", "checkpoints")
+    assert parquet.read_table(tmp_path / "c.parquet").to_pylist() == table_rows([bundle], "checkpoints")
+
+
+def test_markdown_shows_a_run_and_does_nothing_else(bundle: Bundle) -> None:
+    evil = Bundle(bundle.run._replace(name="a|b\n<script>\x1b[31m", price_usd_per_hour=0.0), bundle.end)
+    lines = tables.markdown_text([bundle, evil]).splitlines()
+    cells = [cell.strip() for cell in lines[2].strip("|").split(" | ")]
+    assert cells[5:8] == ["reached", "5,000", "60"]
+    assert cells[12:15] == ["50", "0.06", "0.05"]
+    assert "a\\|b &lt;script&gt;�\\[31m" in lines[3]
+    assert "no price set" in lines[3]
+    assert len(lines) == 4
+
+
+def test_mllog_lines_pass_the_common_rules_of_mlperf(bundle: Bundle, tmp_path: Path) -> None:
+    checker_module = pytest.importorskip(
+        "mlperf_logging.compliance_checker.mlp_compliance", reason="mlperf_logging is not installed"
+    )
+    path = tmp_path / "run.log"
+    path.write_text("".join(line + "\n" for line in mllog.lines(bundle)))
+    checker = checker_module.make_checker("training", "4.0.0", quiet=False, werror=True)
+    logging.disable(logging.CRITICAL)
+    try:
+        checker.check_file(str(path), "training_4.0.0/common.yaml")
+    finally:
+        logging.disable(logging.NOTSET)
+    # Everything passes but the benchmark's name: a run is no submission, and does not pretend to be one.
+    messages = [*checker.overwritable.values(), *checker.not_overwritable, *checker.warnings.values()]
+    assert messages == ["Required EXACTLY_ONE occurrence of 'submission_benchmark' but found 0"]
+
+
+def test_mllog_lines_carry_the_run(bundle: Bundle) -> None:
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in mllog.lines(bundle)]
+    assert all(record["namespace"] == "mileage" for record in records)
+    times = [record["time_ms"] for record in records]
+    assert times == sorted(times)
+    assert times[0] == 1_000_000
+    by_key = {record["key"]: record for record in records}
+    assert by_key["seed"]["value"] == 0
+    assert by_key["eval_samples"]["value"] == 3
+    assert by_key["run_stop"]["metadata"]["status"] == "success"
+    assert by_key["run_stop"]["time_ms"] == 1_060_000
+    assert by_key["mileage_cost_usd"]["value"] == 0.06
+    accuracy = [record["value"] for record in records if record["key"] == "eval_accuracy"]
+    assert accuracy == [100.0, 200.0, 300.0, 400.0, 500.0]
+
+
+def test_tensorboard_reads_back_what_was_written(bundle: Bundle, tmp_path: Path) -> None:
+    with contextlib.redirect_stderr(io.StringIO()):
+        loader = pytest.importorskip(
+            "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard is not installed"
+        )
+    tensorboard.write([bundle], tmp_path)
+    (file,) = (tmp_path / bundle.run.run_id).iterdir()
+    events = [event for event in loader.RawEventFileLoader(str(file)).Load()]  # noqa: C416
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    parsed = [Event.FromString(event) for event in events]
+    scalars = [(e.step, v.tag, v.simple_value) for e in parsed for v in e.summary.value]
+    assert [(step, value) for step, tag, value in scalars if tag == "eval/mean_return"] == [
+        (1000 * seq, 100.0 * seq) for seq in range(1, 6)
+    ]
+    assert not any(tag == "memory/peak_gpu_gb" for _, tag, _ in scalars)

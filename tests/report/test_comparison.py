@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_rows import make_end, make_phases, make_run
+
+from mileage._errors import UnmatchedError, UsageError
+from mileage.ledger.store import Store
+from mileage.report.arms import FinishedRun, run_costs
+from mileage.report.compare import Comparison, compare, compare_selections
+
+
+def finished(
+    wall: float, *, reached: bool = True, steps: int = 1000, run: dict[str, Any] | None = None, **phases: float
+) -> FinishedRun:
+    """A run at one dollar a second that took `wall` seconds."""
+    row = make_run(**{"price_usd_per_hour": 3600.0, "step_budget": None, **(run or {})})
+    end = make_end(
+        row,
+        state="reached" if reached else "not_reached",
+        wall_seconds=wall,
+        train_seconds=wall * 0.9,
+        eval_seconds=wall * 0.1,
+        init_seconds=0.0,
+        compile_seconds=0.0,
+        cost_usd=wall * row.price_usd_per_hour / 3600,
+        cost_to_target=wall * row.price_usd_per_hour / 3600 if reached else None,
+        wall_to_target=wall if reached else None,
+        steps_to_target=steps if reached else None,
+        env_steps=steps,
+        mean_return=500.0 if reached else 100.0,
+    )
+    return FinishedRun(row, end, tuple(make_phases(row, 9, **phases)))
+
+
+def compared(a: list[FinishedRun], b: list[FinishedRun], **options: Any) -> Comparison:
+    return compare(("A", a, 0), ("B", b, 0), **options)
+
+
+def test_expected_cost_counts_failed_runs_by_hand() -> None:
+    a = [finished(10.0), finished(20.0), finished(60.0, reached=False)]
+    b = [finished(30.0), finished(31.0), finished(29.0)]
+    comparison = compared(a, b)
+    assert comparison.unit == "USD"
+    assert (comparison.a.runs, comparison.a.reached, comparison.a.failed) == (3, 2, 1)
+    assert comparison.a.expected.value == (10 + 20 + 60) / 2
+    assert comparison.b.expected.value == 30.0
+    table = {name: (left, right) for name, left, right in comparison.table()}
+    assert table["reached"] == ("2 of 3", "3 of 3")
+    assert table["failed runs"] == ("1", "0")
+    assert table["ends"] == ("2 reached, 1 not reached", "3 reached")
+    assert table["expected cost to target"][0].startswith("$45.00 [$")
+    assert table["spent in all"] == ("$90.00", "$90.00")
+
+
+def test_a_run_that_went_on_after_the_target_costs_up_to_the_target() -> None:
+    run = finished(100.0)
+    longer = FinishedRun(run.run, run.end._replace(wall_to_target=40.0, cost_to_target=40.0))
+    assert longer.cost("USD") == 40.0
+    assert longer.cost("s") == 40.0
+    assert finished(100.0, reached=False).cost("USD") == 100.0
+
+
+def test_the_step_budget_prices_a_failure_nobody_has_seen() -> None:
+    # 2 dollars per 1000 steps, a budget of 5000 steps: 10 dollars.
+    runs = [finished(2.0, run={"step_budget": 5000}) for _ in range(3)]
+    assert run_costs(runs, "USD").budget == pytest.approx(10.0)
+    assert run_costs([*runs, finished(2.0)], "USD").budget is None
+
+
+def test_far_apart_arms_are_decided_and_equal_ones_are_not() -> None:
+    cheap = [finished(10.0 + 0.1 * i) for i in range(8)]
+    dear = [finished(30.0 + 0.1 * i) for i in range(8)]
+    equal = [finished(10.05 + 0.1 * i) for i in range(8)]
+    assert compared(cheap, dear).costs.verdict == "A cheaper"
+    assert compared(dear, cheap).costs.verdict == "B cheaper"
+    undecided = compared(cheap, equal)
+    assert undecided.verdict.startswith("undecided")
+    assert "more run" in undecided.verdict
+
+
+def test_planned_looks_wait_for_the_first_look() -> None:
+    cheap = [finished(10.0 + 0.1 * i) for i in range(4)]
+    dear = [finished(30.0 + 0.1 * i) for i in range(4)]
+    waiting = compared(cheap, dear, sequential=True)
+    assert waiting.sequential
+    assert "first planned look is at 5 runs" in waiting.verdict
+
+
+def test_nobody_reached_shows_the_money_spent() -> None:
+    failed = [finished(10.0, reached=False) for _ in range(3)]
+    comparison = compared(failed, failed[:])
+    assert comparison.a.expected.value is None
+    assert {name: left for name, left, _ in comparison.table()}["expected cost to target"] == (
+        "not reached ($30.00 spent)"
+    )
+    assert "neither A nor B reached" in comparison.verdict
+
+
+def test_the_phase_that_made_the_difference_is_named() -> None:
+    a = [finished(20.0, rollout=8.0, learn=12.0) for _ in range(3)]
+    b = [finished(13.8, rollout=9.7, learn=4.1) for _ in range(3)]
+    (sentence,) = compared(a, b).reasons
+    assert sentence == (
+        "B saves 31.0 % of the time (20.00 s → 13.80 s per run that reached the target) because `learn` shrank from "
+        "12.00 s to 4.10 s (127.4 % of the difference)"
+    )
+    (sentence,) = compared(b, a).reasons
+    assert sentence.startswith("B takes 44.9 % more time (13.80 s → 20.00 s")
+    assert "`learn` grew from 4.10 s to 12.00 s" in sentence
+    assert compared(a, a[:]).reasons == ()
+
+
+def test_fewer_steps_are_not_a_faster_system() -> None:
+    a = [finished(20.0, steps=2000) for _ in range(3)]
+    fewer = [finished(10.0, steps=1000) for _ in range(3)]
+    quicker = [finished(10.0, steps=2000) for _ in range(3)]
+    (warning,) = compared(a, fewer).warnings
+    assert warning.startswith("B is faster mostly because it needs 50.0 % fewer steps (algorithmic)")
+    assert "time per step changed by +0.0 % (systems)" in warning
+    (warning,) = compared(fewer, a).warnings
+    assert warning.startswith("A is faster mostly")
+    assert compared(a, quicker).warnings == ()
+
+
+def test_without_a_price_seconds_are_compared_and_it_is_said() -> None:
+    free = {"price_usd_per_hour": 0.0}
+    comparison = compared([finished(10.0, run=free)] * 3, [finished(20.0, run=free)] * 3)
+    assert comparison.unit == "s"
+    assert any("seconds are compared" in text for text in comparison.warnings)
+    assert {n: left for n, left, _ in comparison.table()}["expected cost to target"].startswith("10.00 s [")
+
+
+def test_other_exams_are_refused_and_the_override_is_labelled_in_every_format() -> None:
+    a = [finished(10.0)] * 3
+    b = [finished(20.0, run={"panel_id": "other"})] * 3
+    with pytest.raises(UnmatchedError, match="panel_id"):
+        compared(a, b)
+    comparison = compared(a, b, allow=["panel_id"])
+    assert comparison.lines()[0] == "UNMATCHED: panel_id"
+    assert json.loads(json.dumps(comparison.as_dict()))["label"] == "UNMATCHED: panel_id"
+
+
+def test_fewer_than_three_runs_say_so_instead_of_an_interval() -> None:
+    comparison = compared([finished(10.0)] * 2, [finished(20.0)] * 2)
+    assert "too few" in {n: left for n, left, _ in comparison.table()}["expected cost to target"]
+    assert comparison.verdict.startswith("undecided")
+
+
+def test_probability_of_improvement_is_about_returns_of_b_over_a() -> None:
+    a = [finished(10.0, reached=False)] * 3  # each returns 100
+    b = [finished(10.0)] * 3  # each returns 500
+    comparison = compared(a, b)
+    assert comparison.improvement is not None
+    assert comparison.improvement.value == 1.0
+    assert comparison.a.iqm_return is not None
+    assert comparison.a.iqm_return.value == 100.0
+
+
+def test_selections_leave_out_what_still_runs_and_refuse_overlap(tmp_path: Path) -> None:
+    with Store(tmp_path / "mileage.db") as store:
+        for name, wall in (("one", 10.0), ("two", 20.0)):
+            for _ in range(3):
+                run = finished(wall, run={"name": name}, learn=wall)
+                store.deliver([run.run, run.end, *run.phases])
+        store.deliver([make_run(name="two", price_usd_per_hour=3600.0)])
+        store.deliver([make_run(name="three")])
+        comparison = compare_selections(store, "one", "name=two")
+        assert (comparison.b.runs, comparison.b.left_out) == (3, 1)
+        assert "1 runs of B are still running and not counted" in comparison.warnings
+        assert comparison.a.phase_seconds == {"learn": 10.0}
+        with pytest.raises(UsageError, match="on both sides"):
+            compare_selections(store, "one", "algorithm=ppo,name=one")
+        with pytest.raises(UsageError, match="has ended yet"):
+            compare_selections(store, "one", "three")
