@@ -48,7 +48,7 @@ KINDS = {"float32": 1, "uint8": 2, "int64": 3, "bool": 4, "float64": 5, "int32":
 _F32, _U8, _BOOL, _F64 = KINDS["float32"], KINDS["uint8"], KINDS["bool"], KINDS["float64"]
 # Observations from this size on, and batches that no cache holds, are written past the caches.
 _LONG_COPY = 16_384
-_PAST_CACHE = 1 << 24
+_PAST_CACHE = 1 << 22
 _LINE = 64
 
 
