@@ -48,7 +48,7 @@ KINDS = {"float32": 1, "uint8": 2, "int64": 3, "bool": 4, "float64": 5, "int32":
 _F32, _U8, _BOOL, _F64 = KINDS["float32"], KINDS["uint8"], KINDS["bool"], KINDS["float64"]
 # Observations from this size on, and batches that no cache holds, are written past the caches.
 _LONG_COPY = 16_384
-_PAST_CACHE = 1 << 24
+_PAST_CACHE = 1 << 22
 _LINE = 64
 
 
@@ -106,6 +106,14 @@ def _keep_final(ring: Any, next_obs: Any) -> Any:
 
 
 @inner
+def _copy_obs(out: Any, obs: Any, n: Any) -> None:
+    if n >= _LONG_COPY:
+        stream_bytes(out, obs, n)
+    else:
+        copy_bytes(out, obs, n)
+
+
+@inner
 def store(
     ring: Any, env: Any, row: Any, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any
 ) -> Any:
@@ -114,12 +122,12 @@ def store(
     at_state = as_i64(shift(record, ring.state_at))
     if at_state[0] > 3:
         _release_final(ring, at_state[0])
-    copy_bytes(record, obs, ring.obs_bytes)
+    _copy_obs(record, obs, ring.obs_bytes)
     copy_bytes(shift(record, ring.action_at), action, ring.action_bytes)
     float_at(record, ring.reward_at)[0] = reward
     state = (TERMINATED if terminated else 0) + (TRUNCATED if truncated else 0)
     if ring.next_at > 0:
-        copy_bytes(shift(record, ring.next_at), next_obs, ring.obs_bytes)
+        _copy_obs(shift(record, ring.next_at), next_obs, ring.obs_bytes)
     elif state > 0:
         final = _keep_final(ring, next_obs)
         at_state[0] = state + (final << 2)
@@ -181,49 +189,70 @@ def bind_source(
     return True
 
 
+@inner
+def _push_short(ring: Any, first: Any, row: Any) -> Any:
+    """`store` for one row of the bound source, with everything that stays the same kept out of the loop.
+
+    A store through a pointer might change the frame, for all the compiler knows: it would be read anew each time.
+    """
+    obs, actions, next_obs = u8(ring.source_obs), u8(ring.source_actions), u8(ring.source_next_obs)
+    terminated, truncated = u8(ring.source_terminated), u8(ring.source_truncated)
+    rewards, wide_rewards, wide = f32(ring.source_rewards), f64(ring.source_rewards), ring.source_wide_rewards
+    obs_bytes, action_bytes, size = ring.obs_bytes, ring.action_bytes, ring.record
+    next_at, action_at, reward_at, state_at = ring.next_at, ring.action_at, ring.reward_at, ring.state_at
+    record, fits = record_at(ring, 0, row), True
+    for i in range(first, first + ring.n_envs):
+        at_state = as_i64(shift(record, state_at))
+        # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
+        if next_at == 0 and at_state[0] > 3:
+            _release_final(ring, at_state[0])
+        copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
+        copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
+        float_at(record, reward_at)[0] = np.float32(wide_rewards[i]) if wide else rewards[i]
+        state = np.int64(terminated[i] != 0) + 2 * np.int64(truncated[i] != 0)
+        if next_at > 0:
+            copy_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
+        elif state > 0:
+            final = _keep_final(ring, shift(next_obs, i * obs_bytes))
+            fits = fits and final > 0
+            state += final << 2
+        at_state[0] = state
+        record = shift(record, size)
+    return fits
+
+
+@inner
+def _push_long(ring: Any, first: Any, row: Any) -> Any:
+    """`store` for one row of the bound source where copying outweighs everything else."""
+    fits = True
+    for env in range(ring.n_envs):
+        i = first + env
+        reward = np.float32(f64(ring.source_rewards)[i]) if ring.source_wide_rewards else f32(ring.source_rewards)[i]
+        stored = store(
+            ring,
+            env,
+            row,
+            shift(u8(ring.source_obs), i * ring.obs_bytes),
+            shift(u8(ring.source_actions), i * ring.action_bytes),
+            reward,
+            u8(ring.source_terminated)[i] != 0,
+            u8(ring.source_truncated)[i] != 0,
+            shift(u8(ring.source_next_obs), i * ring.obs_bytes),
+        )
+        fits = fits and stored
+    fence()
+    return fits
+
+
 @kernel
 def push(rings: Any) -> Any:
     """Store the transitions of the bound source, row by row; False if there was no room for a final observation."""
     ring = rings[0]
-    obs, actions, next_obs = u8(ring.source_obs), u8(ring.source_actions), u8(ring.source_next_obs)
-    terminated, truncated = u8(ring.source_terminated), u8(ring.source_truncated)
-    rewards, wide_rewards = f32(ring.source_rewards), f64(ring.source_rewards)
-    # As `store`, with all in locals: a store through a pointer might change the frame, for all the compiler knows.
-    n_envs, obs_bytes, action_bytes, size, wide = (
-        ring.n_envs,
-        ring.obs_bytes,
-        ring.action_bytes,
-        ring.record,
-        ring.source_wide_rewards,
-    )
-    next_at, action_at, reward_at, state_at = ring.next_at, ring.action_at, ring.reward_at, ring.state_at
-    fits, long = True, obs_bytes >= _LONG_COPY
-    for first in range(0, ring.source_n, n_envs):
-        record = record_at(ring, 0, begin_row(ring))
-        for i in range(first, first + n_envs):
-            at_state = as_i64(shift(record, state_at))
-            # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
-            if next_at == 0 and at_state[0] > 3:
-                _release_final(ring, at_state[0])
-            if long:
-                stream_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
-            else:
-                copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
-            copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
-            float_at(record, reward_at)[0] = np.float32(wide_rewards[i]) if wide else rewards[i]
-            state = np.int64(terminated[i] != 0) + 2 * np.int64(truncated[i] != 0)
-            if next_at > 0 and long:
-                stream_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
-            elif next_at > 0:
-                copy_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
-            elif state > 0:
-                final = _keep_final(ring, shift(next_obs, i * obs_bytes))
-                fits = fits and final > 0
-                state += final << 2
-            at_state[0] = state
-            record = shift(record, size)
-        if long:
-            fence()
+    fits = True
+    for first in range(0, ring.source_n, ring.n_envs):
+        row = begin_row(ring)
+        stored = _push_long(ring, first, row) if ring.obs_bytes >= _LONG_COPY else _push_short(ring, first, row)
+        fits = fits and stored
         commit_row(ring)
     return fits
 
