@@ -302,7 +302,9 @@ class Agent:
         single = obs.ndim <= 1
         obs = obs.reshape(1, -1) if single else obs
         if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
-            raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {np.shape(observation)}")
+            raise UsageError(
+                f"observation must have {self.policy.obs_size} entries, not shape {np.asarray(observation).shape}"
+            )
         actions = self.policy.actions(obs, rng)
         return (actions[0] if single else actions), None
 
