@@ -12,7 +12,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) install --constraint constraints.txt --editable '.[dev,parquet,postgres,tensorboard,torch]'
+	$(PIP) install --constraint constraints.txt --editable '.[atari,coderl,dev,mujoco,parquet,postgres,tensorboard,torch]'
 	@touch $@
 
 demo: $(VENV)/.base
@@ -40,6 +40,7 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build_reference.py
+	$(BIN)/python benchmarks/readme_table.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

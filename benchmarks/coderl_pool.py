@@ -17,7 +17,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,9 +89,12 @@ def alone(lock: Path | None) -> Iterator[None]:
 
 
 def take_turns(
-    pools: dict[str, BuildReward], corpus: list[PatchSample], lock: Path | None
-) -> tuple[dict[str, list[RewardResult]], dict[str, float]]:
-    """Give each pool the corpus, a few candidates a turn; return results and seconds by pool."""
+    pools: dict[str, BuildReward],
+    corpus: list[PatchSample],
+    lock: Path | None,
+    on_turn: Callable[[dict[str, list[RewardResult]], dict[str, float]], None],
+) -> None:
+    """Give each pool the corpus, a few candidates a turn; `on_turn` gets results and seconds by pool after each."""
     results: dict[str, list[RewardResult]] = {name: [] for name in pools}
     seconds = dict.fromkeys(pools, 0.0)
     for start in range(0, len(corpus), TURN):
@@ -100,9 +103,9 @@ def take_turns(
                 began = time.perf_counter()
                 results[name] += pool.reward(corpus[start : start + TURN])
                 seconds[name] += time.perf_counter() - began
+        on_turn(results, seconds)
         done = {name: f"{seconds[name]:.0f} s" for name in pools}
         print(f"{min(start + TURN, len(corpus))}/{len(corpus)} {done}", flush=True)
-    return results, seconds
 
 
 def write_report(
@@ -159,8 +162,12 @@ def main() -> None:
             warm = stack.enter_context(BuildReward(project, config))
         cold = stack.enter_context(BuildReward(project, replace(config, warm=False)))
         pools = {"cold": cold, "warm": warm}
-        results, seconds = take_turns(pools, corpus, options.lock)
-        write_report(options.output, project.name, pools, results, seconds)
+        take_turns(
+            pools,
+            corpus,
+            options.lock,
+            lambda results, seconds: write_report(options.output, project.name, pools, results, seconds),
+        )
 
 
 if __name__ == "__main__":

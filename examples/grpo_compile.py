@@ -31,7 +31,7 @@ from mileage.ledger import Evaluation, Panel
 from mileage.policies.transformer import Transformer, TransformerConfig
 from mileage.training.recorder import Ledger, RunRecorder
 
-VARIABLES = ("a", "b", "c", "d")
+VARIABLES = ("a", "b", "c", "d", "e", "g")
 TYPES = ("int", "int*")
 MARKS = ("f", "(", ")", ",", "{", "}", "return", "=", ";", "*", "&", "+", "-", "[", "]")
 PARAMETERS = tuple(f"{kind} {name}" for kind in TYPES for name in VARIABLES)
@@ -134,7 +134,8 @@ def candidates(chosen: list[Signature], answers: Answers) -> list[PatchSample]:
 def examine(run: RunRecorder, grpo: GRPO, pool: BuildReward, panel: Panel, exam: list[Signature], step: int) -> float:
     """Sample one body per exam question, compile, record; return the share that compiled."""
     with run.phase("eval"):
-        chosen = [exam[seed % len(exam)] for seed in panel.seeds]
+        # One question for each signature of the exam.
+        chosen = exam
         answers = grpo.sample([encode(s.words) for s in chosen], group_size=1)
         passed = np.array([result.reward for result in pool.reward(candidates(chosen, answers))])
         lengths = [len(answers.answer(n)) for n in range(len(chosen))]
@@ -166,7 +167,7 @@ def train(options: argparse.Namespace, pool: BuildReward, run: RunRecorder, pane
         rewards = np.array([result.reward for result in results], np.float32).reshape(options.prompts, -1)
         with run.phase("learn"):
             stats = grpo.update(answers, rewards)
-        if update % 5 == 0:
+        if update % 10 == 0:
             history.append(examine(run, grpo, pool, panel, exam, compiled))
             print(
                 f"update {update}: train {stats.reward_mean:.0%}, held-out {history[-1]:.0%}, kl {stats.kl:.3f}, "
@@ -178,26 +179,33 @@ def train(options: argparse.Namespace, pool: BuildReward, run: RunRecorder, pane
     return grpo, history
 
 
-def kpi_report(root: Path, grpo: GRPO, path: Path) -> None:
-    """Measure the compile as a build, with the trained policy's own bodies as the corpus."""
+def kpi_report(root: Path, grpo: GRPO, path: Path) -> float:
+    """Measure the compile as a build, with new bodies of the trained policy for the exam's signatures as the corpus.
+
+    Training stops at the first exam that meets the target, which flatters that exam; the pass rate of this corpus,
+    which is returned, does not know about it.
+    """
     _, exam = split_signatures()
-    answers = grpo.sample([encode(signature.words) for signature in exam], group_size=1)
-    corpus = candidates(exam, answers)
-    for sample in corpus[:5]:
+    corpus = candidates(exam, grpo.sample([encode(signature.words) for signature in exam], group_size=1))
+    for sample in corpus[::50]:
         print(f"  {(sample.content or '').strip()}")
-    path.write_text(to_markdown(run_bench(detect(root), BenchConfig(runs=3, jobs=1, corpus=tuple(corpus)))))
+    report = run_bench(detect(root), BenchConfig(runs=3, jobs=1, corpus=tuple(corpus)))
+    path.write_text(to_markdown(report))
+    return report.baseline.pass_rate
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/grpo-compile"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--updates", type=int, default=300)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--price", type=float, default=0.10, help="dollars per hour of this machine")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    panel = Panel.default("c-bodies", 100, success="return>=1", aggregate="success_rate", deterministic=False)
+    panel = Panel.default(
+        "c-bodies", len(split_signatures()[1]), success="return>=1", aggregate="success_rate", deterministic=False
+    )
     ledger = Ledger(options.out / "mileage.db")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -206,18 +214,19 @@ def main() -> None:
             f'[rl-bench]\nname = "c-bodies"\nbuild = "mkdir -p out && cc {FLAGS} candidate.c"\noutputs = ["out"]\n'
         )
         run = ledger.run(
-            "grpo-compile", panel=panel, target="success_rate>=0.92", price=options.price, seed=options.seed,
+            "grpo-compile", panel=panel, target="success_rate>=0.94", price=options.price, seed=options.seed,
             algorithm="grpo", config=vars(options) | {"out": str(options.out)}, step_rule="compiled bodies",
         )  # fmt: skip
         with run, BuildReward(root, RewardConfig(timeout_seconds=20)) as pool:
             grpo, history = train(options, pool, run, panel)
-        kpi_report(root, grpo, options.out / "rl-bench.md")
+        final = kpi_report(root, grpo, options.out / "rl-bench.md")
     save_file(dict(grpo.policy.state_dict()), options.out / "policy.safetensors")
     assert run.result is not None
     phases = {phase.phase: phase.seconds for phase in run.result.phases}
     wall = run.result.end.wall_seconds
     summary = {
         "held_out_compile_rate": history,
+        "final_held_out_compile_rate": final,
         "reached": run.reached,
         "wall_seconds": wall,
         "phases": phases,
@@ -227,7 +236,7 @@ def main() -> None:
     }
     (options.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(
-        f"held-out compile rate {history[0]:.0%} → {history[-1]:.0%} in {wall:.0f} s "
+        f"held-out compile rate {history[0]:.0%} → {final:.0%} in {wall:.0f} s "
         f"(${run.cost_usd:.4f}); compiling was {summary['reward_share_of_wall']:.0%} of it"
     )
 

@@ -187,3 +187,20 @@ def test_large_batches_are_the_same_on_several_threads(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(draws[0].obs, draws[1].obs)
     np.testing.assert_array_equal(draws[0].next_obs, draws[0].obs[:, ::-1])
     np.testing.assert_array_equal(draws[0].next_obs, draws[1].next_obs)
+
+
+@pytest.mark.parametrize("next_obs", ["stored", "derived"])
+def test_observations_too_large_for_any_cache_arrive_unchanged(next_obs: str) -> None:
+    # An odd size: neither rows nor their ends fall on the borders that wide copies need.
+    size, rows = 300_001, 66
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (rows + 1, size), np.uint8)
+    buffer = ReplayBuffer(rows, size, obs_dtype=np.uint8, next_obs=next_obs)
+    zero, flag = np.zeros(1, np.float32), np.zeros(1, np.bool_)
+    for t in range(rows):
+        reward = np.array([t], np.float32)
+        buffer.push_batch(frames[t][None].copy(), zero, reward, flag, flag, frames[t + 1][None].copy())
+    batch = buffer.sample(60)  # 18 MB each of obs and next_obs
+    number = batch.rewards.astype(int)
+    assert (batch.obs == frames[number]).all()
+    assert (batch.next_obs == frames[number + 1]).all()

@@ -334,7 +334,7 @@ def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str
     dead, run = make_dead_run(), make_run(started_at=time.time() - 50.0)
     with Store(db) as store:
         store.deliver([dead])
-        writer = Writer(run, db)
+        writer = Writer(run, db, load_after=0.0)
         deadline = time.monotonic() + 30.0
         while store.read(queries.last_beat, run.run_id) is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -354,7 +354,7 @@ def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str
 def _write_rows(db: str, number: int, rows: int, spool_dir: str) -> None:
     os.environ["MILEAGE_SPOOL"] = spool_dir
     run = make_run(name=f"writer {number}")
-    writer = Writer(run, db)
+    writer = Writer(run, db, load_after=0.0)
     for seq in range(1, rows + 1):
         writer.append([make_checkpoint(run, seq)])
         if seq % 50 == 0:

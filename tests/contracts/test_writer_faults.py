@@ -166,7 +166,7 @@ def test_rows_kept_in_memory_are_delivered_when_there_is_room_again(
     db = tmp_path / "mileage.db"
     Store(db).close()
     run = make_run()
-    writer = Writer(run, db)
+    writer = Writer(run, db, load_after=0.0)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -194,6 +194,41 @@ def test_a_directory_that_cannot_be_written_is_one_sentence_before_training_star
         Writer(make_run(), tmp_path / "runs" / "mileage.db")
 
 
+# A run too short to open the database
+
+SHORT = """
+import sys
+from mileage.training.recorder import Ledger
+
+with Ledger(sys.argv[1]).run("short", resources=False) as run:
+    run.checkpoint(1)
+assert "sqlalchemy" not in sys.modules
+print(run.run_id)
+"""
+
+
+def test_a_short_run_is_delivered_by_whoever_comes_first(tmp_path: Path) -> None:
+    db = tmp_path / "mileage.db"
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT, str(db)], check=True, capture_output=True, text=True, env=_environment()
+    )
+    # The courier may still be on its way: reading must not depend on it, nor on there being a database yet.
+    with Store(db, create=False) as store:
+        record = store.read(queries.only_record, done.stdout.strip())
+        assert (record.state, record.end.checkpoints) == ("not_reached", 1)
+    assert list(Path(f"{db}.spool").iterdir()) == []
+
+
+def test_the_courier_delivers_a_short_run_when_nobody_reads(tmp_path: Path) -> None:
+    db = tmp_path / "mileage.db"
+    subprocess.run([sys.executable, "-c", SHORT, str(db)], check=True, capture_output=True, env=_environment())
+    deadline = time.monotonic() + 60.0
+    while list(Path(f"{db}.spool").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with contextlib.closing(sqlite3.connect(db)) as connection:
+        assert connection.execute("SELECT state FROM ledger_end").fetchall() == [("not_reached",)]
+
+
 # A server that goes away
 
 
@@ -216,7 +251,7 @@ def test_a_server_killed_and_restarted_in_mid_run_gets_every_row_once(
     monkeypatch.setattr("mileage.ledger.writer.DELIVER_SECONDS", 0.1)
     monkeypatch.setattr("mileage.ledger.writer.RETRY_SECONDS", 0.1)
     run = make_run()
-    writer = Writer(run, own_server.url)
+    writer = Writer(run, own_server.url, load_after=0.0)
     for seq in range(1, 301):
         if seq == 100:
             own_server.kill()
@@ -244,7 +279,7 @@ def test_rows_of_a_finished_run_wait_for_the_server_and_the_next_opener_delivers
     Store(own_server.url).close()
     own_server.kill()
     run = make_run()
-    writer = Writer(run, own_server.url)
+    writer = Writer(run, own_server.url, load_after=0.0)
     writer.append([make_checkpoint(run, 1)])
     writer.append([make_end(run)])
     assert not writer.close()
@@ -264,7 +299,7 @@ def test_rows_beyond_the_memory_limit_stay_on_disk_and_arrive(
     monkeypatch.setattr("mileage.ledger.writer.RETRY_SECONDS", 0.05)
     own_server.kill()
     run = make_run()
-    writer = Writer(run, own_server.url)
+    writer = Writer(run, own_server.url, load_after=0.0)
     for seq in range(1, 401):
         writer.append([make_checkpoint(run, seq)])
         time.sleep(0.002)
@@ -282,7 +317,7 @@ def test_the_spool_file_is_emptied_while_the_run_goes_on(tmp_path: Path, monkeyp
     db = tmp_path / "mileage.db"
     Store(db).close()
     run = make_run()
-    writer = Writer(run, db)
+    writer = Writer(run, db, load_after=0.0)
     largest = 0
     for seq in range(1, 41):
         writer.append([make_checkpoint(run, seq)])

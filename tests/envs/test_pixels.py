@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
+import mileage
 from mileage._errors import MissingExtraError, UsageError
+from mileage._seeding import HELD_OUT_START
 from mileage.envs import BridgedVecEnv, GymnasiumEnv
 from mileage.envs.pixels import FireReset, LifeLoss, atari, pixels
+from mileage.ledger.panels import Panel
 
 needs_atari = pytest.mark.skipif(
     importlib.util.find_spec("ale_py") is None or importlib.util.find_spec("cv2") is None,
@@ -214,3 +219,30 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         atari("ALE/Pong-v5")
     with pytest.raises(MissingExtraError, match=r"mileage\[atari\]"):
         pixels("Counting-v0")
+
+
+@needs_atari
+def test_code_of_the_guide_runs() -> None:
+    pytest.importorskip("mujoco", reason="the mujoco extra is not installed")
+    page = Path(__file__).resolve().parents[2] / "docs" / "mujoco.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    scope: dict[str, Any] = {"__name__": "guide"}
+    for block in blocks:
+        exec(compile(block, "docs/mujoco.md", "exec"), scope)
+    assert scope["exam"].kwargs["life_loss"] is False
+
+
+@needs_atari
+def test_a_convolutional_policy_plays() -> None:
+    pytest.importorskip("torch", reason="the torch extra is not installed")
+    config: dict[str, Any] = {"n_envs": 2, "n_steps": 8, "minibatch": 8, "epochs": 1, "preset": "none"}
+    panel = Panel("ALE/Breakout-v5", seeds=(HELD_OUT_START,), max_episode_steps=8)
+    with mileage.PPO(
+        atari("ALE/Breakout-v5", grayscale=False, screen_size=42), backend="torch", policy="cnn", **config
+    ) as agent:
+        assert agent.spec.leaves[0].shape == (12, 42, 42)
+        before = agent.policy.params.copy()
+        run = agent.learn(32, panel=panel)
+        assert (agent.policy.params != before).any()
+    assert run.steps == 32

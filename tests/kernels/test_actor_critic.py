@@ -97,7 +97,7 @@ class Native:
         team = Team(threads)
         try:
             self.frame.set(works=np.full((threads, self.work_floats), np.nan, np.float32))
-            return int(team.run(actor_critic.update, self.frame.record))
+            return int(team.run(actor_critic.update, self.frame.record, threads))
         finally:
             team.close()
 

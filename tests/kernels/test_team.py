@@ -45,7 +45,7 @@ def test_ranks_wait_for_each_other(n_ranks: int) -> None:
     for _ in range(20):
         record = np.zeros((200, n_ranks), np.uint64)
         record[0] = 1
-        assert team.run(relay, record) == 0
+        assert team.run(relay, record, n_ranks) == 0
         assert record[-1].tolist() == plain_relay(n_ranks, 199)
     team.close()
 
@@ -59,7 +59,7 @@ def test_a_closed_team_goes_on_alone() -> None:
     assert len(mileage_threads()) == before
     assert team.n_ranks == 1
     record = np.ones((10, 1), np.uint64)
-    team.run(relay, record)
+    team.run(relay, record, 3)
     assert record[-1].tolist() == plain_relay(1, 9)
 
 
@@ -71,3 +71,12 @@ def test_threads_of_a_forgotten_team_end() -> None:
     for thread in threads:
         thread.join(timeout=10.0)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_no_more_ranks_than_pieces_take_part() -> None:
+    team = Team(3)
+    for pieces, expected in ((1, 1), (2, 2), (3, 3), (8, 3), (1, 1), (3, 3)):
+        record = np.ones((20, expected), np.uint64)
+        team.run(relay, record, pieces)
+        assert record[-1].tolist() == plain_relay(expected, 19)
+    team.close()

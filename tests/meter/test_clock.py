@@ -230,8 +230,15 @@ def test_a_reader_on_another_thread_never_sees_a_torn_state() -> None:
 def test_times_can_be_read_in_a_signal_handler() -> None:
     clock = PhaseClock()
     seen: list[PhaseTimes] = []
-    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(clock.times()))
-    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+
+    def read(*_: object) -> None:
+        seen.append(clock.times())
+        signal.setitimer(
+            signal.ITIMER_REAL, 1e-4
+        )  # not periodic: on a busy machine signals would come faster than this
+
+    before = signal.signal(signal.SIGALRM, read)
+    signal.setitimer(signal.ITIMER_REAL, 1e-4)
     try:
         while len(seen) < 50:
             with clock.phase("learn"):

@@ -214,7 +214,7 @@ class OnPolicy:
         self._episode_sums[:] = 0.0
         if self._native:
             with clock.phase(Phase.ROLLOUT):
-                self.team.run(kernels.rollout, self._rollout.record)
+                self.team.run(kernels.rollout, self._rollout.record, len(self._episode_sums))
         else:
             self._collect_from_python(clock)
         with clock.phase(Phase.ADVANTAGE):
@@ -222,7 +222,7 @@ class OnPolicy:
         with clock.phase(Phase.LEARN):
             self._totals[:] = 0.0
             frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
-            self.adam_steps = int(self.team.run(actor_critic.update, frame.record))
+            self.adam_steps = int(self.team.run(actor_critic.update, frame.record, self._chunks))
         self.iterations += 1
         return self._stats()
 

@@ -19,6 +19,8 @@ from mileage.meter import Phase
 class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own kind of policy
     """DQN with any module from observations to action values."""
 
+    policy: Any
+
     def _build_networks(self) -> None:
         module = self.policy.module
         self._online, self._target = self.policy.fast(), self.policy.fast(self._target_of(module))

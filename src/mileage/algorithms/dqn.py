@@ -136,7 +136,7 @@ class DQN(OffPolicy):
         self._td_errors = np.zeros(config.batch * self._updates_per_call, np.float32)
         self.adam = {"adam_mean": np.zeros(n_params, np.float32), "adam_square": np.zeros(n_params, np.float32)}
         self._totals: F64 = np.zeros(kernel.N_STATS)
-        rows, chunks = chunk_rows(config.batch, n_params), n_chunks(config.batch, n_params)
+        rows, self._chunks = chunk_rows(config.batch, n_params), n_chunks(config.batch, n_params)
         layout = kernel.layout(rows, policy.actor_sizes)
         network: dict[str, Any] = {
             "params": policy.params,
@@ -160,9 +160,9 @@ class DQN(OffPolicy):
             weights=self.batch.weights,
             td_errors=self._td_errors,
             **self.adam,
-            grads=np.zeros((chunks, n_params), np.float32),
+            grads=np.zeros((self._chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((chunks, kernel.N_STATS)),
+            stats=np.zeros((self._chunks, kernel.N_STATS)),
             totals=self._totals,
             works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
             n_params=n_params,
@@ -209,7 +209,9 @@ class DQN(OffPolicy):
         self._totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch * self._updates_per_call, out=self.batch)
-            self.updates = int(self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record))
+            self.updates = int(
+                self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._chunks)
+            )
             if isinstance(self.replay, PrioritizedReplay):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
         samples = max(self._totals[kernel.SAMPLES], 1.0)

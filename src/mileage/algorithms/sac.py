@@ -134,7 +134,7 @@ class SAC(OffPolicy):
         updates = max(1, config.gradient_steps)
         self.batch = self.replay.batch(config.batch * updates)
         everything = n_actor + n_critic
-        rows, chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
+        rows, self._chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
         layout = kernel.layout(rows, policy.actor_sizes, policy.critic_sizes)
         most = max(n_actor, n_critic)
         return Frame(
@@ -153,9 +153,9 @@ class SAC(OffPolicy):
             noise_rng=self.noise_rng,
             noise=np.zeros((2, config.batch * updates, policy.action_size), np.float32),
             **self.adam,
-            grads=np.zeros((chunks, most), np.float32),
+            grads=np.zeros((self._chunks, most), np.float32),
             squares=np.zeros(-(-most // optim.BLOCK), np.float32),
-            stats=np.zeros((chunks, kernel.N_STATS)),
+            stats=np.zeros((self._chunks, kernel.N_STATS)),
             totals=self._totals,
             temperature=self.temperature,
             works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
@@ -189,7 +189,7 @@ class SAC(OffPolicy):
     def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
         self.replay.sample(self.config.batch * n_updates, out=self.batch)
         self._totals[:] = 0.0
-        self.updates = int(self.team.run(kernel.sac_update, self._frame.set(steps=self.updates).record))
+        self.updates = int(self.team.run(kernel.sac_update, self._frame.set(steps=self.updates).record, self._chunks))
         samples = max(self._totals[kernel.SAMPLES], 1.0)
         return {
             "critic_loss": self._totals[kernel.CRITIC_LOSS] / samples,

@@ -137,7 +137,7 @@ class TD3(OffPolicy):
         updates = max(1, config.gradient_steps)
         self.batch = self.replay.batch(config.batch * updates)
         everything = n_actor + n_critic
-        rows, chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
+        rows, self._chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
         layout = sac_layout(rows, policy.actor_sizes, policy.critic_sizes)
         most = max(n_actor, n_critic)
         return Frame(
@@ -157,9 +157,9 @@ class TD3(OffPolicy):
             noise_rng=self.noise_rng,
             noise=np.zeros((config.batch * updates, policy.action_size), np.float32),
             **self.adam,
-            grads=np.zeros((chunks, most), np.float32),
+            grads=np.zeros((self._chunks, most), np.float32),
             squares=np.zeros(-(-most // optim.BLOCK), np.float32),
-            stats=np.zeros((chunks, kernel.N_STATS)),
+            stats=np.zeros((self._chunks, kernel.N_STATS)),
             totals=self._totals,
             works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
             n_actor=len(policy.actor_sizes),
@@ -193,7 +193,7 @@ class TD3(OffPolicy):
     def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
         self.replay.sample(self.config.batch * n_updates, out=self.batch)
         self._totals[:] = 0.0
-        self.updates = int(self.team.run(kernel.td3_update, self._frame.set(steps=self.updates).record))
+        self.updates = int(self.team.run(kernel.td3_update, self._frame.set(steps=self.updates).record, self._chunks))
         samples = max(self._totals[kernel.SAMPLES], 1.0)
         return {
             "critic_loss": self._totals[kernel.CRITIC_LOSS] / samples,

@@ -12,7 +12,7 @@ from mileage._types import F64, I64
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
-from mileage.buffers.replay import ReplayBuffer
+from mileage.buffers.replay import _LARGE, ReplayBuffer
 from mileage.buffers.storage import Storage
 from mileage.kernels import prioritized_ring, ring, sumtree
 from mileage.kernels.sumtree import SumTree
@@ -102,7 +102,7 @@ class PrioritizedReplay(ReplayBuffer):
             raise UsageError(
                 f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
             )
-        small = batch_size * self.layout.obs_bytes < 1 << 20
+        small = batch_size * self._obs_bytes < _LARGE
         prioritized_ring.sample(self._record, self.tree.record, out._record, self.beta, small)
         if not small:
             self._gather(out)

@@ -26,6 +26,8 @@ _FEWEST_FINALS = 64
 _GROWTH = 2
 # Bytes a thread copies in about the time of two elementary steps of `run_shards`.
 _BYTES_PER_STEP = 8
+# Bytes of observations from which on gathering may be worth a second thread.
+_LARGE = 1 << 20
 _REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
 
@@ -81,6 +83,7 @@ class ReplayBuffer:
 
     def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
         self.layout, self._storage, self._derived = layout, storage, not layout.stored
+        self._rows, self._n_envs, self._obs_bytes = layout.rows, layout.n_envs, layout.obs_bytes
         self._records = storage.allocate("records", layout.rows * layout.n_envs * layout.record, np.uint8)
         self._counters: I64 = storage.allocate("counters", 8, np.int64)
         self._rng: U64 = storage.allocate("rng", 2, np.uint64)
@@ -97,9 +100,9 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
-        written, begun = self._count[ring.WRITTEN], self._count[ring.BEGUN]
-        newest = written if self.layout.stored else written - 1
-        return max(0, newest - max(0, begun - self.layout.rows)) * self.layout.n_envs
+        written = self._count[0]
+        newest = written - 1 if self._derived else written
+        return max(0, newest - self._oldest()) * self._n_envs
 
     @property
     def capacity(self) -> int:
@@ -166,7 +169,7 @@ class ReplayBuffer:
             raise UsageError(
                 f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
             )
-        if batch_size * self.layout.obs_bytes < 1 << 20:
+        if batch_size * self._obs_bytes < _LARGE:
             ring.sample(self._record, out._record)
         else:
             ring.draw_only(self._record, out._record)
@@ -215,7 +218,8 @@ class ReplayBuffer:
     def _held_records(self) -> np.ndarray[Any, Any]:
         """The part of the memory that has been written to, uint8."""
         layout = self.layout
-        return self._records[: min(layout.rows, self._count[ring.BEGUN]) * layout.n_envs * layout.record]
+        rows = min(layout.rows, max(self._count[ring.BEGUN], self._count[ring.WRITTEN]))
+        return self._records[: rows * layout.n_envs * layout.record]
 
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         """Put back what `saved_arrays` of a buffer of the same make returned."""
@@ -301,7 +305,7 @@ class ReplayBuffer:
     def _checked_indices(self, indices: I64) -> I64:
         """Raise unless every index is one that can be sampled now."""
         layout = self.layout
-        first = max(0, self._count[ring.BEGUN] - layout.rows)
+        first = self._oldest()
         rows = len(self) // layout.n_envs
         age = (indices // layout.n_envs - first) % layout.rows
         inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
@@ -310,6 +314,12 @@ class ReplayBuffer:
                 "indices must be a vector of positions that the buffer holds: take them from Batch.indices"
             )
         return indices
+
+    def _oldest(self) -> int:
+        """Number of the oldest row that is still whole."""
+        written, begun = self._count[0], self._count[1]
+        first: int = (begun if begun > written else written) - self._rows
+        return first if first > 0 else 0
 
     def _refuse_sample(self, batch_size: int, held: int) -> None:
         if batch_size < 1:

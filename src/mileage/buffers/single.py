@@ -27,17 +27,13 @@ def short_push(
 
     rows, derived = layout.rows, not layout.stored
     obs_item, action_item = np.dtype(layout.obs_dtype).itemsize, np.dtype(layout.action_dtype).itemsize
-    obs_view, action_view, reward_view, state_view = (
-        view(layout.obs_dtype),
-        view(layout.action_dtype),
-        view(np.float32),
-        view(np.int64),
-    )
+    obs_view, action_view = view(layout.obs_dtype), view(layout.action_dtype)
+    reward_view, state_view = view(np.float32), view(np.int64)
     obs_stride, obs_size, next_at = layout.record // obs_item, layout.obs_shape[0], layout.next_at // obs_item
     next_end = next_at + obs_size
     action_stride, action_at = layout.record // action_item, layout.action_at // action_item
-    action_size = layout.action_shape[0] if layout.action_shape else 0
-    action_end = action_at + action_size
+    # A single number is assigned to its place, a vector to a slice.
+    action_end = action_at + layout.action_shape[0] if layout.action_shape else 0
     reward_stride, reward_at = layout.record // 4, layout.reward_at // 4
     state_stride, state_at = layout.record // 8, layout.state_at // 8
 
@@ -49,26 +45,23 @@ def short_push(
             # A final observation comes or goes.
             general()(obs, action, reward, terminated, truncated, next_obs)
             return
-        # Whatever goes wrong from here on, the row that was here is lost, and the count says so.
-        count[1] = written + 1
         try:
-            start = row * obs_stride
-            obs_view[start : start + obs_size] = obs
+            at = row * obs_stride
+            obs_view[at : at + obs_size] = obs
             if next_at:
-                obs_view[start + next_at : start + next_end] = next_obs
-            start = row * action_stride
-            if action_size:
-                action_view[start + action_at : start + action_end] = action
+                obs_view[at + next_at : at + next_end] = next_obs
+            at = row * action_stride
+            if action_end:
+                action_view[at + action_at : at + action_end] = action
             else:
-                action_view[start + action_at] = action
+                action_view[at + action_at] = action
             reward_view[row * reward_stride + reward_at] = reward
+            state_view[state] = 2 * truncated + terminated
         except (ValueError, TypeError):
+            # What was in this row before is lost, and the count says so.
+            count[1] = written + 1
             general()(obs, action, reward, terminated, truncated, next_obs)
             return
-        if terminated:
-            state_view[state] = 3 if truncated else 1
-        else:
-            state_view[state] = 2 if truncated else 0
         count[0] = written + 1
 
     return push

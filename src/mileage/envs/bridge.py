@@ -41,7 +41,7 @@ class GymnasiumEnv:
         """Make one environment with flat observations."""
         env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
         if self.image:
-            env = _channels_first(env, self.id)
+            env = channels_first(env, self.id)
         elif not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape or ()) != 1:
             if not env.observation_space.is_np_flattenable:
                 raise UsageError(
@@ -244,7 +244,7 @@ def _float32(values: Any) -> F32:
     return np.asarray(values, np.float32).reshape(-1)
 
 
-def _channels_first(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
+def channels_first(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
     """Observe (C, H, W); from (H, W), (H, W, 1|3|4), a stack of one of them, or what has its channels in front."""
     space = env.observation_space
     shape = space.shape or ()

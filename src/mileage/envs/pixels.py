@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import wrappers
 
 from mileage._errors import MissingExtraError, UsageError
-from mileage.envs.bridge import GymnasiumEnv, gymnasium_make
+from mileage.envs.bridge import GymnasiumEnv, channels_first, gymnasium_make
 
 Stepped = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
@@ -159,7 +159,7 @@ def _make_atari(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
     if fire_reset and len(meanings) >= 3 and meanings[1] == "FIRE":
         env = FireReset(env)
-    return _stacked(env, stack, clip)
+    return _stacked(env, name, stack, clip)
 
 
 def _make_pixels(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -177,13 +177,16 @@ def _make_pixels(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         env = wrappers.GrayscaleObservation(env)
     if size is not None:
         env = wrappers.ResizeObservation(env, (size, size))
-    return _stacked(env, stack, clip)
+    return _stacked(env, name, stack, clip)
 
 
-def _stacked(env: gymnasium.Env[Any, Any], frames: int, clip_reward: bool) -> gymnasium.Env[Any, Any]:
+def _stacked(env: gymnasium.Env[Any, Any], name: str, frames: int, clip_reward: bool) -> gymnasium.Env[Any, Any]:
     if clip_reward:
         env = wrappers.TransformReward(env, _sign)
-    return wrappers.FrameStackObservation(env, frames) if frames > 1 else env
+    if frames > 1:
+        env = wrappers.FrameStackObservation(env, frames)
+    # Here and not by whoever steps it, so that its images are the same for everybody.
+    return channels_first(env, name)
 
 
 def _sign(reward: SupportsFloat) -> float:

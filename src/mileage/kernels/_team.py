@@ -68,9 +68,9 @@ def meet(barrier_state: Any, n_ranks: Any) -> None:
                     _yield_core()
 
 
-def _serve(jobs: queue.SimpleQueue[Any], rank: int, n_ranks: int, barrier: I64) -> None:
+def _serve(jobs: queue.SimpleQueue[Any], rank: int, barrier: I64) -> None:
     while (job := jobs.get()) is not None:
-        function, record = job
+        function, record, n_ranks = job
         function(rank, n_ranks, barrier, record)
 
 
@@ -90,9 +90,7 @@ class Team:
         self._barrier: I64 = np.zeros(16, np.int64)
         self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
         self._threads = [
-            threading.Thread(
-                target=_serve, args=(jobs, rank, n_ranks, self._barrier), name=f"mileage-{rank}", daemon=True
-            )
+            threading.Thread(target=_serve, args=(jobs, rank, self._barrier), name=f"mileage-{rank}", daemon=True)
             for rank, jobs in enumerate(self._jobs, start=1)
         ]
         for thread in self._threads:
@@ -100,12 +98,16 @@ class Team:
         # Threads know nothing of the team, so that one nobody holds any more ends by itself.
         self._stop = weakref.finalize(self, _dismiss, self._jobs)
 
-    def run(self, function: Any, record: Any) -> Any:
-        """Run `function` on all ranks and return what rank 0 returned."""
-        job = (function, record)
-        for jobs in self._jobs:
+    def run(self, function: Any, record: Any, pieces: int) -> Any:
+        """Run `function` on as many ranks as there are `pieces` of work, and return what rank 0 returned.
+
+        A rank without work would only spin at the barrier, and slow the others down on cores that share their units.
+        """
+        n_ranks = min(self.n_ranks, pieces)
+        job = (function, record, n_ranks)
+        for jobs in self._jobs[: n_ranks - 1]:
             jobs.put(job)
-        return function(0, self.n_ranks, self._barrier, record)
+        return function(0, n_ranks, self._barrier, record)
 
     def close(self) -> None:
         """Stop the threads; the team goes on with the caller alone."""

@@ -59,7 +59,10 @@ def sample(rings: Any, trees: Any, batches: Any, beta: Any, with_rows: Any) -> A
     """Draw the indices and importance weights of a batch, and gather its rows if asked."""
     ring, tree, batch = rings[0], trees[0], batches[0]
     indices, weights, leaves = i64(batch.indices), f32(batch.weights), f64(tree.sums)
-    sumtree.draw_stratified(tree, u64(ring.rng), indices, batch.size)
+    rng, share = u64(ring.rng), sumtree.total_of(tree) / batch.size
+    for b in range(batch.size):
+        indices[b] = sumtree.draw_share(tree, rng, b, share)
+        rings_.prefetch_record(ring, indices[b])
     least = sumtree.minimum_of(tree)
     for b in range(batch.size):
         weights[b] = np.float32(math.pow(leaves[indices[b]] / least, -beta))

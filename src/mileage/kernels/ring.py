@@ -10,7 +10,7 @@ sample needs lies together in one or two cache lines. Bytes are copied as they a
 dtype and shape.
 
 `counters` (int64): rows written, rows begun, number of free final rows. A row is begun before its memory is touched and
-written when it is complete: the difference marks a row that an interrupted writer left half done.
+written when it is complete: if more are begun than written, an interrupted writer left the last one half done.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from mileage.kernels._jit import inner, kernel
+from mileage.kernels._memory import as_i64, copy_bytes, fence, float_at, prefetch, stream_bytes
 from mileage.kernels._pointers import f32, f64, frame_type, i64, shift, u8, u64
 from mileage.kernels.random import integers
 
@@ -46,8 +46,9 @@ TERMINATED, TRUNCATED = 1, 2
 # Codes of array types, known when a kernel is compiled; 0 is everything a ring does not take.
 KINDS = {"float32": 1, "uint8": 2, "int64": 3, "bool": 4, "float64": 5, "int32": 6}
 _F32, _U8, _BOOL, _F64 = KINDS["float32"], KINDS["uint8"], KINDS["bool"], KINDS["float64"]
-# Copies up to this many bytes are cheaper word by word than through a call.
-_SHORT_COPY = 256
+# Observations from this size on, and batches that no cache holds, are written past the caches.
+_LONG_COPY = 16_384
+_PAST_CACHE = 1 << 24
 _LINE = 64
 
 
@@ -60,86 +61,6 @@ def kind_of(typingctx: Any, array: Any) -> Any:
         return ir.Constant(ir.IntType(64), code)
 
     return types.int64(array), codegen
-
-
-@intrinsic
-def _memcpy(typingctx: Any, to: Any, source: Any, n: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, args[0], args[1], args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(to, source, types.int64), codegen
-
-
-@intrinsic
-def _prefetch(typingctx: Any, pointer: Any) -> Any:
-    """Ask for the cache line at `pointer` without waiting for it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flag = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
-        # To be read, kept in all levels, data.
-        builder.call(function, [args[0], flag(0), flag(3), flag(1)])
-        return context.get_dummy_value()
-
-    return types.void(pointer), codegen
-
-
-@intrinsic
-def _copy_16(typingctx: Any, to: Any, source: Any) -> Any:
-    """Copy 16 bytes with one load and one store."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 16), 1)
-        return context.get_dummy_value()
-
-    return types.void(to, source), codegen
-
-
-@intrinsic
-def _copy_4(typingctx: Any, to: Any, source: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 4), 1)
-        return context.get_dummy_value()
-
-    return types.void(to, source), codegen
-
-
-@inner
-def copy_bytes(out: Any, source: Any, n: Any) -> None:
-    """Copy `n` bytes between memory that does not overlap."""
-    if n <= _SHORT_COPY and n % 4 == 0:
-        done = 0
-        while done + 16 <= n:
-            _copy_16(shift(out, done), shift(source, done))
-            done += 16
-        while done < n:
-            _copy_4(shift(out, done), shift(source, done))
-            done += 4
-    else:
-        _memcpy(out, source, n)
-
-
-@inner
-def _float_at(record: Any, offset: Any) -> Any:
-    return _as_f32(shift(record, offset))
-
-
-@intrinsic
-def _as_f32(typingctx: Any, pointer: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType().as_pointer())
-
-    return types.CPointer(types.float32)(pointer), codegen
-
-
-@intrinsic
-def _as_i64(typingctx: Any, pointer: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(pointer), codegen
 
 
 @inner
@@ -190,12 +111,12 @@ def store(
 ) -> Any:
     """Write one transition; `obs`, `action`, `next_obs` point to bytes. False if no final row is free."""
     record = record_at(ring, env, row)
-    at_state = _as_i64(shift(record, ring.state_at))
+    at_state = as_i64(shift(record, ring.state_at))
     if at_state[0] > 3:
         _release_final(ring, at_state[0])
     copy_bytes(record, obs, ring.obs_bytes)
     copy_bytes(shift(record, ring.action_at), action, ring.action_bytes)
-    _float_at(record, ring.reward_at)[0] = reward
+    float_at(record, ring.reward_at)[0] = reward
     state = (TERMINATED if terminated else 0) + (TRUNCATED if truncated else 0)
     if ring.next_at > 0:
         copy_bytes(shift(record, ring.next_at), next_obs, ring.obs_bytes)
@@ -276,18 +197,24 @@ def push(rings: Any) -> Any:
         ring.source_wide_rewards,
     )
     next_at, action_at, reward_at, state_at = ring.next_at, ring.action_at, ring.reward_at, ring.state_at
-    fits = True
+    fits, long = True, obs_bytes >= _LONG_COPY
     for first in range(0, ring.source_n, n_envs):
         record = record_at(ring, 0, begin_row(ring))
         for i in range(first, first + n_envs):
-            at_state = _as_i64(shift(record, state_at))
-            if at_state[0] > 3:
+            at_state = as_i64(shift(record, state_at))
+            # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
+            if next_at == 0 and at_state[0] > 3:
                 _release_final(ring, at_state[0])
-            copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
+            if long:
+                stream_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
+            else:
+                copy_bytes(record, shift(obs, i * obs_bytes), obs_bytes)
             copy_bytes(shift(record, action_at), shift(actions, i * action_bytes), action_bytes)
-            _float_at(record, reward_at)[0] = np.float32(wide_rewards[i]) if wide else rewards[i]
+            float_at(record, reward_at)[0] = np.float32(wide_rewards[i]) if wide else rewards[i]
             state = np.int64(terminated[i] != 0) + 2 * np.int64(truncated[i] != 0)
-            if next_at > 0:
+            if next_at > 0 and long:
+                stream_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
+            elif next_at > 0:
                 copy_bytes(shift(record, next_at), shift(next_obs, i * obs_bytes), obs_bytes)
             elif state > 0:
                 final = _keep_final(ring, shift(next_obs, i * obs_bytes))
@@ -295,6 +222,8 @@ def push(rings: Any) -> Any:
                 state += final << 2
             at_state[0] = state
             record = shift(record, size)
+        if long:
+            fence()
         commit_row(ring)
     return fits
 
@@ -302,7 +231,8 @@ def push(rings: Any) -> Any:
 @inner
 def oldest(ring: Any) -> Any:
     """Number of the oldest row that is still whole."""
-    return max(0, i64(ring.counters)[BEGUN] - ring.rows)
+    counters = i64(ring.counters)
+    return max(0, max(counters[BEGUN], counters[WRITTEN]) - ring.rows)
 
 
 @inner
@@ -319,14 +249,14 @@ def prefetch_record(ring: Any, index: Any) -> None:
     Of a long record only the first lines: the rest follows in order, which the hardware foresees by itself.
     """
     at = shift(u8(ring.records), index * ring.record)
-    _prefetch(at)
-    _prefetch(shift(at, min(_LINE, ring.record - 1)))
+    prefetch(at)
+    prefetch(shift(at, min(_LINE, ring.record - 1)))
     if ring.state_at >= 2 * _LINE:
-        _prefetch(shift(at, ring.action_at))
+        prefetch(shift(at, ring.action_at))
     if ring.next_at == 0:
         following = index + ring.n_envs
         if following < ring.rows * ring.n_envs:
-            _prefetch(shift(u8(ring.records), following * ring.record))
+            prefetch(shift(u8(ring.records), following * ring.record))
 
 
 @inner
@@ -360,32 +290,41 @@ def gather(ring: Any, batch: Any, start: Any, stop: Any) -> None:
     end = ring.rows * n_envs
     # The known future ends with the last row that can be sampled.
     last = (newest(ring) - 1) % ring.rows * n_envs
+    streams = obs_bytes >= _LONG_COPY and obs_bytes * batch.size >= _PAST_CACHE
     for b in range(start, stop):
         index = indices[b]
         at = shift(records, index * record)
-        copy_bytes(shift(out_obs, b * obs_bytes), at, obs_bytes)
+        if streams:
+            stream_bytes(shift(out_obs, b * obs_bytes), at, obs_bytes)
+        else:
+            copy_bytes(shift(out_obs, b * obs_bytes), at, obs_bytes)
         copy_bytes(shift(out_actions, b * action_bytes), shift(at, action_at), action_bytes)
-        total, discount = _float_at(at, reward_at)[0], gamma
-        state = _as_i64(shift(at, state_at))[0]
+        total, discount = float_at(at, reward_at)[0], gamma
+        state = as_i64(shift(at, state_at))[0]
         for _ in range(1, n_step):
             if state & 3 or last <= index < last + n_envs:
                 break
             index += n_envs if index + n_envs < end else n_envs - end
             at = shift(records, index * record)
-            total += discount * _float_at(at, reward_at)[0]
+            total += discount * float_at(at, reward_at)[0]
             discount *= gamma
-            state = _as_i64(shift(at, state_at))[0]
+            state = as_i64(shift(at, state_at))[0]
         if next_at > 0:
             after = shift(at, next_at)
         elif state & 3:
             after = shift(finals, ((state >> 2) - 1) * obs_bytes)
         else:
             after = shift(records, (index + (n_envs if index + n_envs < end else n_envs - end)) * record)
-        copy_bytes(shift(out_next, b * obs_bytes), after, obs_bytes)
+        if streams:
+            stream_bytes(shift(out_next, b * obs_bytes), after, obs_bytes)
+        else:
+            copy_bytes(shift(out_next, b * obs_bytes), after, obs_bytes)
         rewards[b] = total
         discounts[b] = np.float32(0.0) if state & TERMINATED else discount
         terminated[b] = state & TERMINATED
         truncated[b] = (state & TRUNCATED) >> 1
+    if streams:
+        fence()
 
 
 @kernel

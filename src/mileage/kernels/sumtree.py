@@ -107,12 +107,10 @@ def find(tree: Any, target: Any) -> Any:
 
 
 @inner
-def draw_stratified(tree: Any, rng_state: Any, out: Any, n: Any) -> None:
-    """Draw `n` leaves in proportion to their priority, one from each of `n` equal shares of the total; ascending."""
-    share = total_of(tree) / n
-    for i in range(n):
-        u = np.float64(next_u64(rng_state) >> _S11) * _TO_F64
-        out[i] = find(tree, (i + u) * share)
+def draw_share(tree: Any, rng_state: Any, i: Any, share: Any) -> Any:
+    """Draw a leaf from the `i`-th of equal shares of the total, in proportion to priority."""
+    u = np.float64(next_u64(rng_state) >> _S11) * _TO_F64
+    return find(tree, (i + u) * share)
 
 
 @kernel
@@ -169,8 +167,7 @@ def draw(trees: Any, rng_state: Any, out_indices: Any) -> Any:
     tree = trees[0]
     share = total_of(tree) / out_indices.shape[0]
     for i in range(out_indices.shape[0]):
-        u = np.float64(next_u64(rng_state) >> _S11) * _TO_F64
-        out_indices[i] = find(tree, (i + u) * share)
+        out_indices[i] = draw_share(tree, rng_state, i, share)
     return True
 
 

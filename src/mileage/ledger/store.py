@@ -38,8 +38,9 @@ class Store:
             recover: whether waiting rows are delivered and dead runs are closed first.
         """
         self.url = database_url(db)
-        self.engine = open_engine(self.url, create=create)
         self.spool_dir = spool.spool_dir(self.url)
+        # Rows that wait are a ledger too: the run that wrote them may have been too short to open the database.
+        self.engine = open_engine(self.url, create=create or bool(spool.waiting(self.spool_dir)))
         self._insert = {kind: self._insert_sql(kind) for kind in ROW_TYPES}
         if recover:
             self.recover()

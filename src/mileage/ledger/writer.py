@@ -51,12 +51,15 @@ SPOOL_BYTES = 1 << 20
 class Writer:
     """Takes the rows of one run from any thread and gets them into the ledger."""
 
-    def __init__(self, run: Run, db: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, run: Run, db: str | os.PathLike[str] | None = None, *, load_after: float = LOAD_AFTER_SECONDS
+    ) -> None:
         """Start writing; the run row is on disk when this returns.
 
         Args:
             run: the launched run.
             db: path or address of the ledger.
+            load_after: seconds after which the database is opened; a run that ends sooner leaves that to the courier.
         """
         self.run = check_run(run)
         self.url = database_url(db)
@@ -71,7 +74,7 @@ class Writer:
         self._appended_at = self._flushed_at = float("-inf")
         self._store: Store | None = None
         self._said: set[str] = set()
-        self._born = time.monotonic()
+        self._open_at = time.monotonic() + load_after
         self._left_to_courier = False
         self._closing = threading.Event()
         self._wake = threading.Event()
@@ -167,7 +170,7 @@ class Writer:
             if now - beat_at >= BEAT_SECONDS:
                 beat_at = now
                 self._beat_file()
-            young = self._store is None and now - self._born < LOAD_AFTER_SECONDS
+            young = self._store is None and now < self._open_at
             if young:
                 self._left_to_courier = closing and not self._unflushed
             if (closing and not self._left_to_courier) or (now >= deliver_at and not young):

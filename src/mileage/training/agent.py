@@ -299,12 +299,10 @@ class Agent:
         if self.backend == "torch":
             return self.policy.predict(observation, state, episode_start, rng)  # type: ignore[no-any-return]
         obs = np.asarray(observation, np.float32)
-        single = obs.ndim <= 1
+        single, shape = obs.ndim <= 1, obs.shape
         obs = obs.reshape(1, -1) if single else obs
         if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
-            raise UsageError(
-                f"observation must have {self.policy.obs_size} entries, not shape {np.asarray(observation).shape}"
-            )
+            raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {shape}")
         actions = self.policy.actions(obs, rng)
         return (actions[0] if single else actions), None
 

@@ -54,6 +54,7 @@ class NativeEvaluator:
         self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
         self._cut = np.zeros(n, np.bool_)
         block = kernels.block_size(n)
+        self._blocks = -(-n // block)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._frame = Frame(
             kernels.EVALUATE,
@@ -95,7 +96,7 @@ class NativeEvaluator:
             array[:] = start
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
-        self.team.run(kernels.evaluate, self._frame.record)
+        self.team.run(kernels.evaluate, self._frame.record, self._blocks)
         successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
 

@@ -261,12 +261,20 @@ class TorchQ(TorchPolicy):
         return np.where(rng.random(len(best)) < _EPSILON, rng.integers(0, self.n_actions, len(best)), best), state
 
 
-class TorchSquashed(TorchPolicy):
+class _WithActor(TorchPolicy):
+    """A policy whose module has a part `actor`."""
+
+    def _actor(self, obs: Any) -> Tensor:
+        module: Any = self.module  # torch types parts of a module as tensors
+        return module.actor(obs)
+
+
+class TorchSquashed(_WithActor):
     """`module.actor(obs)` returns means and log deviations (N, 2A); `module.critic(obs, action)` two values, (2, N)."""
 
     def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
         """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
-        head = self.module.get_submodule("actor")(obs).float().cpu().numpy()
+        head = self._actor(obs).float().cpu().numpy()
         raw = head[:, : self.action_size]
         if rng is not None:
             deviation = np.exp(np.clip(head[:, self.action_size :], LOG_STD_LOW, LOG_STD_HIGH))
@@ -274,12 +282,12 @@ class TorchSquashed(TorchPolicy):
         return self.to_env(np.tanh(raw)), state
 
 
-class TorchDeterministic(TorchPolicy):
+class TorchDeterministic(_WithActor):
     """`module.actor(obs)` returns actions (N, A) before tanh; `module.critic(obs, action)` two values, (2, N)."""
 
     def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
         """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
-        raw = np.tanh(self.module.get_submodule("actor")(obs).float().cpu().numpy())
+        raw = np.tanh(self._actor(obs).float().cpu().numpy())
         if rng is not None:
             raw = np.clip(raw + np.float32(0.1) * rng.standard_normal(raw.shape, np.float32), -1.0, 1.0)
         return self.to_env(raw), state
