@@ -4,8 +4,8 @@
 
 Both arms train the same network (Mnih's convolutions, 512 features, linear heads: `policy="cnn"` and `CnnPolicy`) with
 the same settings on the same Gymnasium environment, each in a process of its own, in alternation. The first rollout
-and update of every process warm up and are not counted. Stable-Baselines3 runs with the number of threads, one or all,
-that makes it faster; ours uses all cores.
+and update of every process warm up and are not counted. Ours uses all cores. Stable-Baselines3 runs with one thread and
+with all, because which is faster depends on what else the machine does; each round counts the faster one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def train(seed: int, steps: int, threads: int | None) -> dict[str, Any]:
         first.append(time.perf_counter())
 
     with mileage.PPO(spec, policy="cnn", preset="none", seed=seed, threads=threads, device="cpu", **SETTINGS) as agent:
-        agent.learn(steps, eval_every=10**9, panel=agent.default_panel(episodes=1), callback=note)
+        agent.learn(steps + ROLLOUT, eval_every=10**9, panel=agent.default_panel(episodes=1), callback=note)
         parameters = sum(each.numel() for each in agent.policy.module.parameters())
-    # Callbacks come after an iteration; the held-out episode at the end falls into the last one.
-    seconds = first[-1] - first[0]
-    return {"steps_per_second": (len(first) - 1) * ROLLOUT / seconds, "seconds": seconds, "parameters": parameters}
+    # Callbacks come after an iteration; evaluation, which the other arm does not do, falls into the last one.
+    seconds = first[-2] - first[0]
+    return {"steps_per_second": (len(first) - 2) * ROLLOUT / seconds, "seconds": seconds, "parameters": parameters}
 
 
 def run(command: list[str]) -> dict[str, Any]:
@@ -57,18 +57,24 @@ def run(command: list[str]) -> dict[str, Any]:
     return record
 
 
+def by_arm(records: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Steps per second of each arm, round after round."""
+    arms = dict.fromkeys(record["arm"] for record in records)
+    rounds = sorted(records, key=lambda record: int(record["seed"]))
+    return {arm: [record["steps_per_second"] for record in rounds if record["arm"] == arm] for arm in arms}
+
+
 def table(records: list[dict[str, Any]]) -> str:
     """Medians, and the median over rounds of the ratio within a round."""
-    speeds = {
-        arm: [record["steps_per_second"] for record in records if record["arm"] == arm]
-        for arm in dict.fromkeys(record["arm"] for record in records)
-    }
+    speeds = by_arm(records)
+    peers = [found for arm, found in speeds.items() if arm != OURS]
+    if len(peers) > 1:
+        speeds[f"{PEER}, the faster of each round"] = [max(found) for found in zip(*peers, strict=True)]
     rows = []
     for arm, found in speeds.items():
         ratio = statistics.median(ours / theirs for ours, theirs in zip(speeds[OURS], found, strict=True))
-        rows.append(
-            [arm, f"{statistics.median(found):,.0f}", f"{ratio:.2f}×", " ".join(f"{each:.0f}" for each in found)]
-        )
+        by_round = " ".join(f"{each:.0f}" for each in found)
+        rows.append([arm, f"{statistics.median(found):,.0f}", f"{ratio:.2f}×", by_round])
     return markdown_table(["arm", "steps/s", f"{OURS} is faster by", "by round"], rows)
 
 
@@ -88,20 +94,16 @@ def main() -> None:
     arms = {OURS: [sys.executable, str(HERE / "torch_cnn.py"), "--train", "--rollouts", str(options.rollouts)]}
     if options.peer_python:
         peer = [options.peer_python, str(HERE / "peers" / "ppo_cnn_sb3.py")]
-        cores = len(os.sched_getaffinity(0))
-        tried = {n: run([*peer, "--steps", str(2 * ROLLOUT), "--threads", str(n)]) for n in sorted({1, cores})}
-        best = max(tried, key=lambda n: float(tried[n]["steps_per_second"]))
-        print({n: round(found["steps_per_second"]) for n, found in tried.items()}, "by threads of", PEER, flush=True)
-        arms[PEER] = [*peer, "--steps", str(steps), "--threads", str(best)]
+        for n in sorted({1, len(os.sched_getaffinity(0))}):
+            arms[f"{PEER}, {n} thread{'s' if n > 1 else ''}"] = [*peer, "--steps", str(steps), "--threads", str(n)]
     records = []
     for seed in range(options.rounds):
-        for arm in list(arms) if seed % 2 == 0 else list(arms)[::-1]:
+        names = list(arms)
+        for arm in (*names[seed % len(names) :], *names[: seed % len(names)]):
             records.append({"arm": arm, "seed": seed} | run([*arms[arm], "--seed", str(seed)]))
             print(f"round {seed}: {arm}: {records[-1]['steps_per_second']:,.0f} steps/s", flush=True)
     assert len({record["parameters"] for record in records}) == 1, "the networks differ"
-    tables = [table(records)]
-    if PEER in arms:
-        tables.append(f"Threads of {PEER}: {arms[PEER][-1]}. Parameters of the network: {records[0]['parameters']:,}.")
+    tables = [table(records), f"Parameters of the network: {records[0]['parameters']:,}."]
     report = Report("torch_cnn", "PPO with a convolutional network on pixels", tables, records)
     print("\n\n".join(tables), *report.write(), sep="\n")
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -235,7 +234,3 @@ def test_the_migration_page_names_hyperparameters_that_exist() -> None:
     named |= {spans[0] for spans in code if spans and spans[0].isidentifier()}
     assert {"minibatch", "capacity", "target_every", "normalise_rewards"} <= named
     assert named <= known
-
-
-def test_gymnasium_is_what_pictures_come_from() -> None:
-    assert issubclass(modules.ShownPicture, gymnasium.Env)

@@ -16,7 +16,7 @@ from mileage.kernels import random
 from mileage.meter import Phase
 
 
-class TorchDQN(TorchOffPolicy, DQN):
+class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own kind of policy
     """DQN with any module from observations to action values."""
 
     policy: Any
@@ -35,7 +35,7 @@ class TorchDQN(TorchOffPolicy, DQN):
         draws = random.uniform_rows(self.action_rng, 2)
         n = self.policy.n_actions
         anywhere = np.minimum((draws[:, 1] * n).astype(np.int64), n - 1)
-        choices = np.where(draws[:, 0] < self.epsilon(progress), anywhere, best.numpy())
+        choices: NDArray[np.int64] = np.where(draws[:, 0] < self.epsilon(progress), anywhere, best.numpy())
         self.actions[:, 0] = choices
         return choices
 

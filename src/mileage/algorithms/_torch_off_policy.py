@@ -71,7 +71,7 @@ class TorchOffPolicy(OffPolicy):
         tensors = {name: each for adam in self._optimizers for name, each in adam.tensors().items()}
         for index, (target, _) in enumerate(self._targets):
             tensors |= {f"target{index}.{name}": each for name, each in target.state_dict().items()}
-        self._live = LiveTensors(tensors | dict(self._more_tensors()))
+        self._live = LiveTensors({**tensors, **self._more_tensors()})
         operations = policy.operations
         self._acting_threads = useful_threads(self.n_envs * operations, self.team.n_ranks)
         self._learning_threads = useful_threads(config.batch * operations * _PASSES_PER_UPDATE, self.team.n_ranks)
@@ -174,4 +174,4 @@ class TorchOffPolicy(OffPolicy):
 def bootstrap(batch: dict[str, Any], values: Tensor) -> Tensor:
     """Bellman targets (B,): rewards plus what the values of the next observations are worth."""
     alive = batch["discounts"].masked_fill(batch["terminated"], 0.0)
-    return torch.addcmul(batch["rewards"], alive, values)  # type: ignore[no-any-return]
+    return torch.addcmul(batch["rewards"], alive, values)

@@ -283,12 +283,12 @@ class TorchOnPolicy(OnPolicy):
         self._order_twin.push()
         size = min(self.settings.minibatch, self.batch)
         if not self.policy.recurrent:
-            yield from self._order_twin.tensor.split(size)
+            yield from torch.split(self._order_twin.tensor, size)
             return
         first = self._order_twin.tensor
         columns = first[first < self.n_envs]
         steps = torch.arange(self.settings.n_steps, device=first.device)[:, None] * self.n_envs
-        for chosen in columns.split(max(1, size // self.settings.n_steps)):
+        for chosen in torch.split(columns, max(1, size // self.settings.n_steps)):
             yield steps + chosen
 
     def _run(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -385,6 +385,6 @@ class TorchOnPolicy(OnPolicy):
 
 
 def normals(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Standard normal draws (N, n) from uniform ones (N, 2n), as `mileage.kernels.random.normal` makes them."""
+    """Standard normal draws (N, n) from pairs of uniform ones (N, 2n), as `kernels.random.normal` makes them."""
     u, v = np.float32(1.0) - uniforms[:, 0::2], uniforms[:, 1::2]
-    return np.sqrt(np.float32(-2.0) * np.log(u)) * np.cos(np.float32(2.0 * math.pi) * v)
+    return np.asarray(np.sqrt(np.float32(-2.0) * np.log(u)) * np.cos(np.float32(2.0 * math.pi) * v))

@@ -1,4 +1,4 @@
-"""Default networks for images and dicts of arrays: convolutions as in Mnih et al. (2015), scaled to the image."""
+"""Default networks for images and dicts of arrays: convolutions as in Mnih et al. (2015), fewer for small ones."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ FEATURES = 512
 _LARGE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 _SMALL = ((16, 3, 2), (32, 3, 2))
 _LARGE_FROM = 36
+# What is smaller than that on a side is not convolved.
+_SMALLEST = 8
 
 
 def _orthogonal(layer: Any, gain: float) -> Any:
@@ -27,20 +29,27 @@ def _orthogonal(layer: Any, gain: float) -> Any:
     return layer
 
 
+class _BytesConv2d(nn.Conv2d):
+    """A convolution of bytes as if they were from 0 to 1: scaled in its few weights, not in every pixel."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's own word)
+        return self._conv_forward(input, self.weight * (1.0 / 255.0), self.bias)
+
+
 class ImageTrunk(nn.Module):
     """Features (N, 512) of images (N, H, W, C), (N, C, H, W) or (N, H, W); bytes are scaled to [0, 1]."""
 
     def __init__(self, shape: tuple[int, ...], *, scale: bool) -> None:
         super().__init__()
-        if len(shape) not in (2, 3) or min(sorted(shape)[-2:]) < 4:
+        if not _is_image(shape):
             raise UsageError(f"an image of shape {shape} cannot be convolved: give (height, width, channels)")
         # As Gymnasium's image wrappers and Stable-Baselines3 have it: the shortest axis holds the channels.
         self._channels_last = len(shape) == 3 and shape[2] == min(shape)
-        self._scale = 1.0 / 255.0 if scale else 1.0
         channels, height, width = _channels_first(shape, self._channels_last)
         layers: list[nn.Module] = []
         for outputs, kernel, stride in _LARGE if min(height, width) >= _LARGE_FROM else _SMALL:
-            layers += [_orthogonal(nn.Conv2d(channels, outputs, kernel, stride), math.sqrt(2.0)), nn.ReLU()]
+            kind = _BytesConv2d if scale and not layers else nn.Conv2d
+            layers += [_orthogonal(kind(channels, outputs, kernel, stride), math.sqrt(2.0)), nn.ReLU()]
             channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.convolutions = nn.Sequential(*layers)
         self.linear = _orthogonal(nn.Linear(channels * height * width, FEATURES), math.sqrt(2.0))
@@ -51,11 +60,7 @@ class ImageTrunk(nn.Module):
             image = image.unsqueeze(1)
         elif self._channels_last:
             image = image.permute(0, 3, 1, 2)
-        # Bytes are scaled in the first layer's few weights, not in every pixel.
-        first: Any = self.convolutions[0]
-        x = nn.functional.conv2d(image.float(), first.weight * self._scale, first.bias, first.stride)
-        x = self.convolutions[1:](x)
-        return torch.relu(self.linear(x.flatten(1)))
+        return torch.relu(self.linear(self.convolutions(image.float()).flatten(1)))
 
 
 def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, int, int]:
@@ -66,7 +71,11 @@ def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, i
 
 def is_image(leaf: ObsLeaf) -> bool:
     """Whether the default network convolves this part of an observation."""
-    return len(leaf.shape) in (2, 3) and min(sorted(leaf.shape)[-2:]) >= 4
+    return _is_image(leaf.shape)
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    return len(shape) in (2, 3) and min(sorted(shape)[-2:]) >= _SMALLEST
 
 
 class Trunk(nn.Module):
@@ -74,7 +83,8 @@ class Trunk(nn.Module):
 
     def __init__(self, leaves: Sequence[ObsLeaf]) -> None:
         super().__init__()
-        self._names = [leaf.name for leaf in leaves]
+        # Bytes are scaled to [0, 1] here too.
+        self._scales = {leaf.name: 1.0 / 255.0 if leaf.dtype == "uint8" else 1.0 for leaf in leaves}
         self.images = nn.ModuleDict(
             {
                 leaf.name or "image": ImageTrunk(leaf.shape, scale=leaf.dtype == "uint8")
@@ -87,9 +97,12 @@ class Trunk(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         """Features (N, size) of a tensor or a dict of tensors."""
         if not isinstance(obs, dict):
-            return self.images["image"](obs) if self.images else obs.flatten(1)
-        parts = [self.images[key](obs[key]) if key in self.images else obs[key].flatten(1) for key in self._names]
-        return torch.cat(parts, 1)
+            return self._part("image", obs, self._scales[""])
+        return torch.cat([self._part(name, obs[name], scale) for name, scale in self._scales.items()], 1)
+
+    def _part(self, name: str, part: Tensor, scale: float) -> Tensor:
+        found: Tensor = self.images[name](part) if name in self.images else part.flatten(1).float() * scale
+        return found
 
 
 class TrunkActorCritic(nn.Module):
@@ -121,7 +134,7 @@ class TrunkHead(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         """Outputs (N, outputs), or action values if dueling."""
         head = self.head(self.trunk(obs))
-        return dueling(head) if self._dueling else head  # type: ignore[no-any-return]
+        return dueling(head) if self._dueling else head
 
 
 class TrunkTwinCritic(nn.Module):

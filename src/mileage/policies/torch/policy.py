@@ -64,13 +64,23 @@ class TorchPolicy:
 
     @functools.cached_property
     def operations(self) -> float:
-        """Floating-point operations of a forward pass per observation, or a lower bound where torch cannot count."""
-        from torch.utils.flop_counter import FlopCounterMode
+        """Floating-point operations of a forward pass per observation, about: two per use of a weight."""
+        counted = [0.0]
 
+        def count(module: nn.Module, _: Any, output: Any) -> None:
+            # torch's own counter would import its compiler, which takes a second.
+            places = math.prod(output.shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else 1
+            counted[0] += 2.0 * places * sum(each.numel() for each in module.parameters(recurse=False))
+
+        hooks = [module.register_forward_hook(count) for module in self.module.modules()]
         rows = torch.zeros(1, self.obs_size, dtype=getattr(torch, self.obs_dtype.__name__), device=self.device)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            self.choose(self.view(rows), self.initial_state(1), None)
-        return max(counter.get_total_flops(), 2.0 * sum(each.numel() for each in self.module.parameters()))
+        try:
+            with torch.no_grad():
+                self.choose(self.view(rows), self.initial_state(1), None)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return max(counted[0], 2.0 * sum(each.numel() for each in self.module.parameters()))
 
     @functools.cached_property
     def row_by_row(self) -> bool:
@@ -93,7 +103,7 @@ class TorchPolicy:
         parts = {}
         for leaf in self.leaves:
             part = rows[:, leaf.start : leaf.stop].view(getattr(torch, leaf.dtype))
-            parts[leaf.name] = part.unflatten(1, leaf.shape) if len(leaf.shape) > 1 else part
+            parts[leaf.name] = part.view(len(rows), *leaf.shape) if len(leaf.shape) > 1 else part
         return parts if self.leaves[0].name else parts[""]
 
     def normalised(self, obs: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
