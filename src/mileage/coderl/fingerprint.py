@@ -39,6 +39,15 @@ _RUST_DEBUG = re.compile(r"-C\s*debuginfo=(\S+)")
 _DEBUG_OVERRIDE = re.compile(r"CARGO_PROFILE_\w+_DEBUG")
 _C_DEBUG = re.compile(r"(?<!\S)-g(\d?)(?!\S)")
 
+# CMake's own flags of its build types, without their -g.
+_CMAKE_NO_DEBUG = {"Debug": "-g0", "RelWithDebInfo": "-O2 -g0 -DNDEBUG"}
+
+
+def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
+    """Return what tells CMake to leave debug information out of a build type; nothing if that has none."""
+    flags = _CMAKE_NO_DEBUG.get(profile)
+    return tuple(f"-DCMAKE_{lang}_FLAGS_{profile.upper()}={flags}" for lang in ("C", "CXX")) if flags else ()
+
 
 def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment all arms share: the user's, without volatile variables and compiler caches."""
@@ -141,7 +150,11 @@ def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) ->
     rows["warm_snapshot"] = "yes" if setup.warm_snapshot else "no"
     rows |= {f"lock_file.{name}": _digest(tree / name) for name in project.lock_files}
     rows |= {f"config.{name}": _digest(tree / name) for name in project.config_files}
-    rows["commands.build"] = _text(setup.build)
+    no_debug = cmake_no_debug_words(setup.profile) if project.kind == "cmake" else ()
+    build = tuple(tuple(word for word in step if word not in no_debug) for step in setup.build)
+    if build != setup.build:
+        rows["debug_info"] = "none"
+    rows["commands.build"] = _text(build)
     rows["commands.check"] = _text(setup.check)
     for name, value in sorted(env.items()):
         if _is_profile_override(name):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mileage.report.arms import FinishedRun, run_costs
 from mileage.report.cost import CostReport, dollars, duration
-from mileage.stats import ExpectedCost, RunCosts, expected_cost
+from mileage.stats import ExpectedCost, expected_cost
 from mileage.training.records import RunRecord
 
 
@@ -22,13 +23,10 @@ class SeedPanel:
     """Expected seconds to target, failed runs counted; None without a target."""
 
     @classmethod
-    def of(cls, runs: Sequence[RunRecord], reports: Sequence[CostReport]) -> SeedPanel:
-        """Put runs and their cost reports together."""
-        expected = None
-        if runs[0].target is not None:
-            # A run that reached its target is paid for up to there; one that did not, for all it took.
-            seconds = [run.wall_seconds if run.wall_to_target is None else run.wall_to_target for run in runs]
-            expected = expected_cost(RunCosts.of(seconds, [run.reached for run in runs]))
+    def of(cls, runs: Sequence[RunRecord], finished: Sequence[FinishedRun]) -> SeedPanel:
+        """Put runs and their rows together, one row of each per run; costs are those that comparisons use."""
+        reports = [CostReport.of(run.run, run.end, run.phases) for run in finished]
+        expected = expected_cost(run_costs(finished, "s")) if runs[0].target is not None else None
         return cls(tuple(runs), tuple(reports), expected)
 
     def as_dict(self) -> dict[str, Any]:
