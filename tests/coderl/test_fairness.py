@@ -200,3 +200,10 @@ def test_a_mode_that_does_not_fit_or_is_not_installed_says_so(
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BuildError, match="needs 'mold'"):
         find_mode("mold", project)
+
+
+def test_a_toolchain_that_is_not_installed_is_refused(cargo_project: Path, work: Path) -> None:
+    config = BenchConfig(runs=1, jobs=1, toolchain="no-such-toolchain")
+    executor = FakeExecutor(lambda job: fake_result(1.0))
+    with pytest.raises(UsageError, match="toolchain 'no-such-toolchain' is not installed"):
+        run_bench(detect(cargo_project), config, executor=executor, work_base=work)

@@ -98,7 +98,9 @@ def test_a_cold_first_run_is_paid_for_but_is_not_a_heavy_tail() -> None:
     # The share of the start-up in a mean of five is Beta(1, 4): 10 × 0.602 at 97.5 %. A run that never succeeds adds its
     # start-up and budget, (1 - p) / p times, which is 0.66 at 2.5 % of p; both extremes together are rarer than that.
     upper = (1 - beta.ppf(0.025, 5.5, 0.5)) / beta.ppf(0.025, 5.5, 0.5)
-    assert 10 * beta.ppf(0.975, 1, 4) < cold.interval.high < (0.5 + 10 * beta.ppf(0.975, 1, 4)) * (1 + upper) + 2 * upper
+    assert (
+        10 * beta.ppf(0.975, 1, 4) < cold.interval.high < (0.5 + 10 * beta.ppf(0.975, 1, 4)) * (1 + upper) + 2 * upper
+    )
     assert 0.25 < cold.interval.low < 0.6
     # Taken for chance, the same costs say nothing at all.
     blind = expected_cost(RunCosts.of(train + startup, reached, None))

@@ -130,7 +130,9 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     return agent
 
 
-def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False) -> tuple[RunRecord, FinishedRun]:
+def _run(
+    agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False
+) -> tuple[RunRecord, FinishedRun]:
     """Train one agent under a recorder, with a checkpoint in a directory of its own."""
     from mileage.cli.paths import CHECKPOINT, run_directory
     from mileage.ledger.targets import Target

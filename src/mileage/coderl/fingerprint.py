@@ -30,6 +30,7 @@ VOLATILE = frozenset({
 CACHE_VARIABLES = ("RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER")
 LAUNCHER_VARIABLES = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
 FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+NOT_INSTALLED = "not installed"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|PRIVATE", re.IGNORECASE)
 
 _LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
@@ -132,9 +133,9 @@ def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
     try:
         done = subprocess.run(command, env=dict(env), cwd=tree, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return "not installed"
+        return NOT_INSTALLED
     lines = (done.stdout or done.stderr).strip().splitlines()
-    return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else "not installed"
+    return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else NOT_INSTALLED
 
 
 def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) -> dict[str, str]:
