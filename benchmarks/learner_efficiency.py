@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/learner_efficiency.py
 
 The limit is single-precision GEMM through the same BLAS, one product per core at the same time, at 1024 x 1024 x 1024
-and at the sizes of the update's own hidden layer (128 x 64 x 64), which fits in the first-level cache and is faster.
-Updates and products alternate. Operations of an update are those of its matrix products: two per weight and sample forward, four backward,
-two fewer for the first layer.
+and at the sizes of the update's own hidden layer (128 x 64 x 64), which stays in the first-level cache and is faster.
+Updates and products alternate. Operations of an update are those of its matrix products: two per weight and sample
+forward, four backward, two fewer for the first layer.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import Any
 
 import numba
 import platformdirs
+from numba.core import typed_passes, untyped_passes
 from numba.core.caching import _Cache
 from numba.core.codegen import JITCodeLibrary
-from numba.core import typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, CompileResult, Flags, compile_extra
 from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
