@@ -160,6 +160,8 @@ class Trial:
     """The same without start-up and compilation."""
     phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Seconds by phase, of the whole run."""
+    value: float | None = None
+    """What the last evaluation showed of the quantity that the target names; None without an evaluation."""
     reason: str = ""
     """How the run ended."""
     run_id: str | None = None
@@ -253,7 +255,8 @@ class TrainingExecutor:
             )
         if record.reason == runner.INTERRUPTED:
             raise KeyboardInterrupt
-        return _trial(arm, record, cap_seconds, run_id[0] if self._db is not False else None)
+        value = None if record.final is None else self.target.value(record.final)
+        return _trial(arm, record, cap_seconds, value, run_id[0] if self._db is not False else None)
 
     def _train(
         self,
@@ -301,7 +304,7 @@ class TrainingExecutor:
         return record
 
 
-def _trial(arm: str, record: RunRecord, cap_seconds: float, run_id: str | None) -> Trial:
+def _trial(arm: str, record: RunRecord, cap_seconds: float, value: float | None, run_id: str | None) -> Trial:
     reached = record.wall_to_target is not None and record.wall_to_target <= cap_seconds
     seconds = record.wall_to_target if reached and record.wall_to_target is not None else record.wall_seconds
     capped = not reached and record.reason == runner.STOPPED_BY_CALLBACK
@@ -315,6 +318,7 @@ def _trial(arm: str, record: RunRecord, cap_seconds: float, run_id: str | None) 
         steps_per_second=record.steps_per_second,
         steady_steps_per_second=record.steady_steps_per_second,
         phases=dict(record.phases),
+        value=value,
         reason=f"stopped after {record.wall_seconds:.1f} s" if capped else record.reason,
         run_id=run_id,
     )

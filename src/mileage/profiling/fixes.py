@@ -72,6 +72,11 @@ class Fix:
     estimate: Estimate = _no_estimate
     """Share of the wall-clock that a profile would expect to be saved; None where it cannot tell."""
 
+    prior: float = 0.1
+    """Where there is no estimate, the fix is tried as if this were it."""
+    leap: bool = False
+    """Whether it is one of those that are tried all at once, because it seldom does harm where it applies."""
+
     def apply(self, setup: Setup, evidence: Evidence) -> Setup | None:
         """The changed setup, or None where the fix does not apply or changes nothing."""
         changed = self.change(setup, evidence)
@@ -322,23 +327,24 @@ def _rounded(value: float) -> Any:
 
 
 FIXES: tuple[Fix, ...] = (
-    Fix("eval_every", "evaluations as rare as they must be", _rarer_evaluations, _evaluations_gain),
-    Fix("checkpoint_every", "checkpoints at the end only", _rarer_checkpoints),
-    Fix("threads", "all cores", _all_threads, _threads_gain),
+    Fix("eval_every", "evaluations as rare as they must be", _rarer_evaluations, _evaluations_gain, leap=True),
+    Fix("checkpoint_every", "checkpoints at the end only", _rarer_checkpoints, leap=True),
+    Fix("threads", "all cores", _all_threads, _threads_gain, leap=True),
     Fix("one_thread", "one thread", _one_thread),
-    Fix("backend_native", "native back end, forward passes fused into the rollout", _native),
+    Fix("backend_native", "native back end, forward passes fused into the rollout", _native, leap=True),
     Fix("backend_torch", "torch back end", _torch),
     Fix("torch_compile", "torch.compile", _compiled),
     Fix("processes", "a process per environment", _processes, _processes_gain),
-    Fix("n_envs", "4 × the environments, batch and updates per step kept", _more_envs, _more_envs_gain),
-    Fix("minibatch", "larger minibatches", _larger_minibatch, _minibatch_gain),
+    Fix("n_envs", "4 × the environments, batch and updates per step kept", _more_envs, _more_envs_gain, leap=True),
+    Fix("minibatch", "larger minibatches", _larger_minibatch, _minibatch_gain, leap=True),
     Fix("batch", "larger batches", _usual_batch),
-    Fix("preset", "the shipped preset of the environment", _preset),
-    Fix("update_ratio", "more updates per step", _more_updates),
-    Fix("learning_rate", "learning rate × 4", _higher_rate),
-    Fix("hidden", "narrower networks", _smaller_network, _smaller_network_gain),
+    # Tuned for nothing but the time to target: the first thing to try where it exists.
+    Fix("preset", "the shipped preset of the environment", _preset, prior=0.6),
+    Fix("update_ratio", "more updates per step", _more_updates, leap=True),
+    Fix("learning_rate", "learning rate × 4", _higher_rate, leap=True),
+    Fix("hidden", "narrower networks", _smaller_network, _smaller_network_gain, leap=True),
     Fix("fewer_updates", "half the updates per step", _fewer_updates, _fewer_updates_gain),
-    Fix("learning_starts", "learning starts earlier", _earlier_start),
+    Fix("learning_starts", "learning starts earlier", _earlier_start, leap=True),
     Fix("gamma", "another discount", _shorter_horizon),
     Fix("n_steps", "rollouts of the usual size", _usual_rollout),
     Fix("normalise_rewards", "scaled rewards", _scaled_rewards),
