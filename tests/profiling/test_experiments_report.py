@@ -76,7 +76,7 @@ def test_json_keeps_every_run(tried: Tried) -> None:
     data = json.loads(json.dumps(report.as_dict(tried)))
     assert data["verified"] is True
     assert data["verification"]["ratio"] == pytest.approx(5.0, rel=0.03)
-    runs = [run for arm in (data["baseline"], *data["fixes"], *data["combinations"]) for run in arm["runs"]]
+    runs = [run for arm in (data["baseline"], *data["fixes"], *data["combinations"], *data["without_one_change"]) for run in arm["runs"]]
     assert len(runs) + len(data["verification_runs"]) + len(data["runs_cut_by_the_budget"]) == tried.runs
     assert data["best"]["setup"]["config"]["minibatch"] == 64
     assert data["fixes"][0]["estimated_gain"] == 0.3

@@ -6,7 +6,9 @@
    all would take too long, the dearer half is dropped (successive halving, Jamieson and Talwalkar, 2016).
 4. *Combinations*: fixes are stacked on the best arm one by one. A challenger meets the incumbent seed by seed and is
    stopped once it has used up what the incumbent needed (adaptive capping, Hutter et al., 2009).
-5. *Verification*: the winner of a search is partly the luckiest, so it meets the baseline again, in turns, on seeds that
+5. *One left out*: the best arm without each of its changes in turn says what the change is worth, where runs are short.
+   A change that is worth nothing is taken back.
+6. *Verification*: the winner of a search is partly the luckiest, so it meets the baseline again, in turns, on seeds that
    no earlier stage saw. Only this comparison decides.
 
 A run that is stopped at its cap or at the end of its step budget has failed, and its cost counts. A run that the end of
@@ -44,6 +46,12 @@ _RACE_SEEDS = 3
 _RACE_SLACK = 1.15
 # A challenger must be this much cheaper: smaller gains on three seeds are luck.
 _RACE_MARGIN = 0.95
+# What is worth so much that the best arm takes this many times as long without it need not be known better.
+_WORTH_KNOWING = 4.0
+# Leaving changes out gets this share of the time of the combinations.
+_LEAVING_OUT_SHARE = 0.25
+# Changed together, so that a batch or the number of updates per step stays what it was.
+_TOGETHER = ("n_envs", "n_steps", "train_every", "gradient_steps")
 _FEWEST_PAIRS, _MOST_PAIRS = 3, 8
 _MOST_REPEATS = 5
 # Seeds of the verification are this far from those of the search.
@@ -72,6 +80,8 @@ class Tried:
     arms: tuple[Arm, ...]
     """Each applicable fix alone, in the order in which they were tried."""
     combinations: tuple[Arm, ...]
+    without: tuple[Arm, ...]
+    """The best arm with one of its changes taken back."""
     best: Arm | None
     """The arm that went into verification; None if nothing beat the baseline."""
     verification: Comparison | None
@@ -94,7 +104,7 @@ class Tried:
     @property
     def runs(self) -> int:
         """How many runs there were."""
-        arms = (self.baseline, *self.arms, *self.combinations)
+        arms = (self.baseline, *self.arms, *self.combinations, *self.without)
         return sum(len(arm.trials) for arm in arms) + len(self.verified) + len(self.cut)
 
 
@@ -136,6 +146,7 @@ def try_fixes(
         baseline=search.baseline,
         arms=tuple(search.alone),
         combinations=tuple(search.combined),
+        without=tuple(search.without),
         best=search.best,
         verification=search.verification,
         verified=tuple(search.verified),
@@ -172,6 +183,7 @@ class _Search:
         self.evidence = Evidence.of({}, cores, findings)
         self.alone: list[Arm] = []
         self.combined: list[Arm] = []
+        self.without: list[Arm] = []
         self.best: Arm | None = None
         self.verification: Comparison | None = None
         self.verified: list[Trial] = []
@@ -185,7 +197,7 @@ class _Search:
     def run(self) -> bool:
         """All stages; returns whether the user interrupted them."""
         try:
-            for stage in (self._measure_baseline, self._leap, self._try_alone, self._combine, self._verify):
+            for stage in (self._measure_baseline, self._leap, self._try_alone, self._combine, self._leave_out, self._verify):
                 try:
                     stage()
                 except _OutOfTime:
@@ -246,7 +258,7 @@ class _Search:
                 continue
             seen.add(setup.key)
             gain = fix.expected_gain(self.baseline.setup, setup, self.evidence)
-            arms.append(Arm(fix.name, setup, (fix.name,), fix.title, gain, fix.prior))
+            arms.append(Arm(fix.name, setup, (fix.name,), fix.title, gain, prior=fix.prior))
         return sorted(arms, key=lambda arm: -_expected(arm))
 
     def _search_end(self) -> float:
@@ -266,7 +278,7 @@ class _Search:
         for arm in arms:
             if arm.setup.key not in met:
                 met.add(arm.setup.key)
-                self.combined.append(arm)
+                self._add(arm)
                 best = min(other.cost for other in self.combined)
                 self._trial(arm, self.first_seed, min(_SLACK * self.baseline.trials[0].seconds, _SLACK_TO_BEST * best))
 
@@ -302,7 +314,8 @@ class _Search:
         return min(tried, key=lambda arm: standing(arm.trials))
 
     def _combine(self) -> None:
-        self._begin("combinations", self.start + self.budget - self._reserve())
+        left = self._search_end() - self.executor.now()
+        self._begin("combinations", self._search_end() - _LEAVING_OUT_SHARE * max(left, 0.0))
         incumbent = self._incumbent()
         self.best = None if incumbent is self.baseline else incumbent
         met = {arm.setup.key for arm in (self.baseline, *self.alone, *self.combined) if arm.trials}
@@ -310,8 +323,9 @@ class _Search:
         while True:
             if challenger is not None and challenger.setup.key not in met:
                 met.add(challenger.setup.key)
-                self.combined.append(challenger)
+                self._add(challenger)
                 if self._race(challenger, incumbent):
+                    challenger.adopted = True
                     incumbent = self.best = challenger
             challenger = self._next_challenger(incumbent, met)
             if challenger is None:
@@ -337,6 +351,11 @@ class _Search:
         arm = self._with_all(incumbent, [arm.name for arm in sorted(helped, key=lambda arm: standing(arm.trials))])
         return None if arm is incumbent else arm
 
+    def _add(self, arm: Arm) -> None:
+        """A combination is called by its number: its fixes may be many."""
+        arm.name = f"combination {len(self.combined) + 1}"
+        self.combined.append(arm)
+
     def _with_all(self, arm: Arm, names: Iterable[str]) -> Arm:
         """The arm with all fixes on top that apply."""
         for name in names:
@@ -348,8 +367,8 @@ class _Search:
         setup = fix.apply(arm.setup, self._evidence_of(arm))
         if setup is None:
             return None
-        names = (*arm.fixes, name)
-        return Arm("+".join(names), setup, names, f"{fix.title}, on top of {arm.name}")
+        on = "" if arm is self.baseline else f"{arm.name}, "
+        return Arm("", setup, (*arm.fixes, name), f"{on}{name}")
 
     def _evidence_of(self, arm: Arm) -> Evidence:
         """Where the arm itself spends its time, once it has run."""
@@ -383,6 +402,28 @@ class _Search:
             return standing(mine) < standing(theirs)
         return cost_of(mine) < _RACE_MARGIN * cost_of(theirs)
 
+    def _leave_out(self) -> None:
+        self._begin("one left out", self._search_end())
+        if self.best is None or self.best.cost == float("inf"):
+            return
+        seeds = range(self.first_seed, self.first_seed + _RACE_SEEDS)
+        changed = self.baseline.setup.differences(self.best.setup)
+        groups = [[name for name in changed if name in _TOGETHER], *([name] for name in changed if name not in _TOGETHER)]
+        for group in groups if len(changed) > 1 else []:
+            setup = self.best.setup.but(**{name: changed[name][0] for name in group})
+            if not group or setup.key == self.baseline.setup.key:
+                continue
+            arm = Arm(f"without {', '.join(group)}", setup, self.best.fixes, ", ".join(group))
+            self.without.append(arm)
+            for seed in seeds:
+                if not self.best.has(seed):
+                    self._trial(self.best, seed, self.cap)
+                if not self._trial(arm, seed, _WORTH_KNOWING * self.best.cost).reached:
+                    break
+            if len(arm.trials) == len(seeds) and arm.cost <= cost_of(self.best.on(seeds)):
+                arm.adopted = True
+                self.best = arm
+
     def _verify(self) -> None:
         self._begin("verification", self.start + self.budget)
         if self.best is not None and self.best.cost == float("inf"):
@@ -411,8 +452,9 @@ class _Search:
                 self.verification = compare(base.trials, base.setup, best.trials, setup)
 
     def _conclude(self) -> None:
-        """Arms that never ran are no combinations."""
+        """Arms that never ran are no result."""
         self.combined = [arm for arm in self.combined if arm.trials]
+        self.without = [arm for arm in self.without if arm.trials]
 
 
 def _expected(arm: Arm) -> float:

@@ -51,6 +51,8 @@ class Arm:
     title: str = ""
     estimated_gain: float | None = None
     """Share of the wall-clock that was expected to be saved; None where nothing was expected."""
+    adopted: bool = False
+    """Whether it became the best arm when it was tried."""
     prior: float = 0.0
     """What decides when it is tried, where nothing was estimated."""
     trials: list[Trial] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mileage.meter import fingerprint
@@ -20,6 +20,7 @@ _PLAIN_WIDTH = 150
 # Of the columns that say what was changed; Markdown and JSON have all of it.
 _WIDEST = 36
 COLUMNS = ("fix", "changes", "estimated", "measured", "to target", "steps/s (steady)", "reached", "verdict")
+COMBINATION_COLUMNS = ("arm", "fixes", "to target", "steps/s (steady)", "reached", "verdict")
 
 
 def verdict(tried: Tried) -> str:
@@ -112,8 +113,25 @@ def fix_rows(tried: Tried) -> list[tuple[str, ...]]:
 
 
 def combination_rows(tried: Tried) -> list[tuple[str, ...]]:
-    """The same for combinations; the seeds are those that a combination ran with."""
-    return [_row(arm, tried) for arm in tried.combinations]
+    """One row of cells per combination, in the order of `COMBINATION_COLUMNS`."""
+    return [_short_row(arm, tried, ("kept" if arm.adopted else "")) for arm in tried.combinations]
+
+
+def worth_rows(tried: Tried) -> list[tuple[str, ...]]:
+    """One row of cells per change of the best arm that was taken back, in the order of `COMBINATION_COLUMNS`."""
+    return [_short_row(arm, tried, ("not needed: taken back" if arm.adopted else "needed")) for arm in tried.without]
+
+
+def _short_row(arm: Arm, tried: Tried, verdict: str) -> tuple[str, ...]:
+    _, _, _, _, to_target, speed, reached, _ = _row(arm, tried)
+    return (arm.name, arm.title, to_target, speed, reached, verdict)
+
+
+TABLES: tuple[tuple[str, tuple[str, ...], Callable[[Tried], list[tuple[str, ...]]]], ...] = (
+    ("Each fix alone", COLUMNS, fix_rows),
+    ("Combinations", COMBINATION_COLUMNS, combination_rows),
+    ("The best without one of its changes", COMBINATION_COLUMNS, worth_rows),
+)
 
 
 def _row(arm: Arm, tried: Tried) -> tuple[str, ...]:
@@ -166,12 +184,13 @@ def show(tried: Tried) -> None:
         console = Console(highlight=False, width=_PLAIN_WIDTH)
     for line in summary(tried):
         console.print(line, markup=False, soft_wrap=True)
-    for title, rows in (("Each fix alone", fix_rows(tried)), ("Combinations", combination_rows(tried))):
+    for title, columns, make in TABLES:
+        rows = make(tried)
         if not rows:
             continue
         table = Table(title=title)
-        for name in COLUMNS:
-            wide = name in ("fix", "changes")
+        for name in columns:
+            wide = name in ("fix", "changes", "arm", "fixes")
             table.add_column(
                 name,
                 justify="left" if wide or name == "verdict" else "right",
@@ -192,10 +211,11 @@ def _safe(text: str) -> str:
 
 def markdown(tried: Tried) -> str:
     """Verdict, tables and every run, as a section of a Markdown page."""
-    lines = ["## What the fixes bought", "", *_paragraph(summary(tried)), "", "### Each fix alone", ""]
-    lines += _table(COLUMNS, fix_rows(tried))
-    if tried.combinations:
-        lines += ["", "### Combinations", "", *_table(COLUMNS, combination_rows(tried))]
+    lines = ["## What the fixes bought", "", *_paragraph(summary(tried))]
+    for title, columns, make in TABLES:
+        rows = make(tried)
+        if rows:
+            lines += ["", f"### {title}", "", *_table(columns, rows)]
     if tried.verified:
         lines += ["", "### Verification, run by run", ""]
         rows = [
@@ -238,6 +258,7 @@ def as_dict(tried: Tried) -> dict[str, Any]:
         "baseline": _arm_dict(tried.baseline, tried),
         "fixes": [_arm_dict(arm, tried) for arm in tried.arms],
         "combinations": [_arm_dict(arm, tried) for arm in tried.combinations],
+        "without_one_change": [_arm_dict(arm, tried) for arm in tried.without],
         "best": None if tried.best is None else {"name": tried.best.name, "setup": setup_dict(tried.best.setup)},
         "verification": None if found is None else found.as_dict(),
         "verification_runs": [trial.as_dict() for trial in tried.verified],
@@ -264,6 +285,7 @@ def _arm_dict(arm: Arm, tried: Tried) -> dict[str, Any]:
         "name": arm.name,
         "fixes": list(arm.fixes),
         "title": arm.title,
+        "adopted": arm.adopted,
         "setup": setup_dict(arm.setup),
         "estimated_gain": arm.estimated_gain,
         "measured_gain": None if found is None else found.gain,
