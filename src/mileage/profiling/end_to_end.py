@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -94,9 +96,6 @@ class EndToEnd:
 
 def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
     """Train `agent` as `Agent.learn` would, and keep where the time and the memory went."""
-    goal = None if options.target is None else Target.parse(options.target)
-    panel = agent.default_panel(goal, options.episodes)
-    horizon = agent.plan_horizon(options.steps)
     compiled: list[str] = []
 
     def on_compile(names: list[str]) -> None:
@@ -104,12 +103,26 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         if options.on_compile is not None:
             options.on_compile(names)
 
-    with (
-        recorded(
-            agent, panel, goal, clock, horizon=horizon, name=options.name, price=options.price, db=options.db
-        ) as recorder,
-        PhaseMemory(clock) as memory,
-    ):
+    with contextlib.ExitStack() as stack:
+        with clock.phase(Phase.INIT):
+            goal = None if options.target is None else Target.parse(options.target)
+            panel = agent.default_panel(goal, options.episodes)
+            recorder = stack.enter_context(
+                recorded(
+                    agent,
+                    panel,
+                    goal,
+                    clock,
+                    horizon=agent.plan_horizon(options.steps),
+                    name=options.name,
+                    price=options.price,
+                    db=options.db,
+                )
+            )
+            memory = stack.enter_context(PhaseMemory(clock))
+            # What `learn` imports belongs to starting up.
+            importlib.import_module("mileage.training.runner")
+            importlib.import_module("mileage.training.evaluation")
         record = agent.learn(
             options.steps,
             target=goal,
@@ -156,6 +169,7 @@ def phase_entry_seconds(entries: int = 20_000) -> float:
 
 def workload_of(agent: Agent) -> dict[str, Any]:
     """What was profiled, as plain data."""
+    from mileage.envs.native import NativeEnv
     from mileage.meter import fingerprint
 
     return {
@@ -165,5 +179,6 @@ def workload_of(agent: Agent) -> dict[str, Any]:
         "seed": agent.seed,
         "threads": agent._threads,
         "config": dataclasses.asdict(agent.config),
+        "native_env": isinstance(agent.spec, NativeEnv),
         "machine": fingerprint().as_dict(),
     }

@@ -90,7 +90,7 @@ class Finding:
     @property
     def line(self) -> str:
         """The finding in one line, as the verdict shows it."""
-        gain = f" (est. −{self.estimated_gain:.0%} wall)" if self.estimated_gain >= 0.005 else ""
+        gain = f" (est. −{100.0 * self.estimated_gain:.0f} % wall)" if self.estimated_gain >= 0.005 else ""
         return f"{self.bottleneck.title}: {self.evidence}; try {self.suggestion}{gain}"
 
 
