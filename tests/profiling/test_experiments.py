@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from profiling.scripted import Scripted, plain_setup
 
 from mileage._errors import UsageError
 from mileage.profiling.experiments import Tried, try_fixes
@@ -13,6 +12,7 @@ from mileage.profiling.experiments_arms import Outcome, judge
 from mileage.profiling.experiments_runs import Setup
 from mileage.profiling.findings import Bottleneck, Finding
 from mileage.profiling.fixes import Fix
+from scripted_runs import Scripted, plain_setup
 
 TARGET = "mean_return>=0.0"
 
@@ -77,7 +77,9 @@ def test_more_steps_per_second_that_do_not_come_to_the_target_sooner_are_called_
 
 def test_fixes_that_help_are_combined() -> None:
     def script(setup: Setup, seed: int) -> tuple[float, float]:
-        speed = 1000.0 * (2.0 if setup.config["minibatch"] == 64 else 1.0) * (3.0 if setup.config["n_envs"] == 8 else 1.0)
+        speed = (
+            1000.0 * (2.0 if setup.config["minibatch"] == 64 else 1.0) * (3.0 if setup.config["n_envs"] == 8 else 1.0)
+        )
         return speed, 6000 * jitter(seed) * (5.0 if setup.config["gamma"] == 0.5 else 1.0)
 
     tried = search(Scripted(script), [knob("gamma", 0.5), knob("minibatch", 64), knob("n_envs", 8)])

@@ -7,13 +7,13 @@ import math
 from pathlib import Path
 
 import pytest
-from profiling.scripted import Scripted, plain_setup
 
 import mileage
 from mileage.profiling import experiments_report as report
 from mileage.profiling.experiments import Tried, try_fixes
 from mileage.profiling.experiments_runs import Setup
 from mileage.profiling.fixes import Fix
+from scripted_runs import Scripted, plain_setup
 
 MINIBATCH = Fix("minibatch", "larger", lambda setup, _: setup.but(minibatch=64), lambda *_: 0.3)
 GAMMA = Fix("gamma", "another", lambda setup, _: setup.but(gamma=0.5))
@@ -76,7 +76,11 @@ def test_json_keeps_every_run(tried: Tried) -> None:
     data = json.loads(json.dumps(report.as_dict(tried)))
     assert data["verified"] is True
     assert data["verification"]["ratio"] == pytest.approx(5.0, rel=0.03)
-    runs = [run for arm in (data["baseline"], *data["fixes"], *data["combinations"], *data["without_one_change"]) for run in arm["runs"]]
+    runs = [
+        run
+        for arm in (data["baseline"], *data["fixes"], *data["combinations"], *data["without_one_change"])
+        for run in arm["runs"]
+    ]
     assert len(runs) + len(data["verification_runs"]) + len(data["runs_cut_by_the_budget"]) == tried.runs
     assert data["best"]["setup"]["config"]["minibatch"] == 64
     assert data["fixes"][0]["estimated_gain"] == 0.3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from profiling.scripted import plain_setup
 
 from mileage.profiling.experiments_runs import Setup
 from mileage.profiling.findings import FIXES as NAMED_BY_FINDINGS
 from mileage.profiling.findings import Bottleneck, Finding
 from mileage.profiling.fixes import FIXES, NOT_TRIED, Evidence, Fix
+from scripted_runs import plain_setup
 
 BY_NAME = {fix.name: fix for fix in FIXES}
 SAC = {
@@ -68,7 +68,7 @@ def test_every_fix_that_a_finding_can_name_exists_or_says_why_not() -> None:
         ("batch", plain_setup(), {}, None),
         ("smaller_batch", sac_setup(), {}, {"batch": (256, 128)}),
         ("smaller_batch", sac_setup(batch=64), {}, None),
-        ("backend_native", plain_setup(backend="torch", compile=True), {}, {"backend": ("torch", "native"), "compile": (True, False)}),
+        ("backend_native", plain_setup(backend="torch"), {}, {"backend": ("torch", "native")}),
         ("backend_native", plain_setup(backend="torch", policy="cnn"), {}, None),
         ("backend_native", plain_setup(), {}, None),
         ("backend_torch", plain_setup(hidden=(1024, 1024)), {}, {"backend": ("native", "torch")}),

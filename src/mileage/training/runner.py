@@ -14,7 +14,6 @@ from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training.records import EvalPoint
 
-
 INTERRUPTED = "interrupted"
 STOPPED_BY_CALLBACK = "stopped by a callback"
 """Why a run ended as `stopped`."""
