@@ -124,7 +124,8 @@ def _try(trying: Trying, found: Profile, export: str | None, out: Path | None, j
     """Search, and show the profile with what the search found."""
     from mileage.profiling import experiments_report as report
 
-    if not (json_output or quiet or export):
+    shown = not (json_output or quiet) and (export is None or out is not None)
+    if shown:
         _show(found, None, None, False, False)
     tried = trying.search(found)
     told = trying.write_preset(tried)
@@ -132,11 +133,11 @@ def _try(trying: Trying, found: Profile, export: str | None, out: Path | None, j
         print(json.dumps(found.as_dict() | {"tried": report.as_dict(tried)}, indent=2))
     elif quiet:
         print(report.verdict(tried))
-    elif export is None:
+    elif shown:
         report.show(tried)
     if export is not None:
         _write(_exported(found, export) + (f"\n{report.markdown(tried)}" if export == "md" else ""), out)
-    if told is not None and not json_output and (export is None or out is not None):
+    if told is not None and (shown or quiet):
         print(told)
     if tried.interrupted:
         raise typer.Exit(130)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mileage.meter import fingerprint
 from mileage.profiling.experiments import Tried
-from mileage.profiling.experiments_arms import Arm, Comparison, Outcome, compare, judge, median_speed
+from mileage.profiling.experiments_arms import NOTABLE, Arm, Comparison, Outcome, compare, cost_of, judge, median_speed
 from mileage.profiling.experiments_runs import Setup, Trial
 from mileage.stats import ExpectedCost
 
@@ -30,7 +30,8 @@ def verdict(tried: Tried) -> str:
         why = "interrupted before the verification" if tried.interrupted else _why_nothing(tried)
         return f"NOTHING VERIFIED: {why}"
     if not tried.is_verified:
-        return f"NOT VERIFIED: {best.name}: {_ratio_text(found)}; {_statement(found)}"
+        more = found.statement.partition("; ")[2] or "too few runs to decide"
+        return f"NOT VERIFIED: {best.name}: {_ratio_text(found)}; {more}"
     return f"VERIFIED: {best.name} reaches {tried.target} {_ratio_text(found)}"
 
 
@@ -54,10 +55,6 @@ def _ratio_text(found: Comparison) -> str:
     ends = (found.interval.low, found.interval.high)
     low, high = ends if found.ratio >= 1 else (1 / ends[1], 1 / ends[0])
     return f"{value:.3g} {word} (95 %: {low:.2g} to {high:.2g})"
-
-
-def _statement(found: Comparison) -> str:
-    return found.statement.replace(": A costs", ": the baseline costs").replace("what B costs", "as much")
 
 
 def summary(tried: Tried) -> list[str]:
@@ -119,7 +116,17 @@ def combination_rows(tried: Tried) -> list[tuple[str, ...]]:
 
 def worth_rows(tried: Tried) -> list[tuple[str, ...]]:
     """One row of cells per change of the best arm that was taken back, in the order of `COMBINATION_COLUMNS`."""
-    return [_short_row(arm, tried, ("not needed: taken back" if arm.adopted else "needed")) for arm in tried.without]
+    return [_short_row(arm, tried, _worth(arm, tried)) for arm in tried.without]
+
+
+def _worth(arm: Arm, tried: Tried) -> str:
+    """How much dearer the best arm is without the change, on the seeds of that experiment."""
+    if arm.adopted:
+        return "not needed: taken back"
+    if tried.best is None or not any(trial.reached for trial in arm.trials):
+        return "needed"
+    ratio = cost_of(arm.trials) / cost_of(tried.best.on(arm.seeds))
+    return f"{ratio:.2g} × as dear" if ratio >= 1 + NOTABLE else "makes no difference"
 
 
 def _short_row(arm: Arm, tried: Tried, verdict: str) -> tuple[str, ...]:

@@ -283,8 +283,9 @@ class Search:
         setup = fix.apply(arm.setup, self._evidence_of(arm))
         if setup is None:
             return None
-        on = "" if arm is self.baseline else f"{arm.name}, "
-        return Arm("", setup, (*arm.fixes, name), f"{on}{name}")
+        # What has a name of its own is named; what is only on the way to a combination is spelled out.
+        parts = [arm.name or arm.title, name] if arm is not self.baseline else [name]
+        return Arm("", setup, (*arm.fixes, name), ", ".join(parts))
 
     def _evidence_of(self, arm: Arm) -> Evidence:
         """Where the arm itself spends its time, once it has run."""
