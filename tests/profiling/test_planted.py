@@ -76,7 +76,7 @@ def test_the_planted_bottleneck_comes_first(name: str, tmp_path: Path) -> None:
         pytest.skip("a machine with one core has none to leave idle")
     found = measured(env, steps, options, tmp_path)
     assert found.findings[0].bottleneck is wanted, "\n".join(each.line for each in found.findings)
-    assert found.verdict.startswith(wanted.title)
+    assert found.verdict.startswith(wanted.label)
     assert found.run.sum_error < 0.01
 
 

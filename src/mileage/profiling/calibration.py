@@ -12,6 +12,7 @@ from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_t
 from mileage.profiling.limits import Limits, best, measure_limits, usable_cores
 from mileage.profiling.memory import BufferSize, buffer_sizes
 from mileage.profiling.native_replay import NativeReplay, RolloutParts, UpdateStages
+from mileage.profiling.primitives import primitives as operations_alone
 from mileage.profiling.tracing import NATIVE, Trace, replay
 from mileage.profiling.what_if import WhatIf, what_ifs
 from mileage.profiling.work import Work, works
@@ -65,6 +66,8 @@ class Calibration:
     buffers: tuple[BufferSize, ...]
     torch_operations: Mapping[str, float]
     """Operations that torch dispatches per iteration, by phase."""
+    primitives: Mapping[str, float]
+    """Seconds of single operations; see `primitives`."""
     warm_load_seconds: float | None
     """Loading the kernels from disk, had they been compiled before."""
     trace: Trace
@@ -109,6 +112,7 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
         what_ifs=changes,
         buffers=buffer_sizes(agent),
         torch_operations=operations,
+        primitives=operations_alone(agent, effort),
         warm_load_seconds=warm_load_seconds(run.compiled),
         trace=trace,
         seconds=time.perf_counter() - began,

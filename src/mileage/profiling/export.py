@@ -10,6 +10,7 @@ from typing import Any
 from mileage._errors import UnknownNameError
 from mileage.profiling.layers import part_of
 from mileage.profiling.profile import Profile
+from mileage.profiling.published import ABOUT, beside
 from mileage.profiling.tables import Table, tables
 
 
@@ -57,6 +58,11 @@ def markdown(profile: Profile) -> str:
     parts = [f"# Profile: {_escaped(title(profile))}", f"**{_escaped(profile.verdict)}**", machine_line(profile)]
     for table in tables(profile):
         parts += [f"## {table.title}", markdown_table(table)]
+    published = beside(profile)
+    if published:
+        parts += ["## Beside a published profile", ABOUT]
+        for table in published:
+            parts += [f"### {table.title}", markdown_table(table)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -34,7 +34,7 @@ class Bottleneck(enum.StrEnum):
     UNACCOUNTED = "unaccounted"
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         """As the verdict names it, such as LEARN-BOUND."""
         return _TITLES.get(self, self.value.upper().replace("_", "-"))
 
@@ -91,7 +91,7 @@ class Finding:
     def line(self) -> str:
         """The finding in one line, as the verdict shows it."""
         gain = f" (est. −{100.0 * self.estimated_gain:.0f} % wall)" if self.estimated_gain >= 0.005 else ""
-        return f"{self.bottleneck.title}: {self.evidence}; try {self.suggestion}{gain}"
+        return f"{self.bottleneck.label}: {self.evidence}; try {self.suggestion}{gain}"
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -76,6 +76,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
         "what_ifs": [dataclasses.asdict(change) for change in found.what_ifs],
         "buffers": [dataclasses.asdict(buffer) for buffer in found.buffers],
         "torch_operations": dict(found.torch_operations),
+        "primitives": dict(found.primitives),
         "probe": dataclasses.asdict(found.trace.cost) | {"iterations": found.trace.iterations},
         "calibration_seconds": found.seconds,
     }

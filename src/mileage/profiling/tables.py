@@ -43,7 +43,7 @@ def _calibrated(profile: Profile, found: Calibration) -> list[Table]:
     made.append(crossings(found))
     if found.update_stages is not None:
         made.append(internals(found))
-    made.append(roofline(found))
+    made += [primitives(found), roofline(found)]
     if found.scaling:
         made.append(scaling(found))
     if found.what_ifs:
@@ -175,6 +175,13 @@ def internals(found: Calibration) -> Table:
     return Table("internals", "Inside one update", ("stage", "time", "share"), tuple(rows), note)
 
 
+def primitives(found: Calibration) -> Table:
+    """Single operations."""
+    rows = [(name, seconds(value)) for name, value in found.primitives.items()]
+    note = "Called from Python one after the other, the call included."
+    return Table("primitives", "Single operations", ("operation", "time"), tuple(rows), note)
+
+
 def roofline(found: Calibration) -> Table:
     """Phases against the machine's limits."""
     limits = found.limits
@@ -244,7 +251,7 @@ def memory(profile: Profile) -> Table:
 def findings(profile: Profile) -> Table:
     """Diagnoses in order."""
     rows = [
-        (str(number), finding.bottleneck.title, percent(finding.share), finding.evidence, finding.suggestion,
+        (str(number), finding.bottleneck.label, percent(finding.share), finding.evidence, finding.suggestion,
          f"−{percent(finding.estimated_gain)}" if finding.estimated_gain > 0 else "–")
         for number, finding in enumerate(profile.findings, start=1)
     ]  # fmt: skip
