@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     FASTER_ONLY = "faster, not cheaper"
     """More steps per second, and yet no less wall-clock to the target."""
     NO_GAIN = "no gain"
+    SEEMS_DEARER = "seems dearer"
+    """It was dearer in too few runs to be sure."""
     DEARER = "dearer"
     TARGET_MISSED = "missed the target"
     """Not reached in the time that the baseline took."""
@@ -51,6 +53,8 @@ class Arm:
     title: str = ""
     estimated_gain: float | None = None
     """Share of the wall-clock that was expected to be saved; None where nothing was expected."""
+    same_learning: bool = False
+    """Whether it learns as the baseline does, step for step, so that runs can be compared seed by seed."""
     adopted: bool = False
     """Whether it became the best arm when it was tried."""
     prior: float = 0.0
@@ -126,6 +130,8 @@ class Comparison:
     """Whether the arm is cheaper beyond doubt."""
     dearer: bool
     statement: str
+    seed_by_seed: bool
+    """Whether the interval is of the mean ratio of runs with the same seed."""
     speed: float | None
     """The arm's steady steps per second over the baseline's."""
 
@@ -150,6 +156,7 @@ class Comparison:
             "cheaper": self.cheaper,
             "dearer": self.dearer,
             "statement": self.statement,
+            "seed_by_seed": self.seed_by_seed,
             "speed": self.speed,
         }
 
@@ -172,7 +179,29 @@ def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], afte
         cheaper=verdict.verdict is Verdict.B_CHEAPER,
         dearer=verdict.verdict is Verdict.A_CHEAPER,
         statement=verdict.statement,
+        seed_by_seed=False,
         speed=speeds[0] / speeds[1] if speeds[0] and speeds[1] else None,
+    )
+
+
+def paired(found: Comparison, baseline: Sequence[Trial], arm: Sequence[Trial]) -> Comparison:
+    """The same comparison with the interval of the mean ratio seed by seed, where all of at least 3 pairs arrived.
+
+    For arms that learn the same: how long learning takes then differs from seed to seed in both alike, and cancels.
+    """
+    theirs = {trial.seed: trial for trial in baseline}
+    pairs = [(theirs[trial.seed], trial) for trial in arm if trial.seed in theirs]
+    if len(pairs) < FEWEST_RUNS or not all(a.reached and b.reached for a, b in pairs):
+        return found
+    from scipy.stats import t
+
+    logs = np.log([a.seconds / b.seconds for a, b in pairs])
+    half = float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+    middle = float(logs.mean())
+    low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
+    ratio = float(np.exp(middle))
+    return replace(
+        found, ratio=ratio, interval=Interval(low, high, 0.95), cheaper=low > 1, dearer=high < 1, seed_by_seed=True
     )
 
 
@@ -193,6 +222,8 @@ def judge(arm: Arm, baseline: Arm) -> tuple[Outcome, Comparison | None]:
     if all(trial.steps == 0 for trial in mine):
         return Outcome.ERROR, None
     found = compare(theirs, baseline.setup, mine, arm.setup)
+    if arm.same_learning:
+        found = paired(found, theirs, mine)
     faster = found.speed is not None and found.speed >= 1.0 + NOTABLE
     if not any(trial.reached for trial in mine):
         allowed = max(trial.cap_seconds for trial in mine) >= min(trial.seconds for trial in theirs)
@@ -203,11 +234,13 @@ def judge(arm: Arm, baseline: Arm) -> tuple[Outcome, Comparison | None]:
         return Outcome.CHEAPER, found
     # A baseline that never got there has no ratio; what its arm did, it did for less than was spent on the baseline.
     gain = found.gain if found.gain is not None else 1.0 - cost_of(mine) / sum(trial.seconds for trial in theirs)
-    if gain >= NOTABLE and not found.dearer:
+    if gain >= NOTABLE:
         return Outcome.SEEMS_CHEAPER, found
     if faster:
         return Outcome.FASTER_ONLY, found
-    return (Outcome.DEARER if found.dearer or gain <= -NOTABLE else Outcome.NO_GAIN), found
+    if found.dearer:
+        return Outcome.DEARER, found
+    return (Outcome.SEEMS_DEARER if gain <= -NOTABLE else Outcome.NO_GAIN), found
 
 
 def _cost_dict(cost: ExpectedCost) -> dict[str, Any]:

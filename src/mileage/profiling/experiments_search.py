@@ -34,7 +34,7 @@ _LEAST_RESERVED, _MOST_RESERVED = 0.25, 0.5
 # they get the smaller share, and each of them only the time in which it would have to be twice as cheap.
 _SCREENING_SHARE, _SHORT_SHARE = 0.6, 0.3
 _SHORT_SLACK = 0.5
-_ROUNDS = 5
+_ROUNDS = 8
 # A fix alone is stopped at this many times the baseline's cost, or the best arm's where time is short.
 _SLACK, _SLACK_TO_BEST = 1.25, 1.5
 # In later rounds, of arms that have reached the target, it is given more time before it has failed.
@@ -174,7 +174,8 @@ class Search:
                 continue
             seen.add(setup.key)
             gain = fix.expected_gain(self.baseline.setup, setup, self.evidence)
-            arms.append(Arm(fix.name, setup, (fix.name,), fix.title, gain, prior=fix.prior))
+            arm = Arm(fix.name, setup, (fix.name,), fix.title, gain, same_learning=fix.same_learning, prior=fix.prior)
+            arms.append(arm)
         return sorted(arms, key=lambda arm: -_expected(arm))
 
     def _search_end(self) -> float:

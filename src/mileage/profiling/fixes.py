@@ -74,6 +74,8 @@ class Fix:
 
     prior: float = 0.1
     """Where there is no estimate, the fix is tried as if this were it."""
+    same_learning: bool = False
+    """Whether a run learns the same, step for step, so that runs with the same seed differ in nothing but time."""
     leap: bool = False
     """Whether it is one of those that are tried all at once, because it seldom does harm where it applies."""
 
@@ -327,14 +329,21 @@ def _rounded(value: float) -> Any:
 
 
 FIXES: tuple[Fix, ...] = (
-    Fix("eval_every", "evaluations as rare as they must be", _rarer_evaluations, _evaluations_gain, leap=True),
-    Fix("checkpoint_every", "checkpoints at the end only", _rarer_checkpoints, leap=True),
-    Fix("threads", "all cores", _all_threads, _threads_gain, leap=True),
-    Fix("one_thread", "one thread", _one_thread),
+    Fix(
+        "eval_every",
+        "evaluations as rare as they must be",
+        _rarer_evaluations,
+        _evaluations_gain,
+        same_learning=True,
+        leap=True,
+    ),
+    Fix("checkpoint_every", "checkpoints at the end only", _rarer_checkpoints, same_learning=True, leap=True),
+    Fix("threads", "all cores", _all_threads, _threads_gain, same_learning=True, leap=True),
+    Fix("one_thread", "one thread", _one_thread, same_learning=True),
     Fix("backend_native", "native back end, forward passes fused into the rollout", _native, leap=True),
     Fix("backend_torch", "torch back end", _torch),
     Fix("torch_compile", "torch.compile", _compiled),
-    Fix("processes", "a process per environment", _processes, _processes_gain),
+    Fix("processes", "a process per environment", _processes, _processes_gain, same_learning=True),
     Fix("n_envs", "4 × the environments, batch and updates per step kept", _more_envs, _more_envs_gain, leap=True),
     Fix("minibatch", "larger minibatches", _larger_minibatch, _minibatch_gain, leap=True),
     Fix("batch", "larger batches", _usual_batch),
@@ -351,7 +360,7 @@ FIXES: tuple[Fix, ...] = (
     Fix("epochs", "a usual number of epochs", _usual_epochs),
     Fix("tau", "faster target networks", _faster_targets),
     Fix("smaller_batch", "half the batch", _smaller_batch, _smaller_batch_gain),
-    Fix("eval_often", "evaluations 4 × as often", _finer_evaluations),
+    Fix("eval_often", "evaluations 4 × as often", _finer_evaluations, same_learning=True),
     Fix("lower_rate", "learning rate ÷ 4", _lower_rate),
 )
 """Every fix, in the order in which they are tried where nothing speaks for one of them."""
