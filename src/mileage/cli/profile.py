@@ -51,6 +51,9 @@ def profile(
         bool, typer.Option("--try", help="Apply the fixes, train each to --target, and measure what they bring.")
     ] = False,
     budget: Annotated[float, typer.Option(help="Seconds for --try, verification included.")] = 180.0,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="A fix that --try leaves out (may be repeated).")
+    ] = None,
     preset_out: Annotated[
         Path | None, typer.Option(help="File for the preset that --try found (a new one in runs by default).")
     ] = None,
@@ -111,7 +114,9 @@ def profile(
             from mileage.cli.profile_try import Trying
 
             shown = not (json_output or quiet)
-            trying = Trying(algorithm, env, options | agent, budget=budget, out=preset_out, shown=shown)
+            trying = Trying(
+                algorithm, env, options | agent, budget=budget, without=without or (), out=preset_out, shown=shown
+            )
             options["callback"] = trying.still_in_time
         found = _measured(algorithm, env, options | agent)
     if trying is None:

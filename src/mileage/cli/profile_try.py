@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mileage._errors import UsageError
+from mileage._errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from mileage.profiling.experiments import Tried
@@ -22,7 +22,15 @@ class Trying:
     """A search that the command line asked for; checked before anything is trained."""
 
     def __init__(
-        self, algorithm: str, env: str, options: Mapping[str, Any], *, budget: float, out: Path | None, shown: bool
+        self,
+        algorithm: str,
+        env: str,
+        options: Mapping[str, Any],
+        *,
+        budget: float,
+        without: Sequence[str] = (),
+        out: Path | None = None,
+        shown: bool = True,
     ) -> None:
         """Take the words of `mileage.profiling.profile.profile` as `options`.
 
@@ -31,16 +39,23 @@ class Trying:
             env: of the baseline.
             options: of the baseline.
             budget: seconds.
+            without: names of fixes to leave out.
             out: where the preset goes; a new file in `runs` if None.
             shown: whether progress is shown.
         """
         from mileage.ledger.prices import freeze_price
         from mileage.profiling.experiments_runs import TrainingExecutor
+        from mileage.profiling.fixes import FIXES
 
         if options["target"] is None:
             raise UsageError('--try needs a target to train every arm to: add --target "mean_return>=475"')
         if not budget > 0:
             raise UsageError(f"--budget must be above 0 seconds, not {budget:g}")
+        names = [fix.name for fix in FIXES]
+        unknown = next((name for name in without if name not in names), None)
+        if unknown is not None:
+            raise UnknownNameError("fix", unknown, names)
+        self.fixes = [fix for fix in FIXES if fix.name not in without]
         self.budget, self.shown = budget, shown
         self.out = out if out is not None else _new_file(algorithm, env)
         self.setup: Setup = _setup(algorithm, env, options)
@@ -75,6 +90,7 @@ class Trying:
             str(self._executor.target),
             self._executor,
             budget_seconds=self.budget,
+            fixes=self.fixes,
             findings=profile.findings,
             first_seed=self.seed,
             price_usd_per_hour=self.price,

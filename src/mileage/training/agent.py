@@ -34,7 +34,7 @@ _DEFAULT_EVALUATIONS = 20
 
 
 class Agent:
-    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `IMPALA`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
     _home: ClassVar[tuple[str, str]]
@@ -261,12 +261,15 @@ class Agent:
             wall_to_target=outcome.reached.wall_seconds if outcome.reached else None,
             steps_to_target=outcome.reached.steps if outcome.reached else None,
             checkpoint=None if path is None else str(path),
+            summary=algorithm.engine.summary() if hasattr(algorithm.engine, "summary") else {},
         )
 
     @property
     def batch_size(self) -> int:
         """Environment steps that one update learns from."""
         config = self.config
+        if hasattr(config, "batch_size"):
+            return int(config.batch_size)
         return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
 
     def plan_horizon(self, total_steps: int | None) -> int:
@@ -455,6 +458,13 @@ class A2C(Agent):
     _home = ("mileage.algorithms.a2c", "A2C")
 
 
+class IMPALA(Agent):
+    """Actor-learner with V-trace; hyperparameters are the fields of `mileage.algorithms.impala.IMPALAConfig`."""
+
+    name = "impala"
+    _home = ("mileage.algorithms.impala", "IMPALA")
+
+
 class SAC(Agent):
     """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
 
@@ -476,7 +486,7 @@ class DQN(Agent):
     _home = ("mileage.algorithms.dqn", "DQN")
 
 
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, IMPALA, SAC, TD3, DQN)}
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from mileage.kernels._blas import single_threaded_blas
@@ -20,7 +21,7 @@ STOPPED_BY_CALLBACK = "stopped by a callback"
 
 
 class Algorithm(Protocol):
-    """What the loop asks of an algorithm."""
+    """What the loop asks of an algorithm; one with threads of its own also has `rest(abandon=...)`, which ends them."""
 
     steps_per_iteration: int
 
@@ -100,6 +101,20 @@ class _Interrupt:
             signal.signal(signal.SIGINT, self._before)
 
 
+@contextlib.contextmanager
+def _at_rest_afterwards(algorithm: Any) -> Iterator[None]:
+    """Whatever happens, leave no thread of the algorithm working; after an error it need not finish what it is at."""
+    rest = getattr(algorithm, "rest", None)
+    try:
+        yield
+    except BaseException:
+        if rest is not None:
+            rest(abandon=True)
+        raise
+    if rest is not None:
+        rest()
+
+
 def run(
     algorithm: Algorithm,
     evaluate: Callable[[], Evaluation],
@@ -120,7 +135,7 @@ def run(
     eval_phase, log_phase, save_phase = clock.phase(Phase.EVAL), clock.phase(Phase.LOG), clock.phase(Phase.CHECKPOINT)
     next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
     stopped = ""
-    with single_threaded_blas(), _Interrupt() as interrupt:
+    with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(algorithm):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
             stats = algorithm.iterate(clock, steps / plan.horizon)
             steps += algorithm.steps_per_iteration
