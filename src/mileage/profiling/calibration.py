@@ -86,7 +86,8 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
     trace = replay(agent, seconds=effort * _TRACE_SECONDS)
     costs = phase_costs(trace)
     splits: dict[str, Mapping[str, float]] = {}
-    parts, stages, operations = None, None, {}
+    parts, stages = None, None
+    operations: dict[str, float] = {}
     scaling: Mapping[int, Mapping[str, float]] = {}
     native = None
     with single_threaded_blas():
@@ -172,15 +173,15 @@ def _measured(run: EndToEnd, costs: tuple[PhaseCost, ...]) -> tuple[float, float
     """Seconds of one iteration's rollout and update in the run, by its own clock; `other` as in the replay."""
     entries = {cost.phase: cost.entries for cost in costs}
     between = sum(cost.seconds for cost in costs if cost.phase == "other")
-    collecting = sum(run.mean_seconds(phase) * entries.get(phase, 0.0) for phase in (*_COLLECTING, "transfer"))
-    return collecting + between, run.mean_seconds("learn") * entries.get("learn", 0.0)
+    collecting = sum(run.steady_seconds(phase) * entries.get(phase, 0.0) for phase in (*_COLLECTING, "transfer"))
+    return collecting + between, run.steady_seconds("learn") * entries.get("learn", 0.0)
 
 
 def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[Roofline, ...]:
     """Set every phase's work against the machine's limits."""
     found = []
     for phase, each in work.items():
-        seconds = run.mean_seconds(phase)
+        seconds = run.steady_seconds(phase)
         if seconds > 0.0:
             roof = limits.roof(each.intensity if each.working_set > limits.cache_bytes else float("inf"))
             bound = roof < limits.gemm_gflops

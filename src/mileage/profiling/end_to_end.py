@@ -6,14 +6,25 @@ import contextlib
 import dataclasses
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from mileage.ledger.targets import Target
-from mileage.meter import Phase, PhaseClock, Totals, steady_steps_per_second, steps_per_second, train_seconds
+from mileage.meter import (
+    Phase,
+    PhaseClock,
+    PhaseTimes,
+    Totals,
+    steady_steps_per_second,
+    steps_per_second,
+    train_seconds,
+)
 from mileage.profiling.memory import PhaseMemory
 from mileage.training.agent import Agent
 from mileage.training.recording import recorded
+
+# With fewer entries than this a half of a run says less than the whole.
+_FEWEST_ENTRIES = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +65,8 @@ class EndToEnd:
     memory_mib: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Highest resident memory by phase."""
     peak_rss_gb: float | None = None
+    later_each: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds per entry of each phase in the second half of the run, when everything has started; where known."""
     clock_seconds: float = 0.0
     """What the phase clock itself took, measured per entry; it is part of the wall-clock with or without a profile."""
     memory_seconds: float = 0.0
@@ -87,6 +100,10 @@ class EndToEnd:
         """Seconds per entry of `phase`; 0 if it was never entered."""
         entries = self.entries.get(phase, 0)
         return self.phases.get(phase, 0.0) / entries if entries else 0.0
+
+    def steady_seconds(self, phase: str) -> float:
+        """Seconds per entry of `phase` once everything has started: in the second half of the run where it is known."""
+        return self.later_each.get(phase) or self.mean_seconds(phase)
 
     @property
     def sum_error(self) -> float:
@@ -148,9 +165,25 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         compiled=tuple(compiled),
         memory_mib=dict(memory.peaks_mib),
         peak_rss_gb=result.end.peak_rss_gb,
+        later_each=_later_each(memory.history, times),
         clock_seconds=sum(times.entries.values()) * phase_entry_seconds(),
         memory_seconds=memory.cpu_seconds,
     )
+
+
+def _later_each(history: Sequence[PhaseTimes], end: PhaseTimes) -> dict[str, float]:
+    """Seconds per entry of every phase after the middle of the training."""
+    started = sum(end.phases_ns.get(phase, 0) for phase in (Phase.INIT, Phase.COMPILE))
+    middle_ns = started + (end.wall_ns - started) // 2
+    middle = next((times for times in history if times.wall_ns >= middle_ns), None)
+    if middle is None:
+        return {}
+    found = {}
+    for phase, entries in end.entries.items():
+        more = entries - middle.entries.get(phase, 0)
+        if more >= _FEWEST_ENTRIES:
+            found[phase] = (end.phases_ns[phase] - middle.phases_ns.get(phase, 0)) / more / 1e9
+    return found
 
 
 def phase_entry_seconds(entries: int = 20_000) -> float:

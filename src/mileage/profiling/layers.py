@@ -173,11 +173,9 @@ def layer_table(
         for layer, share in within.items():
             layers[layer] += share * cost.python
         layers[PYTHON] += (1.0 - sum(within.values())) * cost.python
-        # Off the CPU: taken from the layer that was under way most of the time.
-        longest = max(layers, key=lambda layer: layers[layer])
-        waiting = min(cost.waiting, layers[longest])
-        layers[longest] -= waiting
-        layers[WAITING] += waiting
+        # Off the CPU: nobody knows in which layer, so it is taken from all alike.
+        running = 1.0 - cost.waiting / cost.seconds if cost.seconds > 0.0 else 1.0
+        layers = {layer: running * value for layer, value in layers.items()} | {WAITING: cost.waiting}
         into = parts[cost.part if cost.phase != Phase.OTHER else ROLLOUT]
         for layer, seconds in layers.items():
             into[layer] = into.get(layer, 0.0) + seconds

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage.meter import PhaseClock
+from mileage.meter import PhaseClock, PhaseTimes
 from mileage.meter.memory import ProcessTree
 
 _MIB = 2**20
@@ -19,10 +19,15 @@ _MIB = 2**20
 _EVERY_SECONDS = 0.02
 # Looking for new processes costs a hundred times a reading.
 _DISCOVER_EVERY_SECONDS = 1.0
+_HISTORY_EVERY_SECONDS = 0.1
+_MOST_HISTORY = 200
 
 
 class PhaseMemory:
-    """Reads the process tree's resident memory on a thread of its own, and keeps the highest value of every phase."""
+    """Reads the process tree's resident memory on a thread of its own, and keeps the highest value of every phase.
+
+    It also notes the clock now and then, so that the second half of a run can be told from the first.
+    """
 
     def __init__(self, clock: PhaseClock, every_seconds: float = _EVERY_SECONDS) -> None:
         self._clock, self._every = clock, every_seconds
@@ -33,6 +38,8 @@ class PhaseMemory:
         """Highest resident memory in MiB by phase; a phase too short to be met has none."""
         self.cpu_seconds = 0.0
         """CPU time that the readings took."""
+        self.history: list[PhaseTimes] = []
+        """The clock at some instants of the run, evenly spread."""
 
     def __enter__(self) -> PhaseMemory:
         self._thread.start()
@@ -43,18 +50,20 @@ class PhaseMemory:
         self._thread.join()
         self._tree.close()
 
-    def note(self) -> None:
-        """Take a reading now, on the thread that owns the clock."""
-        self._keep(self._clock.current, self._tree.rss_bytes() / _MIB)
-
     def _run(self) -> None:
         began, next_look = time.thread_time(), 0.0
+        next_note, note_every = 0.0, _HISTORY_EVERY_SECONDS
         while not self._stopping.wait(self._every):
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + _DISCOVER_EVERY_SECONDS
                 if self._tree.changed():
                     self._tree.discover()
             self._keep(self._clock.current, self._tree.rss_bytes() / _MIB)
+            if time.monotonic() >= next_note:
+                next_note = time.monotonic() + note_every
+                self.history.append(self._clock.times())
+                if len(self.history) >= _MOST_HISTORY:
+                    self.history, note_every = self.history[1::2], 2.0 * note_every
             self.cpu_seconds = time.thread_time() - began
 
     def _keep(self, phase: str, mib: float) -> None:

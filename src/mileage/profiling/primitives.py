@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,7 @@ def _environments(agent: Agent) -> dict[str, tuple[Callable[[], object], int]]:
         actions: Any = np.zeros(count, np.int64)
         if not agent.spec.n_actions:
             actions = np.zeros((count, agent.spec.action_size), np.float32)
-        arms[name] = ((lambda env=env, actions=actions: env.step(actions)), _CALLS)
+        arms[name] = (functools.partial(env.step, actions), _CALLS)
     return arms
 
 

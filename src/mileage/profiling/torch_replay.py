@@ -12,8 +12,13 @@ from typing import Any
 from mileage.profiling.tracing import TraceClock
 from mileage.training.agent import Agent
 
-_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::mkldnn_convolution")
-_PRODUCTS += ("aten::_slow_conv2d_forward", "aten::convolution_backward", "aten::_convolution", "aten::linear")
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_convolution", "convolution_backward"),
+        *("mkldnn_convolution", "_slow_conv2d_forward", "_slow_conv2d_backward"),
+    )
+)
 _PREFIX = "phase:"
 
 
@@ -27,12 +32,12 @@ class TorchPhase:
     product_seconds: float
 
 
-def torch_phases(agent: Agent, iterations: int = 3) -> dict[str, TorchPhase]:
-    """Watch some iterations with torch's own profiler."""
-    import torch
+def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
+    """Watch some iterations with torch's own profiler; one where an iteration is a whole rollout."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     algorithm = agent._built()
+    iterations = 10 if hasattr(algorithm.engine, "replay") else 1
     extra = _watching_seconds()
     clock: Any = TraceClock([], lambda name: record_function(_PREFIX + name))
     algorithm.iterate(clock, 0.5)
@@ -41,7 +46,7 @@ def torch_phases(agent: Agent, iterations: int = 3) -> dict[str, TorchPhase]:
             algorithm.iterate(clock, 0.5)
     sums: dict[str, list[float]] = {}
     for event in watched.events():
-        if event.name.startswith(_PREFIX) or event.device_type != torch.autograd.DeviceType.CPU:
+        if event.name.startswith(_PREFIX):
             continue
         into = sums.setdefault(_phase_of(event), [0.0, 0.0, 0.0])
         seconds = max(0.0, event.self_cpu_time_total / 1e6 - extra)
@@ -73,7 +78,7 @@ def _watching_seconds(operations: int = 300) -> float:
         for _ in range(operations):
             a.add_(1.0)
     events = [event for event in watched.events() if event.name == "aten::add_"]
-    reported = sum(event.self_cpu_time_total for event in events) / 1e6 / max(1, len(events))
+    reported: float = sum(event.self_cpu_time_total for event in events) / 1e6 / max(1, len(events))
     return max(0.0, reported - plain)
 
 
