@@ -40,7 +40,7 @@ PLANTED: dict[str, tuple[str, int, dict[str, Any], Bottleneck]] = {
         "CartPole-v1", 8192, SMALL | {"eval_every": 1, "episodes": 1000}, Bottleneck.EVALUATION_BOUND,
     ),
     "huge checkpoints every update": (
-        "CartPole-v1", 2048, SMALL | {"hidden": [1024, 1024], "epochs": 1, "minibatch": 512, "checkpoint_every": 1,
+        "CartPole-v1", 512, SMALL | {"hidden": [512, 512], "epochs": 1, "minibatch": 512, "checkpoint_every": 1,
                                       "n_steps": 4, "eval_every": NEVER},
         Bottleneck.CHECKPOINT_BOUND,
     ),

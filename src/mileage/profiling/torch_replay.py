@@ -32,11 +32,12 @@ class TorchPhase:
     product_seconds: float
 
 
-def torch_phases(agent: Agent, iterations: int = 3) -> dict[str, TorchPhase]:
-    """Watch some iterations with torch's own profiler."""
+def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
+    """Watch some iterations with torch's own profiler; one where an iteration is a whole rollout."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     algorithm = agent._built()
+    iterations = 10 if hasattr(algorithm.engine, "replay") else 1
     extra = _watching_seconds()
     clock: Any = TraceClock([], lambda name: record_function(_PREFIX + name))
     algorithm.iterate(clock, 0.5)
