@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/profile_overhead.py
 
-For every algorithm, plain runs (`Agent.learn`) and profiled runs of the same seed alternate; the cost is the median over
+For every algorithm, plain runs (`Agent.learn`) and profiled runs of a seed alternate; the cost is the median over
 rounds of the ratio of their wall-clocks, replays after the run not included, as they are no part of it. Then one full
 profile per algorithm says by how much phases miss the wall-clock that another clock measured around them, and by how
 much the sum of layers differs from the phases of the run.
