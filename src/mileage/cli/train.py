@@ -39,7 +39,7 @@ class _Options:
 
 def train(
     algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --resume.")
+        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --resume.")
     ] = None,
     env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
     steps: Annotated[
