@@ -44,7 +44,7 @@ class IMPALAConfig:
     """Threads that collect; each has `n_envs / collectors` environments. 1 where only Python can step them."""
     mode: str = "async"
     """`async`: collectors take the newest policy and timing decides. `lockstep`: always `lag` behind, reproducible."""
-    queue: int = 2
+    queue: int = 1
     """In `async`, finished rollouts that may wait for the learner."""
     lag: int = 1
     """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
