@@ -69,7 +69,8 @@ def learn(options: argparse.Namespace) -> None:
     from mileage.training.recording import recorded
 
     exam, goal, clock = panel(), Target.parse(TARGET), PhaseClock()
-    with mileage.PPO(ENV, seed=options.seed, preset="none", threads=options.threads, **settings(options.hidden)) as agent:
+    chosen = settings(options.hidden)
+    with mileage.PPO(ENV, seed=options.seed, preset="none", threads=options.threads, **chosen) as agent:
         agent.run_defaults["eval_every"] = EVAL_EVERY
         with recorded(
             agent, exam, goal, clock, horizon=options.steps, name=OUR_RUNS, price=str(PRICE), db=options.db
@@ -100,7 +101,8 @@ def speed_arms(options: argparse.Namespace) -> dict[str, list[str]]:
     """Command lines by name."""
     shared = ["--hidden", str(options.hidden), "--rollouts"]
     ours = [sys.executable, str(HERE / "ppo_halfcheetah.py"), "arm", *shared, str(4 * options.rollouts)]
-    peer = [options.peer_python, str(HERE / "peers" / "ppo_halfcheetah_sb3.py"), "speed", *shared, str(options.rollouts)]
+    script = str(HERE / "peers" / "ppo_halfcheetah_sb3.py")
+    peer = [options.peer_python, script, "speed", *shared, str(options.rollouts)]
     cores = len(os.sched_getaffinity(0))
     return {
         OURS: ours,

@@ -359,7 +359,8 @@ def cells(row: dict[str, Any], arms: list[str]) -> list[str]:
 def tables(result: dict[str, Any]) -> list[str]:
     """Everything measured, to read."""
     arms = list(LIBRARIES)
-    rows = [[f"{row['operation']}, obs {row['obs']:,}, {row['dtype']}", *cells(row, arms)] for row in result["rows"]]
+    calls = [f"{row['operation']}, obs {row['obs']:,}, {row['dtype']}" for row in result["rows"]]
+    rows = [[call, *cells(row, arms)] for call, row in zip(calls, result["rows"], strict=True)]
     peers = ["mileage", *arms[2:]]
     stored = result["collector_ns_per_transition"]
     others = {}

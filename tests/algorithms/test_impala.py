@@ -129,7 +129,9 @@ def test_targets_are_those_of_the_reference_under_the_policy_of_the_update(lag: 
     np.testing.assert_allclose(engine.returns.reshape(shape), targets, atol=2e-4)
     np.testing.assert_allclose(engine.advantages.reshape(shape), advantages, atol=2e-4)
     ratios = np.exp(log_probs - engine.collected_log_probs)
-    assert stats.clip_fraction == pytest.approx(np.mean(ratios > 1.0), abs=0.05)
+    if lag:  # without one, all ratios are 1 up to rounding
+        assert stats.clip_fraction == pytest.approx(np.mean(ratios > 1.0), abs=0.05)
+        assert stats.approx_kl == pytest.approx(np.mean(ratios - 1.0 - np.log(ratios)), rel=1e-2)
     assert (np.abs(ratios - 1.0).max() > 1e-3) == (lag > 0)
     assert not np.array_equal(before, after)
 
@@ -158,7 +160,7 @@ def test_the_update_is_one_step_on_the_vtrace_loss() -> None:
     rng = np.random.default_rng(0)
     for _ in range(8):
         direction = rng.standard_normal(before.size)
-        step = 1e-3 / np.linalg.norm(direction)
+        step = 3e-3 / np.linalg.norm(direction)
         slope = (loss(before + step * direction) - loss(before - step * direction)) / (2 * step)
         assert gradient @ direction == pytest.approx(slope, rel=2e-2, abs=2e-2)
 
@@ -174,18 +176,18 @@ def test_lags_are_counted() -> None:
     }
 
 
-def test_asynchronous_lag_is_bounded_by_the_slots() -> None:
-    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, collectors=2, queue=3))
+def test_the_lag_of_one_collector_is_bounded_by_the_slots() -> None:
+    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, queue=3))
     clock = PhaseClock()
     lags = [engine.iterate(clock, 1e-3).lag for _ in range(100)]
     engine.rest()
-    # A slot is filled while at most all others are learned from, once each.
-    assert max(lags) <= 2 * len(engine.slots)
+    # While a slot is filled, the others are learned from at most once each, and one that was taken before.
+    assert max(lags) <= len(engine.slots) == 4
     assert min(lags) >= 0
 
 
 def test_collectors_are_measured_beside_the_wall_clock() -> None:
-    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=8, collectors=2))
+    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=8, collectors=2, mode="lockstep", lag=2))
     clock = PhaseClock()
     for _ in range(10):
         engine.iterate(clock, 1e-3)
