@@ -48,9 +48,7 @@ def arm(options: argparse.Namespace) -> dict[str, Any]:
     marks: list[float] = []
     with mileage.PPO(ENV, seed=options.seed, preset="none", **settings(options.hidden)) as agent:
         exam = agent.default_panel(episodes=1)
-        agent.learn(
-            (options.rollouts + 2) * ROLLOUT, eval_every=10**9, panel=exam, callback=lambda _: mark(marks)
-        )
+        agent.learn((options.rollouts + 2) * ROLLOUT, eval_every=10**9, panel=exam, callback=lambda _: mark(marks))
         parameters = int(agent.policy.params.size)
     # Callbacks come after an iteration; evaluation, which the other arm does not do, falls into the last one.
     seconds = marks[-2] - marks[0]

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import replay_plot
 from _harness import Report, markdown_table
-
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import shift, u8

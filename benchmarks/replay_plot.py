@@ -1,6 +1,6 @@
 """Draws the cost of sampling over the number of entries held, from the result of `replay.py`.
 
-    python benchmarks/replay_plot.py benchmarks/results/replay.json docs/images/replay-sampling.svg
+python benchmarks/replay_plot.py benchmarks/results/replay.json docs/images/replay-sampling.svg
 """
 
 from __future__ import annotations

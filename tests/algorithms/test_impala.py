@@ -171,9 +171,7 @@ def test_lags_are_counted() -> None:
     seen = [engine.iterate(clock, 1e-3).lag for _ in range(6)]
     engine.rest()
     assert seen == [0, 1, 2, 2, 2, 2]
-    assert engine.summary() == {
-        "policy_lag": {"updates": 6, "mean": 1.5, "max": 2, "counts": {"0": 1, "1": 1, "2": 4}}
-    }
+    assert engine.summary() == {"policy_lag": {"updates": 6, "mean": 1.5, "max": 2, "counts": {"0": 1, "1": 1, "2": 4}}}
 
 
 def test_the_lag_of_one_collector_is_bounded_by_the_slots() -> None:
@@ -221,7 +219,7 @@ def test_the_ledger_keeps_lag_and_collectors(tmp_path: Path) -> None:
         profiles = store.read(queries.profiles, recorder.run_id)
         phases = store.read(queries.latest_phases, recorder.run_id)
     assert '"policy_lag"' in profiles[0].summary
-    assert "collector-0/rollout" in {phase.name for phase in phases}
+    assert "collector-0/rollout" in {phase.phase for phase in phases}
 
 
 # What it repeats
@@ -385,7 +383,7 @@ def type_of(spec: Any) -> Any:
 def test_several_collectors_need_an_environment_that_kernels_can_step() -> None:
     with (
         mileage.IMPALA("FrozenLake-v1", n_envs=4, collectors=2) as agent,
-        pytest.raises(UsageError, match="^collectors must be 1 for an environment that only Python can step$"),
+        pytest.raises(UsageError, match=r"^collectors must be 1 for an environment that only Python can step$"),
     ):
         agent.learn(64)
 

@@ -58,7 +58,7 @@ class Slots:
             "turn": ((), np.int64),
             "version": ((), np.int64),
             "collector": ((), np.int64),
-        } | {name: ((rows,), np.float32) for name in ("log_probs", "values", "rewards", "truncated_values")}
+        } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
         }
