@@ -119,7 +119,7 @@ class OnPolicy:
         self._env_action = floats(total, action_size)
         self._obs = floats(total, obs_size)
         minibatch = min(self.settings.minibatch, n)
-        self._chunks = actor_critic.n_chunks(minibatch)
+        self._chunks, self._pieces = actor_critic.n_chunks(minibatch), actor_critic.n_pieces(minibatch)
         self._chunk_rows = -(-minibatch // self._chunks)
         rows = max(self._chunk_rows, self._block, 1 if self._native else self.n_envs)
         self._work_floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
@@ -194,7 +194,7 @@ class OnPolicy:
             adam_square=self.adam_square,
             grads=np.zeros((self._chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, actor_critic.N_STATS)),
+            stats=np.zeros((self._pieces, actor_critic.N_STATS)),
             totals=self._totals,
             works=self._works,
             n_params=n_params,
@@ -229,7 +229,7 @@ class OnPolicy:
         with clock.phase(Phase.ADVANTAGE):
             self._compute_advantages()
         with clock.phase(Phase.LEARN):
-            self._learn(learning_rate, clip, self._chunks)
+            self._learn(learning_rate, clip, self._pieces)
         self.iterations += 1
         return self._stats()
 
@@ -237,7 +237,7 @@ class OnPolicy:
         """Update the policy, on `ranks` threads at most."""
         self._totals[:] = 0.0
         frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
-        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self._chunks, ranks)))
+        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self._pieces, ranks)))
 
     def _compute_advantages(self) -> None:
         s = self.settings

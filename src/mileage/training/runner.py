@@ -15,6 +15,10 @@ from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training.records import EvalPoint
 
+INTERRUPTED = "interrupted"
+STOPPED_BY_CALLBACK = "stopped by a callback"
+"""Why a run ended as `stopped`."""
+
 
 class Algorithm(Protocol):
     """What the loop asks of an algorithm; one with threads of its own also has `rest(abandon=...)`, which ends them."""
@@ -155,9 +159,9 @@ def run(
                 with log_phase:
                     progress = Progress(steps, plan.horizon, stats, evaluation, clock)
                     answers = [call(progress) for call in callbacks]
-                stopped = "stopped by a callback" if False in answers else ""
+                stopped = STOPPED_BY_CALLBACK if False in answers else ""
             if interrupt.asked:
-                stopped = "interrupted"
+                stopped = INTERRUPTED
     if reached is not None:
         return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
     if stopped:
