@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib.metadata
 import itertools
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,9 +26,10 @@ from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import shift, u8
 from mileage.kernels.ring import begin_row, commit_row, store
 from mileage.meter import fingerprint
+from mileage.profiling.timing import Arm, compare
 
 N, BATCH = 64, 256
-Arm = Callable[[], Any]
+Run = Callable[[], Any]
 PACKAGES = ("rlox", "cpprb", "stable-baselines3", "tianshou", "torch", "numpy", "numba")
 
 
@@ -47,37 +46,20 @@ class Data:
         self.flags = np.zeros(N, np.bool_)
 
 
-def timed(arms: dict[str, Arm], rounds: int, seconds_each: float = 0.003) -> dict[str, dict[str, float]]:
-    """Microseconds per call of every arm: median and best over alternating rounds, wall-clock and CPU."""
-    repeats = {}
-    for name, arm in arms.items():
-        arm()
-        start = time.perf_counter()
-        arm()
-        repeats[name] = max(1, int(seconds_each / max(time.perf_counter() - start, 1e-7)))
-    wall: dict[str, list[float]] = {name: [] for name in arms}
-    cpu: dict[str, list[float]] = {name: [] for name in arms}
-    gc.disable()
-    for _ in range(rounds):
-        for name, arm in arms.items():
-            n = repeats[name]
-            start, busy = time.perf_counter_ns(), time.process_time_ns()
-            for _ in range(n):
-                arm()
-            cpu[name].append((time.process_time_ns() - busy) / n / 1e3)
-            wall[name].append((time.perf_counter_ns() - start) / n / 1e3)
-    gc.enable()
+def timed(job: str, ways: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
+    """Microseconds per call of every way: median and best over alternating rounds, wall-clock and CPU."""
+    comparison = compare(job, [Arm(name, run) for name, run in ways.items()], rounds=rounds)
     return {
-        name: {
-            "median_us": float(np.median(wall[name])),
-            "best_us": min(wall[name]),
-            "median_cpu_us": float(np.median(cpu[name])),
+        each.arm: {
+            "median_us": each.median * 1e6,
+            "best_us": each.best * 1e6,
+            "median_cpu_us": each.median_cpu * 1e6,
         }
-        for name in arms
+        for each in comparison.measurements
     }
 
 
-def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
+def ours(data: Data, rows: int, next_obs: str) -> dict[str, Run]:
     one = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, next_obs=next_obs)
     many = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, n_envs=N, next_obs=next_obs)
     batch = (data.obs, data.actions, data.rewards, data.flags, data.flags, data.next_obs)
@@ -95,7 +77,7 @@ def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
     }
 
 
-def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
+def rlox_arms(data: Data, rows: int) -> dict[str, Run]:
     import rlox
 
     if data.dtype != np.float32:
@@ -114,7 +96,7 @@ def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
+def cpprb_arms(data: Data, rows: int) -> dict[str, Run]:
     import cpprb
 
     shape = {"shape": data.size, "dtype": data.dtype}
@@ -139,7 +121,7 @@ def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
+def sb3_arms(data: Data, rows: int) -> dict[str, Run]:
     from gymnasium.spaces import Box
     from stable_baselines3.common.buffers import ReplayBuffer as Sb3
 
@@ -160,7 +142,7 @@ def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
+def tianshou_arms(data: Data, rows: int) -> dict[str, Run]:
     from tianshou.data import Batch, VectorReplayBuffer
     from tianshou.data import ReplayBuffer as Tianshou
 
@@ -188,7 +170,7 @@ def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-LIBRARIES: dict[str, Callable[[Data, int], dict[str, Arm]]] = {
+LIBRARIES: dict[str, Callable[[Data, int], dict[str, Run]]] = {
     "mileage stored": lambda data, rows: ours(data, rows, "stored"),
     "mileage derived": lambda data, rows: ours(data, rows, "derived"),
     "rlox": rlox_arms,
@@ -201,7 +183,7 @@ LIBRARIES: dict[str, Callable[[Data, int], dict[str, Arm]]] = {
 def uniform(rounds: int) -> Iterator[dict[str, Any]]:
     for size, dtype, rows in ((4, np.float32, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048)):
         data = Data(size, dtype)
-        arms: dict[str, dict[str, Arm]] = {}
+        arms: dict[str, dict[str, Run]] = {}
         for name, make in LIBRARIES.items():
             with contextlib.suppress(ImportError):
                 arms[name] = make(data, rows)
@@ -211,7 +193,7 @@ def uniform(rounds: int) -> Iterator[dict[str, Any]]:
                 "operation": operation,
                 "obs": size,
                 "dtype": str(data.dtype),
-                "us": timed(chosen, rounds if size == 4 else max(5, rounds // 4)),
+                "us": timed(operation, chosen, rounds if size == 4 else max(5, rounds // 4)),
             }
 
 
@@ -222,7 +204,7 @@ def prioritized(rounds: int, entries: int = 1_000_000) -> dict[str, Any]:
     turn = itertools.count()
     obs, one = rng.random((entries, 4)).astype(np.float32), np.ones(entries, np.float32)
     flags = np.zeros(entries, np.bool_)
-    arms: dict[str, Arm] = {}
+    arms: dict[str, Run] = {}
 
     mine = PrioritizedReplay(entries, 4)
     mine.push_batch(obs, one, one, flags, flags, obs)
@@ -269,7 +251,7 @@ def prioritized(rounds: int, entries: int = 1_000_000) -> dict[str, Any]:
             ts.update_weight(indices, fresh[next(turn) % 64])
 
         arms["tianshou"] = use_tianshou
-    return {"operation": "prioritized sample + update", "entries": entries, "us": timed(arms, rounds)}
+    return {"operation": "prioritized sample + update", "entries": entries, "us": timed("prioritized", arms, rounds)}
 
 
 def scaling(rounds: int) -> list[dict[str, Any]]:
@@ -277,14 +259,14 @@ def scaling(rounds: int) -> list[dict[str, Any]]:
     rows = []
     for entries in (10**4, 10**5, 10**6, 10**7):
         obs, flat = np.zeros((10**4, 4), np.float32), np.zeros(10**4, np.float32)
-        arms: dict[str, Arm] = {}
+        arms: dict[str, Run] = {}
         for name, kind in (("uniform", ReplayBuffer), ("prioritized", PrioritizedReplay)):
             buffer = kind(entries, 4)
             for _ in range(entries // 10**4):
                 buffer.push_batch(obs, flat, flat, flat.astype(np.bool_), flat.astype(np.bool_), obs)
             out = buffer.batch(BATCH)
             arms[name] = lambda buffer=buffer, out=out: buffer.sample(BATCH, out)  # type: ignore[misc]
-        result = timed(arms, rounds)
+        result = timed(f"{entries} entries", arms, rounds)
         rows.append({"entries": entries, "ns_per_sample": {k: v["best_us"] / BATCH * 1e3 for k, v in result.items()}})
     return rows
 
@@ -307,11 +289,11 @@ def collector(rounds: int) -> dict[str, Any]:
     data = Data(4, np.float32)
     steps = 100
     addresses = np.uint64(data.obs.ctypes.data), np.uint64(data.actions.ctypes.data)
-    arms: dict[str, Arm] = {}
+    arms: dict[str, Run] = {}
     for kind in ("stored", "derived"):
         buffer = ReplayBuffer(100_032, 4, 1, n_envs=N, next_obs=kind)
         arms[kind] = lambda buffer=buffer: collect(buffer.frame, *addresses, np.float32(1.0), steps)  # type: ignore[misc]
-    result = timed(arms, rounds)
+    result = timed("collector", arms, rounds)
     return {kind: values["median_cpu_us"] * 1e3 / (steps * N) for kind, values in result.items()}
 
 

@@ -44,13 +44,15 @@ def test_list_names_primitives_and_libraries() -> None:
 
 def test_table_and_export(seconds: list[float], tmp_path: Path) -> None:
     output = tmp_path / "new" / "bench.md"
-    command = ["bench", "phase-event", "groups", "--quick", "--export", "md", "--output", str(output)]
+    formats = ["--export", "md", "--export", "csv"]
+    command = ["bench", "phase-event", "groups", "--quick", *formats, "--output", str(output)]
     result = runner.invoke(app, command, env={"COLUMNS": "160"})
     assert result.exit_code == 0
     assert "1.00 µs" in result.stdout
     assert "512 M answers/s" in result.stdout
     assert "no regression" not in result.stdout
     assert "| ledger phase event | **1.00 µs** | 0% | 1.00 M events/s |" in output.read_text()
+    assert output.with_suffix(".csv").read_text().count("\n") == 3
     assert "[2/2] ledger phase event" in result.stderr
 
 
