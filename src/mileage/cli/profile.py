@@ -11,6 +11,7 @@ import typer
 from mileage._errors import UsageError
 
 if TYPE_CHECKING:
+    from mileage.cli.profile_try import Trying
     from mileage.profiling.profile import Profile
 
 FORMATS = ("md", "html", "trace", "speedscope")
@@ -46,6 +47,16 @@ def profile(
     run: Annotated[
         str | None, typer.Option("--run", help="Diagnose a recorded run by its phases instead of training.")
     ] = None,
+    try_: Annotated[
+        bool, typer.Option("--try", help="Apply the fixes, train each to --target, and measure what they bring.")
+    ] = False,
+    budget: Annotated[float, typer.Option(help="Seconds for --try, verification included.")] = 180.0,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="A fix that --try leaves out (may be repeated).")
+    ] = None,
+    preset_out: Annotated[
+        Path | None, typer.Option(help="File for the preset that --try found (a new one in runs by default).")
+    ] = None,
     export: Annotated[str | None, typer.Option(help="Write the profile as md, html, trace or speedscope.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for --export, else standard output.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run in the ledger.")] = None,
@@ -64,7 +75,10 @@ def profile(
         raise UsageError(f"--export {export!r} is not known: use one of {', '.join(FORMATS)}")
     if export is None and out is not None:
         raise UsageError("--out is the file for --export: add --export md, html, trace or speedscope")
+    trying: Trying | None = None
     if run is not None:
+        if try_:
+            raise UsageError("--try trains: name an algorithm and an environment instead of --run")
         if algorithm is not None or env is not None:
             raise UsageError("--run diagnoses a recorded run: drop the algorithm and the environment")
         from mileage.profiling.profile import profile_recorded
@@ -96,8 +110,42 @@ def profile(
             "name": name,
             "price": price,
         }
+        if try_:
+            from mileage.cli.profile_try import Trying
+
+            shown = not (json_output or quiet)
+            trying = Trying(
+                algorithm, env, options | agent, budget=budget, without=without or (), out=preset_out, shown=shown
+            )
+            options["callback"] = trying.still_in_time
         found = _measured(algorithm, env, options | agent)
-    _show(found, export, out, json_output, quiet)
+    if trying is None:
+        _show(found, export, out, json_output, quiet)
+    else:
+        _try(trying, found, export, out, json_output, quiet)
+
+
+def _try(trying: Trying, found: Profile, export: str | None, out: Path | None, json_output: bool, quiet: bool) -> None:
+    """Search, and show the profile with what the search found."""
+    from mileage.profiling import experiments_report as report
+
+    shown = not (json_output or quiet) and (export is None or out is not None)
+    if shown:
+        _show(found, None, None, False, False)
+    tried = trying.search(found)
+    told = trying.write_preset(tried)
+    if json_output:
+        print(json.dumps(found.as_dict() | {"tried": report.as_dict(tried)}, indent=2))
+    elif quiet:
+        print(report.verdict(tried))
+    elif shown:
+        report.show(tried)
+    if export is not None:
+        _write(_exported(found, export) + (f"\n{report.markdown(tried)}" if export == "md" else ""), out)
+    if told is not None and (shown or quiet):
+        print(told)
+    if tried.interrupted:
+        raise typer.Exit(130)
 
 
 def _measured(algorithm: str, env: str, options: dict[str, Any]) -> Profile:
@@ -110,17 +158,9 @@ def _measured(algorithm: str, env: str, options: dict[str, Any]) -> Profile:
 
 def _show(found: Profile, export: str | None, out: Path | None, json_output: bool, quiet: bool) -> None:
     if export is not None:
-        from mileage.profiling.export import export as exported
-
-        text = exported(found, export)
+        _write(_exported(found, export), out)
         if out is None:
-            print(text, end="")
             return
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text)
-        except OSError as error:
-            raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     if json_output:
         print(json.dumps(found.as_dict(), indent=2))
     elif quiet:
@@ -131,3 +171,21 @@ def _show(found: Profile, export: str | None, out: Path | None, json_output: boo
         print_profile(found)
         if out is not None:
             print(f"written to {out}")
+
+
+def _exported(found: Profile, kind: str) -> str:
+    from mileage.profiling.export import export
+
+    return export(found, kind)
+
+
+def _write(text: str, out: Path | None) -> None:
+    """To a file, or to standard output."""
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
