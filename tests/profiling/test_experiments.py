@@ -15,6 +15,8 @@ from mileage.profiling.fixes import Fix
 from scripted_runs import Scripted, plain_setup
 
 TARGET = "mean_return>=0.0"
+# Sure of it or not: how many rounds there is time for decides.
+CHEAP = (Outcome.CHEAPER, Outcome.SEEMS_CHEAPER)
 
 
 def knob(name: str, value: object) -> Fix:
@@ -43,21 +45,18 @@ def test_the_fix_that_is_cheaper_is_found_verified_and_kept_apart_from_the_other
 
     slow = Fix("slow", "", lambda setup, _: setup.but(gamma=0.6))
     tried = search(Scripted(script), [knob("gamma", 0.5), slow, knob("minibatch", 64), knob("n_steps", 512)])
-    assert outcomes(tried) == {
-        "minibatch": Outcome.SEEMS_CHEAPER,  # five runs that all reached it leave room for failures not yet seen
-        "gamma": Outcome.SEEMS_DEARER,
-        "slow": Outcome.TARGET_MISSED,
-        "n_steps": Outcome.NO_GAIN,
-    }
+    found = outcomes(tried)
+    assert found.pop("minibatch") in CHEAP
+    assert found == {"gamma": Outcome.SEEMS_DEARER, "slow": Outcome.TARGET_MISSED, "n_steps": Outcome.NO_GAIN}
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
     assert tried.is_verified
-    found = tried.verification
-    assert found is not None
-    assert found.interval is not None
+    verified = tried.verification
+    assert verified is not None
+    assert verified.interval is not None
     # 5 s against 1 s.
-    assert found.ratio == pytest.approx(5.0, rel=0.03)
-    assert found.interval.low < 5.0 < found.interval.high
+    assert verified.ratio == pytest.approx(5.0, rel=0.03)
+    assert verified.interval.low < 5.0 < verified.interval.high
 
 
 def test_more_steps_per_second_that_do_not_come_to_the_target_sooner_are_called_out() -> None:
@@ -105,14 +104,14 @@ def test_a_fix_that_applies_again_is_applied_again() -> None:
 
 def test_failed_runs_are_paid_for() -> None:
     def script(setup: Setup, seed: int) -> tuple[float, float]:
-        # A gamble: every other run never gets there and is stopped after 10 s, twice what the baseline takes.
+        # A gamble: every other run never gets there and uses up its steps, 10 s, twice what the baseline takes.
         if setup.config["gamma"] == 0.99:
             return 1000.0, math.inf if seed % 2 == 1 else 1000
         return 1000.0, 5000 * jitter(seed)
 
     executor = Scripted(script)
     tried = try_fixes(
-        plain_setup(total_steps=20_000), TARGET, executor, budget_seconds=180.0, fixes=[knob("gamma", 0.99)], cores=2
+        plain_setup(total_steps=10_000), TARGET, executor, budget_seconds=180.0, fixes=[knob("gamma", 0.99)], cores=2
     )
     arm = tried.arms[0]
     assert arm.name == "gamma"
@@ -120,8 +119,9 @@ def test_failed_runs_are_paid_for() -> None:
     assert failed
     reached = len(arm.trials) - len(failed)
     assert arm.cost == pytest.approx((sum(trial.seconds for trial in failed) + reached * 1.0) / reached)
-    # Three runs of 1 s and two of 10 s: 7.7 s a success, where the baseline takes 5 s.
-    assert arm.cost == pytest.approx(23 / 3, rel=0.01)
+    # Half the runs take 1 s and half 10 s: 11 s a success, where the baseline takes 5 s.
+    assert reached == len(failed) == 4
+    assert arm.cost == pytest.approx(11.0)
     assert outcomes(tried)["gamma"] is Outcome.SEEMS_DEARER
     assert tried.best is None
 
@@ -195,7 +195,7 @@ def test_luck_on_the_searched_seeds_does_not_survive_verification() -> None:
         return 1000.0, 1000 if lucky else 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("gamma", 0.99)])
-    assert outcomes(tried)["gamma"] is Outcome.SEEMS_CHEAPER
+    assert outcomes(tried)["gamma"] in CHEAP
     assert tried.best is not None
     assert not tried.is_verified
 
@@ -249,7 +249,8 @@ def test_a_fix_that_cannot_be_trained_is_an_error_and_the_search_goes_on() -> No
         return (1000.0 if setup.config["minibatch"] == 16 else 5000.0), 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("gamma", 0.5), knob("minibatch", 64)])
-    assert outcomes(tried) == {"gamma": Outcome.ERROR, "minibatch": Outcome.SEEMS_CHEAPER}
+    assert outcomes(tried)["gamma"] is Outcome.ERROR
+    assert outcomes(tried)["minibatch"] in CHEAP
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
 

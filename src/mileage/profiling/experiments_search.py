@@ -37,8 +37,8 @@ _SHORT_SLACK = 0.5
 _ROUNDS = 8
 # A fix alone is stopped at this many times the baseline's cost, or the best arm's where time is short.
 _SLACK, _SLACK_TO_BEST = 1.25, 1.5
-# In later rounds, of arms that have reached the target, it is given more time before it has failed.
-_SLACK_LATER = 2.0
+# In later rounds, of arms that have reached the target, it is given this many times the baseline's slowest run.
+_SLACK_LATER = 3.0
 _RACE_SEEDS = 3
 _RACE_SLACK = 1.15
 # A challenger must be this much cheaper: smaller gains on three seeds are luck.
@@ -213,7 +213,8 @@ class Search:
             # Whatever slows the machine down for a while meets every arm: the order turns round by round.
             turn = [self.baseline, *arms] if round_ % 2 == 0 else [*reversed(arms), self.baseline]
             for arm in turn:
-                cap = self.cap if arm is self.baseline else min(self.cap, _SLACK_LATER * to_beat)
+                slowest = max(trial.seconds for trial in self.baseline.trials)
+                cap = self.cap if arm is self.baseline else min(self.cap, _SLACK_LATER * slowest)
                 self._trial(arm, self.first_seed + round_, cap)
 
     def _affordable(self, arms: list[Arm]) -> list[Arm]:
