@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "double": False,
         "exploration": 0.16,
         "epsilon_end": 0.04,
-        "hidden": (256, 256),
+        "hidden": (64, 64),
     },
 }
 ENVS = {"sac": "Pendulum-v1", "dqn": "CartPole-v1"}
@@ -61,11 +61,11 @@ class Speed:
             self.end = now
 
 
-def matched(algorithm: str, seed: int, steps: int, threads: int | None) -> dict[str, Any]:
+def matched(algorithm: str, seed: int, steps: int, threads: int | None, width: int | None) -> dict[str, Any]:
     """Train for a number of steps at the shared settings; evaluate once, at the end."""
     from mileage.training.agent import agent_class
 
-    settings = SETTINGS[algorithm]
+    settings = SETTINGS[algorithm] | ({} if width is None else {"hidden": (width, width)})
     agent = agent_class(algorithm)(ENVS[algorithm], seed=seed, preset="none", threads=threads, **settings)
     speed = Speed(settings["learning_starts"] + WARM_UP)
     run = agent.learn(steps, eval_every=10**12, callback=speed)
@@ -117,9 +117,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--width", type=int, help="of both hidden layers of a matched run")
     options = parser.parse_args()
     if options.mode == "matched":
-        result = matched(options.algorithm, options.seed, options.steps, options.threads)
+        result = matched(options.algorithm, options.seed, options.steps, options.threads, options.width)
     else:
         result = target(options.algorithm, options.seed, options.threads)
     json.dump({"mode": options.mode, "seed": options.seed, "import_s": 0.0} | result, sys.stdout)

@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/dqn_cartpole.py --peers --peer-python PYTHON
 
-*matched*: 50,000 steps at the settings of Stable-Baselines3's zoo (two hidden layers of 256, batches of 64, 128
-updates after every 256 steps) for both arms: updates per second while learning, steps per second over all. *target*:
-how long from process start until the mean over 100 held-out episodes is at least 475, with our preset and with those
-settings. Arms are as in `ppo_cartpole.py`.
+*matched*: 50,000 steps at the settings of Stable-Baselines3's zoo (batches of 64, 128 updates after every 256 steps)
+for both arms, with the library's default network (two hidden layers of 64) and with its zoo's (256): updates per
+second while learning, steps per second over all. *target*: how long from process start until the mean over 100
+held-out episodes is at least 475, with our preset and with the zoo's settings. Arms are as in `ppo_cartpole.py`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--peer-threads", type=int, default=1, help="what is faster for it, found beforehand")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3, help="rounds at matched settings, 0 for none")
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256], help="of both hidden layers")
     parser.add_argument("--target-rounds", type=int, default=0, help="rounds to the target")
     parser.add_argument("--name", default="dqn_cartpole", help="name of the result files")
     options = parser.parse_args()
@@ -56,10 +57,12 @@ def main() -> None:
         arms.append(ArmCommand(name, (options.peer_python, str(HERE / "peers" / script), *extra)))
     tables, data = [], {}
     if options.rounds:
-        timed = [replace(arm, command=(*arm.command, "--steps", str(options.steps))) for arm in arms]
-        records = alternate(timed, "matched", options.rounds, run_process)
-        tables += [f"## Matched settings, {options.steps:,} steps", matched_table(records)]
-        data["matched"] = records
+        for width in options.widths:
+            extra = ("--steps", str(options.steps), "--width", str(width))
+            timed = [replace(arm, command=(*arm.command, *extra)) for arm in arms]
+            records = alternate(timed, "matched", options.rounds, run_process)
+            tables += [f"## Matched settings, {options.steps:,} steps, {width} × {width}", matched_table(records)]
+            data[f"matched_{width}"] = records
     if options.target_rounds:
         records = alternate(arms, "target", options.target_rounds, run_process)
         tables += ["## To a mean return of 475 on 100 held-out episodes", target_table(records)]

@@ -10,7 +10,7 @@ import pytest
 import tiny_envs
 from mileage.buffers.prioritized import EPSILON
 from mileage.kernels import dqn
-from mileage.kernels.reference_networks import numerical_gradient
+from mileage.kernels.reference_networks import mlp_gradient, numerical_gradient
 from mileage.kernels.reference_off_policy import Transitions, dqn_targets, huber, q_values
 from off_policy_learners import fill, first_gradient, learner, stepped
 
@@ -150,3 +150,16 @@ def test_threads_do_not_change_a_bit(max_grad_norm: float) -> None:
     for name, array in results[0].items():
         for other in results[1:]:
             np.testing.assert_array_equal(other[name], array, err_msg=name)
+
+
+def test_gradients_of_chunks_add_up() -> None:
+    """A batch of two chunks: the chain rule on the whole batch, from the errors that were written."""
+    parts = learner("DQN", tiny_envs.Identity, hidden=(96, 96), batch=300, capacity=400, max_grad_norm=0.0, threads=2)
+    batch, policy = fill(parts), parts.policy
+    params = policy.params.copy()
+    run(parts)
+    assert parts._chunks == 2
+    slopes = np.zeros((300, 4))
+    slopes[np.arange(300), batch.actions[:, 0].astype(int)] = np.clip(parts._td_errors, -1.0, 1.0) / 300.0
+    want = mlp_gradient(params, policy.actor_sizes, batch.obs, slopes, "relu")
+    np.testing.assert_allclose(first_gradient(parts.adam["adam_mean"]), want, rtol=1e-3, atol=1e-5)
