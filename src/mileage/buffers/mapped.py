@@ -171,10 +171,10 @@ class MappedReplay(ReplayBuffer):
         self._mapped.check()
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """As for `ReplayBuffer`."""
         self._mapped.check()
-        return super().sample(batch_size, out)
+        return super().sample(batch_size, out, batches=batches)
 
     def at(self, indices: ArrayLike) -> Batch:
         """As for `ReplayBuffer`."""
