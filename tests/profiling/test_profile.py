@@ -172,5 +172,5 @@ def test_formats_are_those_of_the_command() -> None:
 
 
 def test_parts_that_run_at_the_same_time_are_not_replayed() -> None:
-    with pytest.raises(UsageError, match="^impala cannot be profiled"):
+    with pytest.raises(UsageError, match=r"^impala cannot be profiled"):
         profile("impala", "CartPole-v1")
