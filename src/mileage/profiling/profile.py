@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, workload_of
 from mileage.profiling.findings import Finding
@@ -115,6 +116,11 @@ def profile(
         effort: scales how long the replays after the run take; 1 is a few seconds.
         agent_arguments: as for `mileage.PPO`: seed, preset, threads, backend, hyperparameters, …
     """
+    if agent_class(algorithm).name == "impala":
+        raise UsageError(
+            "impala cannot be profiled, as its parts run at the same time and not one after the other: "
+            "train it with a ledger, then profile that run with --run"
+        )
     clock = clock or PhaseClock()
     options = RunOptions(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price
