@@ -19,7 +19,20 @@ from mileage.profiling.timing import Comparison
 # 1: first format.
 FORMAT = 1
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("numpy", "numba", "scipy", "gymnasium", "torch", "jax", "rlox", "stable-baselines3", "rejax", "gymnax")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "scipy",
+    "gymnasium",
+    "torch",
+    "jax",
+    "rlox",
+    "stable-baselines3",
+    "rejax",
+    "gymnax",
+    "cpprb",
+    "tianshou",
+)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,21 @@
 """Replay buffers side by side: storing and sampling transitions, in one process with alternating arms.
 
 Every library gets the arrays in the form it wants, made beforehand, so that only its own work is timed. Each round
-times every arm for a few milliseconds; medians over the rounds are compared. Needs the libraries to compare with:
-rlox, cpprb, stable-baselines3, tianshou; one that is not installed is left out.
+times every arm for a few milliseconds; medians over the rounds are compared. `push_batch` hands over the same arrays
+again and again, as a vector environment with memory of its own does; `push_batch, new arrays` other ones each time.
+Needs the libraries to compare with: rlox, cpprb, stable-baselines3, tianshou; one that is not installed is left out.
 
-    python benchmarks/replay.py --out benchmarks/results/replay.json
+    PYTHONPATH=src peers/bin/python benchmarks/replay.py
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
+import copy
+import gc
 import itertools
-import json
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,16 +23,26 @@ from typing import Any
 
 import numpy as np
 
+import replay_plot
+from _harness import Report, markdown_table
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import shift, u8
 from mileage.kernels.ring import begin_row, commit_row, store
-from mileage.meter import fingerprint
-from mileage.profiling.timing import Arm, compare
 
 N, BATCH = 64, 256
-Run = Callable[[], Any]
-PACKAGES = ("rlox", "cpprb", "stable-baselines3", "tianshou", "torch", "numpy", "numba")
+Arm = Callable[[], Any]
+OURS = ("mileage stored", "mileage derived")
+# Sets of arrays that `push_batch, new arrays` goes through.
+FRESH = 7
+
+
+def in_turn(push: Callable[..., Any], batch: Any) -> Arm:
+    """Push copies of `batch`, a tuple or dict of arrays, so that no call gets the arrays of the one before."""
+    turn = itertools.cycle([copy.deepcopy(batch) for _ in range(FRESH)])
+    if isinstance(batch, dict):
+        return lambda: push(**next(turn))
+    return lambda: push(*next(turn))
 
 
 class Data:
@@ -46,20 +58,37 @@ class Data:
         self.flags = np.zeros(N, np.bool_)
 
 
-def timed(job: str, ways: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds per call of every way: median and best over alternating rounds, wall-clock and CPU."""
-    comparison = compare(job, [Arm(name, run) for name, run in ways.items()], rounds=rounds)
+def timed(arms: dict[str, Arm], rounds: int, seconds_each: float = 0.003) -> dict[str, dict[str, float]]:
+    """Microseconds per call of every arm: median and best over alternating rounds, wall-clock and CPU."""
+    repeats = {}
+    for name, arm in arms.items():
+        arm()
+        start = time.perf_counter()
+        arm()
+        repeats[name] = max(1, int(seconds_each / max(time.perf_counter() - start, 1e-7)))
+    wall: dict[str, list[float]] = {name: [] for name in arms}
+    cpu: dict[str, list[float]] = {name: [] for name in arms}
+    gc.disable()
+    for _ in range(rounds):
+        for name, arm in arms.items():
+            n = repeats[name]
+            start, busy = time.perf_counter_ns(), time.process_time_ns()
+            for _ in range(n):
+                arm()
+            cpu[name].append((time.process_time_ns() - busy) / n / 1e3)
+            wall[name].append((time.perf_counter_ns() - start) / n / 1e3)
+    gc.enable()
     return {
-        each.arm: {
-            "median_us": each.median * 1e6,
-            "best_us": each.best * 1e6,
-            "median_cpu_us": each.median_cpu * 1e6,
+        name: {
+            "median_us": float(np.median(wall[name])),
+            "best_us": min(wall[name]),
+            "median_cpu_us": float(np.median(cpu[name])),
         }
-        for each in comparison.measurements
+        for name in arms
     }
 
 
-def ours(data: Data, rows: int, next_obs: str) -> dict[str, Run]:
+def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
     one = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, next_obs=next_obs)
     many = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, n_envs=N, next_obs=next_obs)
     batch = (data.obs, data.actions, data.rewards, data.flags, data.flags, data.next_obs)
@@ -72,12 +101,13 @@ def ours(data: Data, rows: int, next_obs: str) -> dict[str, Run]:
     return {
         "push": lambda: one.push(obs, action, 1.0, False, False, following),
         "push_batch": lambda: many.push_batch(*batch),
+        "push_batch, new arrays": in_turn(many.push_batch, batch),
         "sample": lambda: many.sample(BATCH, out),
-        "sample_new_memory": lambda: many.sample(BATCH),
+        "sample, new memory": lambda: many.sample(BATCH),
     }
 
 
-def rlox_arms(data: Data, rows: int) -> dict[str, Run]:
+def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
     import rlox
 
     if data.dtype != np.float32:
@@ -92,11 +122,12 @@ def rlox_arms(data: Data, rows: int) -> dict[str, Run]:
     return {
         "push": lambda: buffer.push(obs, action, 1.0, False, False, following),
         "push_batch": lambda: buffer.push_batch(*batch),
+        "push_batch, new arrays": in_turn(buffer.push_batch, batch),
         "sample": lambda: buffer.sample(BATCH, next(seeds)),
     }
 
 
-def cpprb_arms(data: Data, rows: int) -> dict[str, Run]:
+def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
     import cpprb
 
     shape = {"shape": data.size, "dtype": data.dtype}
@@ -117,11 +148,12 @@ def cpprb_arms(data: Data, rows: int) -> dict[str, Run]:
     return {
         "push": lambda: buffer.add(**single),
         "push_batch": lambda: buffer.add(**batch),
+        "push_batch, new arrays": in_turn(buffer.add, batch),
         "sample": lambda: buffer.sample(BATCH),
     }
 
 
-def sb3_arms(data: Data, rows: int) -> dict[str, Run]:
+def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
     from gymnasium.spaces import Box
     from stable_baselines3.common.buffers import ReplayBuffer as Sb3
 
@@ -138,11 +170,12 @@ def sb3_arms(data: Data, rows: int) -> dict[str, Run]:
     return {
         "push": lambda: one.add(*single),
         "push_batch": lambda: many.add(*batch),
+        "push_batch, new arrays": in_turn(many.add, batch),
         "sample": lambda: many.sample(BATCH),
     }
 
 
-def tianshou_arms(data: Data, rows: int) -> dict[str, Run]:
+def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
     from tianshou.data import Batch, VectorReplayBuffer
     from tianshou.data import ReplayBuffer as Tianshou
 
@@ -166,11 +199,12 @@ def tianshou_arms(data: Data, rows: int) -> dict[str, Run]:
     return {
         "push": lambda: one.add(single),
         "push_batch": lambda: many.add(batch, environments),
+        "push_batch, new arrays": in_turn(many.add, (batch, environments)),
         "sample": lambda: many.sample(BATCH),
     }
 
 
-LIBRARIES: dict[str, Callable[[Data, int], dict[str, Run]]] = {
+LIBRARIES: dict[str, Callable[[Data, int], dict[str, Arm]]] = {
     "mileage stored": lambda data, rows: ours(data, rows, "stored"),
     "mileage derived": lambda data, rows: ours(data, rows, "derived"),
     "rlox": rlox_arms,
@@ -181,19 +215,20 @@ LIBRARIES: dict[str, Callable[[Data, int], dict[str, Run]]] = {
 
 
 def uniform(rounds: int) -> Iterator[dict[str, Any]]:
-    for size, dtype, rows in ((4, np.float32, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048)):
+    cases = ((4, np.float32, 100_032), (4, np.uint8, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048))
+    for size, dtype, rows in cases:
         data = Data(size, dtype)
-        arms: dict[str, dict[str, Run]] = {}
+        arms: dict[str, dict[str, Arm]] = {}
         for name, make in LIBRARIES.items():
             with contextlib.suppress(ImportError):
                 arms[name] = make(data, rows)
-        for operation in ("push", "push_batch", "sample", "sample_new_memory"):
+        for operation in ("push", "push_batch", "push_batch, new arrays", "sample", "sample, new memory"):
             chosen = {name: library[operation] for name, library in arms.items() if operation in library}
             yield {
                 "operation": operation,
                 "obs": size,
                 "dtype": str(data.dtype),
-                "us": timed(operation, chosen, rounds if size == 4 else max(5, rounds // 4)),
+                "us": timed(chosen, rounds if size == 4 else max(5, rounds // 4)),
             }
 
 
@@ -204,7 +239,7 @@ def prioritized(rounds: int, entries: int = 1_000_000) -> dict[str, Any]:
     turn = itertools.count()
     obs, one = rng.random((entries, 4)).astype(np.float32), np.ones(entries, np.float32)
     flags = np.zeros(entries, np.bool_)
-    arms: dict[str, Run] = {}
+    arms: dict[str, Arm] = {}
 
     mine = PrioritizedReplay(entries, 4)
     mine.push_batch(obs, one, one, flags, flags, obs)
@@ -251,7 +286,7 @@ def prioritized(rounds: int, entries: int = 1_000_000) -> dict[str, Any]:
             ts.update_weight(indices, fresh[next(turn) % 64])
 
         arms["tianshou"] = use_tianshou
-    return {"operation": "prioritized sample + update", "entries": entries, "us": timed("prioritized", arms, rounds)}
+    return {"operation": "prioritized sample + update", "entries": entries, "us": timed(arms, rounds)}
 
 
 def scaling(rounds: int) -> list[dict[str, Any]]:
@@ -259,14 +294,14 @@ def scaling(rounds: int) -> list[dict[str, Any]]:
     rows = []
     for entries in (10**4, 10**5, 10**6, 10**7):
         obs, flat = np.zeros((10**4, 4), np.float32), np.zeros(10**4, np.float32)
-        arms: dict[str, Run] = {}
+        arms: dict[str, Arm] = {}
         for name, kind in (("uniform", ReplayBuffer), ("prioritized", PrioritizedReplay)):
             buffer = kind(entries, 4)
             for _ in range(entries // 10**4):
                 buffer.push_batch(obs, flat, flat, flat.astype(np.bool_), flat.astype(np.bool_), obs)
             out = buffer.batch(BATCH)
             arms[name] = lambda buffer=buffer, out=out: buffer.sample(BATCH, out)  # type: ignore[misc]
-        result = timed(f"{entries} entries", arms, rounds)
+        result = timed(arms, rounds)
         rows.append({"entries": entries, "ns_per_sample": {k: v["best_us"] / BATCH * 1e3 for k, v in result.items()}})
     return rows
 
@@ -289,20 +324,12 @@ def collector(rounds: int) -> dict[str, Any]:
     data = Data(4, np.float32)
     steps = 100
     addresses = np.uint64(data.obs.ctypes.data), np.uint64(data.actions.ctypes.data)
-    arms: dict[str, Run] = {}
+    arms: dict[str, Arm] = {}
     for kind in ("stored", "derived"):
         buffer = ReplayBuffer(100_032, 4, 1, n_envs=N, next_obs=kind)
         arms[kind] = lambda buffer=buffer: collect(buffer.frame, *addresses, np.float32(1.0), steps)  # type: ignore[misc]
-    result = timed("collector", arms, rounds)
+    result = timed(arms, rounds)
     return {kind: values["median_cpu_us"] * 1e3 / (steps * N) for kind, values in result.items()}
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def show(row: dict[str, Any]) -> None:
@@ -314,30 +341,76 @@ def show(row: dict[str, Any]) -> None:
     print(f"{label:32} µs best/median/median CPU: " + " · ".join(cells), flush=True)
 
 
+def cells(row: dict[str, Any], arms: list[str]) -> list[str]:
+    """Medians in microseconds, ours in bold, with how many times as long as the better of ours the others took."""
+    best = min(us["median_us"] for name, us in row["us"].items() if name.startswith("mileage"))
+    out = []
+    for arm in arms:
+        us = row["us"].get(arm)
+        if us is None:
+            out.append("–")
+        elif arm.startswith("mileage"):
+            out.append(f"**{us['median_us']:,.2f}**")
+        else:
+            out.append(f"{us['median_us']:,.2f} ({us['median_us'] / best:,.2f}×)")
+    return out
+
+
+def tables(result: dict[str, Any]) -> list[str]:
+    """Everything measured, to read."""
+    arms = list(LIBRARIES)
+    calls = [f"{row['operation']}, obs {row['obs']:,}, {row['dtype']}" for row in result["rows"]]
+    rows = [[call, *cells(row, arms)] for call, row in zip(calls, result["rows"], strict=True)]
+    peers = ["mileage", *arms[2:]]
+    stored = result["collector_ns_per_transition"]
+    others = {}
+    for row in result["rows"]:
+        if row["operation"] == "push_batch" and row["obs"] == 4 and row["dtype"] == "float32":
+            others = {name: us["median_us"] * 1e3 / N for name, us in row["us"].items() if name not in OURS}
+    return [
+        "Microseconds per call, median; in brackets how many times as long as the faster of ours.",
+        markdown_table(["call", *arms], rows),
+        "## A million prioritised entries: sample 256, update their priorities",
+        markdown_table(["µs", *peers], [["sample + update", *cells(result["prioritized"], peers)]]),
+        "## Nanoseconds to store one transition of observation size 4",
+        "Ours inside a collector's kernel; the others by `push_batch` of 64, their cheapest way.",
+        markdown_table(
+            ["", *(f"mileage {kind}" for kind in stored), *others],
+            [["ns", *(f"**{ns:.1f}**" for ns in stored.values()), *(f"{ns:.1f}" for ns in others.values())]],
+        ),
+        "## Nanoseconds per sampled entry, by entries held",
+        markdown_table(
+            ["entries", "uniform", "prioritised"],
+            [
+                [f"{row['entries']:,}", *(f"{row['ns_per_sample'][kind]:.0f}" for kind in ("uniform", "prioritized"))]
+                for row in result["scaling"]
+            ],
+        ),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="directory for the result; benchmarks/results by default")
+    parser.add_argument("--plot", type=Path, help="SVG file for the cost of sampling by entries held")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # peers warn about each other's versions
     rows = []
     for row in uniform(args.rounds):
         show(row)
         rows.append(row)
-    rows.append(prioritized(args.rounds))
-    show(rows[-1])
     result = {
         "rows": rows,
+        "prioritized": prioritized(args.rounds),
         "scaling": scaling(args.rounds),
         "collector_ns_per_transition": collector(args.rounds),
-        "versions": versions(),
-        "machine": fingerprint().as_dict(),
     }
-    print("ns per sampled entry:", json.dumps(result["scaling"]))
-    print("ns per transition stored by a collector:", json.dumps(result["collector_ns_per_transition"]))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    show(result["prioritized"])
+    report = Report("replay", "Replay buffers", tables(result), result)
+    print("\n\n".join(report.tables), *(report.write(args.out) if args.out else report.write()), sep="\n")
+    if args.plot:
+        args.plot.write_text(replay_plot.sampling_cost(result["scaling"]))
 
 
 if __name__ == "__main__":
