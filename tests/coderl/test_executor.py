@@ -257,7 +257,7 @@ def test_a_standstill_of_the_machine_does_not_count_against_a_job(monkeypatch: p
     monkeypatch.setattr(_launcher.select, "select", lambda *_: ([5], [], []))
     watch = object.__new__(_launcher.Watch)
     watch.job, watch.deadline = {"sample_seconds": 0.02}, 10.0
-    # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. Being 0.28 s late is load, not that.
+    # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. 0.28 s late is load, not that.
     assert watch.wait([5]) == [5]
     assert watch.deadline == pytest.approx(10.0 + 7.0 - 0.02)
     assert watch.wait([5]) == [5]

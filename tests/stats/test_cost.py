@@ -95,7 +95,7 @@ def test_a_cold_first_run_is_paid_for_but_is_not_a_heavy_tail() -> None:
     cold = expected_cost(RunCosts.of(train + startup, reached, 2.0, startup))
     assert cold.value == pytest.approx(11.5 / 5)
     assert cold.interval is not None
-    # The share of the start-up in a mean of five is Beta(1, 4): 10 × 0.602 at 97.5 %. A run that never succeeds adds its
+    # The share of a start-up in a mean of five is Beta(1, 4): 10 × 0.602 at 97.5 %. A run that never succeeds adds its
     # start-up and budget, (1 - p) / p times, which is 0.66 at 2.5 % of p; both extremes together are rarer than that.
     upper = (1 - beta.ppf(0.025, 5.5, 0.5)) / beta.ppf(0.025, 5.5, 0.5)
     assert (

@@ -237,7 +237,7 @@ class OnPolicy:
         """Update the policy, on `ranks` threads at most."""
         self._totals[:] = 0.0
         frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
-        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self._chunks, ranks)))
+        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self._pieces, ranks)))
 
     def _compute_advantages(self) -> None:
         s = self.settings

@@ -158,11 +158,15 @@ class ReplayBuffer:
             raise UsageError(f"batch size {size} cannot be used: give at least 1")
         return Batch(self.layout, size)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
-        """Sample `batch_size` transitions into `out` (from `batch`), or into new memory."""
+    def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
+        """Sample `batch_size` transitions into `out` (from `batch`), or into new memory.
+
+        `batches` of them come one after the other, each drawn from all that is held.
+        """
         held = len(self)
         if batch_size > held or batch_size < 1:
             self._refuse_sample(batch_size, held)
+        batch_size *= batches
         if out is None:
             out = Batch(self.layout, batch_size)
         elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):

@@ -62,7 +62,7 @@ def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
         configure, *rest = setup.build
         if not words or configure[0] != "cmake":
             raise UsageError(
-                f"mode 'no-debuginfo' knows CMake's build types Debug and RelWithDebInfo, not {setup.profile!r} built by "
+                f"mode 'no-debuginfo' knows CMake's build types Debug and RelWithDebInfo, not {setup.profile!r} by "
                 f"{configure[0]!r}: declare a mode of your own in rl-bench.toml"
             )
         return replace(setup, build=((*configure, *words), *rest))

@@ -21,7 +21,7 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table. Cells may hold what a compiler or a candidate printed: nothing a terminal acts on stays in them."""
+    """A titled table; what a terminal would act on is taken out of its cells, which may quote a candidate."""
 
     title: str
     header: tuple[str, ...]

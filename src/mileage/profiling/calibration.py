@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mileage.kernels._blas import single_threaded_blas
+from mileage.meter.machine import usable_cores
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
-from mileage.profiling.limits import Limits, best, measure_limits, usable_cores
+from mileage.profiling.limits import Limits, best, measure_limits
 from mileage.profiling.memory import BufferSize, buffer_sizes
 from mileage.profiling.native_replay import NativeReplay, RolloutParts, UpdateStages
 from mileage.profiling.primitives import primitives as operations_alone
@@ -101,7 +102,7 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
         else:
             stages, operations, splits = _torch_replays(agent, costs)
     changes = tuple(what_ifs(agent, native, scaling, effort))
-    table = layer_table(costs, splits, *_measured(run, costs))
+    table = layer_table(costs, splits, *_measured(run, costs), trace.plain_seconds)
     return Calibration(
         limits=limits,
         costs=costs,

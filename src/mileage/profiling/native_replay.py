@@ -14,7 +14,7 @@ from mileage.kernels import rollout as fused
 from mileage.kernels._pointers import Frame
 from mileage.kernels._team import Team
 from mileage.profiling import rollout_parts, update_parts
-from mileage.profiling.limits import best, medians, product_frame, products
+from mileage.profiling.limits import STREAM, best, medians, nothing, product_frame, products
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
@@ -44,11 +44,13 @@ class RolloutParts:
     storage: float
     blas: float
     """The part of inference that is matrix products."""
+    call: float = 0.0
+    """Entering the kernel and meeting at its end; the other parts are without it."""
 
     @property
     def total(self) -> float:
         """Sum of the parts."""
-        return self.environments + self.inference + self.storage
+        return self.environments + self.inference + self.storage + self.call
 
     @property
     def difference(self) -> float:
@@ -150,11 +152,12 @@ class NativeReplay:
             "inference": self.part(rollout_parts.inference),
             "storage": self.part(rollout_parts.storage),
             "products": self.products(self.work["rollout"]),
+            "call": self.empty_call(len(self.engine._episode_sums)),
         }
         found = medians(arms, seconds=seconds, prepare=self.rewind)
-        return RolloutParts(
-            found["fused"], found["environments"], found["inference"], found["storage"], found["products"]
-        )
+        call = found["call"]
+        names = ("environments", "inference", "storage", "products")
+        return RolloutParts(found["fused"], *(max(0.0, found[name] - call) for name in names), call)
 
     # The update
 
@@ -167,6 +170,12 @@ class NativeReplay:
         team = self.engine.team
         frame = product_frame(work.products, work.pieces, max(1, round(work.repeats)), team.n_ranks)
         return lambda: team.run(products, frame.record, work.pieces)
+
+    def empty_call(self, pieces: int) -> Callable[[], object]:
+        """A function that enters a kernel which does nothing, on as many threads as `pieces` of work would."""
+        empty, team = np.zeros(1, np.float32), self.engine.team
+        frame = Frame(STREAM, a=empty, b=empty, c=empty, size=0)
+        return lambda: team.run(nothing, frame.record, pieces)
 
     def staged_frame(self, stage: int) -> Frame:
         """The update's frame with a last stage."""
@@ -200,17 +209,24 @@ class NativeReplay:
                 self.run_update()
 
         arms: dict[str, Callable[[], object]] = {name: run(frame) for name, frame in zip(names, frames, strict=True)}
-        arms |= {"whole": whole, "products": self.products(self.work["learn"])}
+        arms |= {
+            "whole": whole,
+            "products": self.products(self.work["learn"]),
+            "call": self.empty_call(self.engine._chunks),
+        }
         found = medians(arms, seconds=seconds)
         turns = 1 if last_only else period
         cumulative = [found[name] / turns for name in names]
         stages = dict(zip(names, np.diff([0.0, *cumulative]).tolist(), strict=True))
+        if "shuffle" in stages:
+            # One of a few microseconds: by itself it would drown in the meetings of threads around it.
+            stages = {"loop, barriers and shuffle": stages.pop("loop and barriers") + stages.pop("shuffle"), **stages}
         whole_seconds = found["whole"] / turns
         if last_only:
             rare = stages[names[-1]] * (1.0 - 1.0 / period)
             stages[names[-1]] -= rare
             whole_seconds -= rare
-        return UpdateStages(whole_seconds, stages, found["products"])
+        return UpdateStages(whole_seconds, stages, max(0.0, found["products"] - found["call"]))
 
     def _period(self) -> tuple[int, bool]:
         """After how many updates all stages have had their turn; whether only the last stage waits for it."""

@@ -16,7 +16,8 @@ from mileage._errors import MileageError
 from mileage.envs.make import make_vec
 from mileage.kernels import rollout as fused
 from mileage.kernels._blas import single_threaded_blas
-from mileage.profiling.limits import best, usable_cores
+from mileage.meter.machine import usable_cores
+from mileage.profiling.limits import best
 from mileage.profiling.native_replay import NativeReplay
 from mileage.profiling.tracing import TraceClock
 from mileage.training.agent import Agent

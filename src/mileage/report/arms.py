@@ -79,7 +79,7 @@ def run_costs(runs: Sequence[FinishedRun], unit: str) -> RunCosts:
 
 
 def _budget(runs: Sequence[FinishedRun], unit: str) -> float | None:
-    """What a started run costs that uses up its step budget without reaching the target, at the usual cost of a step."""
+    """What a started run costs that uses up its step budget without reaching the target, at the usual step cost."""
     budgets = {run.run.step_budget for run in runs}
     per_step = [_training_cost(run.end, unit) / run.end.env_steps for run in runs if run.end.env_steps > 0]
     if len(budgets) != 1 or None in budgets or not per_step:
