@@ -19,6 +19,8 @@ from mileage.profiling.what_if import WhatIf, what_ifs
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
+REPLAYED = ("ppo", "a2c", "sac", "td3", "dqn")
+"""Algorithms whose parts can be replayed; of others, only phases are known."""
 _TRACE_SECONDS = 1.0
 _PART_SECONDS = 0.12
 _SCALING_SECONDS = 0.12

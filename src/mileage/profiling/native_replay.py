@@ -96,6 +96,8 @@ class NativeReplay:
         self.agent, self.engine = agent, agent._built().engine
         self.on_policy = agent.name in ("ppo", "a2c")
         self.fused = self.on_policy and self.engine._native
+        # What the update's threads share out: both networks on every chunk, or chunks.
+        self._pieces: int = self.engine._pieces if self.on_policy else self.engine._chunks
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {
@@ -155,21 +157,24 @@ class NativeReplay:
             "call": self.empty_call(len(self.engine._episode_sums)),
         }
         found = medians(arms, seconds=seconds, prepare=self.rewind)
-        call = found["call"]
-        names = ("environments", "inference", "storage", "products")
-        return RolloutParts(found["fused"], *(max(0.0, found[name] - call) for name in names), call)
+        net = {name: max(0.0, seconds - found["call"]) for name, seconds in found.items()}
+        return RolloutParts(
+            found["fused"], net["environments"], net["inference"], net["storage"], net["products"], found["call"]
+        )
 
     # The update
 
     def run_update(self, team: Team | None = None) -> None:
         """The real update kernel."""
-        (team or self.engine.team).run(_UPDATES[self.agent.name], self._update_frame.record, self.engine._chunks)
+        (team or self.engine.team).run(_UPDATES[self.agent.name], self._update_frame.record, self._pieces)
 
     def products(self, work: Work) -> Callable[[], object]:
         """A function that does the products of `work` and nothing else."""
         team = self.engine.team
-        frame = product_frame(work.products, work.pieces, max(1, round(work.repeats)), team.n_ranks)
-        return lambda: team.run(products, frame.record, work.pieces)
+        # Networks that are pieces of their own are alike: the products of the first stand for those of each.
+        each, pieces = work.products[: len(work.products) // work.networks], work.pieces * work.networks
+        frame = product_frame(each, pieces, max(1, round(work.repeats)), team.n_ranks)
+        return lambda: team.run(products, frame.record, pieces)
 
     def empty_call(self, pieces: int) -> Callable[[], object]:
         """A function that enters a kernel which does nothing, on as many threads as `pieces` of work would."""
@@ -186,7 +191,7 @@ class NativeReplay:
 
     def run_stage(self, frame: Frame) -> Any:
         """The update up to the frame's stage."""
-        return self.engine.team.run(_STAGES[self.agent.name][0], frame.record, self.engine._chunks)
+        return self.engine.team.run(_STAGES[self.agent.name][0], frame.record, self._pieces)
 
     def update_stages(self, seconds: float) -> UpdateStages:
         """Time the update and its stages in alternation."""
@@ -212,7 +217,7 @@ class NativeReplay:
         arms |= {
             "whole": whole,
             "products": self.products(self.work["learn"]),
-            "call": self.empty_call(self.engine._chunks),
+            "call": self.empty_call(self._pieces),
         }
         found = medians(arms, seconds=seconds)
         turns = 1 if last_only else period

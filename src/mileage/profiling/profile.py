@@ -129,7 +129,7 @@ def profile(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = train(agent, clock, options)
-        from mileage.profiling.calibration import calibrate
+        from mileage.profiling.calibration import REPLAYED, calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
 
@@ -137,7 +137,7 @@ def profile(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        calibration = calibrate(agent, run, effort)
+        calibration = calibrate(agent, run, effort) if agent.name in REPLAYED else None
     failed = 0.0 if db is False else failed_share(db, workload, name)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
     if run.run_id is not None:

@@ -199,7 +199,7 @@ def _learner(engine: Any) -> Callable[[], object]:
     from mileage.kernels import actor_critic
 
     frame = engine._update.set(rate=0.0, clip=0.2, steps=1)
-    return lambda: engine.team.run(actor_critic.update, frame.record, engine._chunks)
+    return lambda: engine.team.run(actor_critic.update, frame.record, engine._pieces)
 
 
 def _saved(engine: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:

@@ -27,6 +27,8 @@ class Work:
     """Read and written per entry, whether they come from memory or from a cache."""
     working_set: float = 0.0
     """Bytes that are used again and again; where they fit into the caches, memory is no limit."""
+    networks: int = 1
+    """Networks whose products follow each other in a piece and may run on threads of their own."""
 
     @property
     def flops(self) -> float:
@@ -77,7 +79,7 @@ def on_policy_learn(config: Any, actor: tuple[int, ...], critic: tuple[int, ...]
     touched = steps * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, chunks) + gathered)
     activations = 3 * rows * chunks * (sum(actor) + sum(critic))
     working_set = 4.0 * (batch * (actor[0] + 8) + n_params * (chunks + 4) + activations)
-    return Work(tuple(products), chunks, steps, touched, working_set)
+    return Work(tuple(products), chunks, steps, touched, working_set, networks=2)
 
 
 def on_policy_rollout(config: Any, actor: tuple[int, ...], critic: tuple[int, ...], block: int) -> Work:
