@@ -87,7 +87,9 @@ class IMPALAConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("lag", "max_grad_norm"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        require(self.n_envs % self.collectors == 0, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}")
+        require(
+            self.n_envs % self.collectors == 0, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}"
+        )
         for name in ("gamma", "trace_lambda"):
             require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
         for name in ("learning_rate", "adam_eps", "rho_bar", "c_bar"):
