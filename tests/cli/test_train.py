@@ -166,3 +166,19 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert "cannot be written: File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob(".checkpoint*"))
+
+
+@pytest.mark.parametrize(("algorithm", "more"), [("ppo", []), ("dqn", ["--set", "learning_starts=500"])])
+def test_the_ledger_has_the_cadence_and_why_episodes_ended(tmp_path: Path, algorithm: str, more: list[str]) -> None:
+    # An untrained MountainCar never gets up the hill: its 200-step limit ends every episode.
+    done = mileage(
+        "train", algorithm, "MountainCar-v0", "--steps", "4096", "--eval-every", "2048", "--episodes", "2", "-q",
+        "--set", "n_envs=8", *more, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (listed,) = json.loads(mileage("ledger", "list", "--json", cwd=tmp_path).stdout)
+    assert listed["eval_every_steps"] == 2048
+    shown = json.loads(mileage("ledger", "show", listed["run_id"], "--json", cwd=tmp_path).stdout)
+    reasons = [row["reset_reasons"] for row in shown["checkpoints"] if row["mean_return"] is not None]
+    # 256 steps of each of eight environments: one end each, by the limit; then 512 steps: the second.
+    assert reasons == [{"terminated": 0, "truncated": 8}, {"terminated": 0, "truncated": 8}]

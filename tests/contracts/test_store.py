@@ -26,7 +26,7 @@ from sample_rows import (
 )
 
 from mileage._errors import LedgerError, SchemaError, UsageError
-from mileage.ledger import queries, schema, spool
+from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
 from mileage.ledger.rows import ROW_TYPES
@@ -407,6 +407,17 @@ def test_a_missing_server_is_one_sentence_without_the_password() -> None:
     assert "cannot be opened" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_writer_that_hangs_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mileage.db"
+    Store(path).close()
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
+    hanging = sqlite3.connect(path, isolation_level=None)
+    hanging.execute("BEGIN IMMEDIATE")
+    with Store(path) as store, pytest.raises(LedgerError, match="another process has kept it busy for 0 s: try again"):
+        store.deliver([make_run()])
+    hanging.close()
 
 
 def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:

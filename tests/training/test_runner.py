@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -165,3 +166,23 @@ def test_other_threads_can_train() -> None:
     thread.start()
     thread.join()
     assert outcomes[0].steps == 300
+
+
+class Ending(Counting):
+    """Three episodes end in every iteration, one of them by a time limit."""
+
+    def iterate(self, clock: PhaseClock, progress: float) -> Any:
+        super().iterate(clock, progress)
+        return SimpleNamespace(episodes=3, truncations=1)
+
+
+def test_why_episodes_ended_is_counted_from_evaluation_to_evaluation() -> None:
+    algorithm = Ending()
+    outcome = run(algorithm, algorithm.evaluate, Plan(horizon=500, eval_every=300), PhaseClock())
+    # Three iterations up to step 300, two more to 500.
+    assert [point.resets for point in outcome.evaluations] == [
+        {"terminated": 6, "truncated": 3},
+        {"terminated": 4, "truncated": 2},
+    ]
+    # An algorithm that does not say is not taken to have had none.
+    assert [point.resets for point in play(Plan(horizon=500, eval_every=300))[1].evaluations] == [{}, {}]

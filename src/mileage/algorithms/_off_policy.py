@@ -31,6 +31,8 @@ class OffPolicyStats:
     """Mean return of those episodes; NaN if there were none."""
     episode_length: float
     """Mean length of those episodes; NaN if there were none."""
+    truncations: int
+    """How many of those episodes a time limit ended."""
 
 
 def check_off_policy(config: Any) -> None:
@@ -63,6 +65,7 @@ class OffPolicy:
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
         self.replay = self._make_replay()
         self._sums: F64 = np.zeros(3)
+        self._truncations = 0
         env.reset(seed=seed)
         self.obs[:] = env.obs
         self._build()
@@ -116,6 +119,7 @@ class OffPolicy:
         """Step the environments, then learn."""
         config = self.config
         self._sums[:] = 0.0
+        self._truncations = 0
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
@@ -134,6 +138,7 @@ class OffPolicy:
             episodes=int(episodes),
             episode_return=returns / episodes if episodes else math.nan,
             episode_length=lengths / episodes if episodes else math.nan,
+            truncations=self._truncations,
         )
 
     def _step(self, chosen: NDArray[Any]) -> None:
@@ -153,6 +158,7 @@ class OffPolicy:
         if any_ended:
             ended = self.episode[done]
             self._sums += (len(ended), *ended.sum(axis=0))
+            self._truncations += int(np.count_nonzero(truncated & ~terminated))
             self.episode[done] = 0.0
 
     def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:

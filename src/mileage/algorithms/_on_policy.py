@@ -64,6 +64,8 @@ class UpdateStats:
     """Mean return of those episodes; NaN if there were none."""
     episode_length: float
     """Mean length of those episodes; NaN if there were none."""
+    truncations: int
+    """How many of those episodes a time limit ended."""
 
 
 class OnPolicy:
@@ -302,6 +304,7 @@ class OnPolicy:
             episodes=int(episodes),
             episode_return=returns / episodes if episodes else math.nan,
             episode_length=lengths / episodes if episodes else math.nan,
+            truncations=int(np.count_nonzero(self.truncated)),
         )
 
     def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -251,8 +252,12 @@ def _exported(bundles: list[Bundle], format_: str, table: str, out: Path | None)
 
 
 def _write_or_print(text: str, out: Path | None) -> None:
+    from mileage.ledger.text import plain
+
     if out is None:
-        print(text, end="")
+        # A file or a pipe gets what was stored; a terminal must not act on it.
+        lines = text.splitlines() if sys.stdout.isatty() else None
+        print(text if lines is None else "".join(plain(line, len(line)) + "\n" for line in lines), end="")
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

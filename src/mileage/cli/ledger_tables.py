@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +94,15 @@ def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoi
         console.print(phases)
     if rows and checkpoints:
         console.print(f"{len(rows):,} checkpoints")
-        console.print(_checkpoint_table(_spread(rows, checkpoints), priced=run.price_usd_per_hour > 0))
+        wide = console.width >= NARROW_WIDTH
+        console.print(_checkpoint_table(_spread(rows, checkpoints), priced=run.price_usd_per_hour > 0, wide=wide))
 
 
-def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool) -> Table:
+def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("step", "wall", "eval", "success", "return", "met", "cost", "path"):
-        table.add_column(heading, justify="left" if heading == "path" else "right")
+    more = ("memory", "resets") if wide else ()
+    for heading in ("step", "wall", "eval", "success", "return", "met", "cost", *more, "path"):
+        table.add_column(heading, justify="left" if heading in ("path", "resets") else "right")
     for row in rows:
         table.add_row(
             f"{row.step:,}",
@@ -109,9 +112,22 @@ def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool) -> Table:
             "–" if row.mean_return is None else f"{row.mean_return:,.1f}",
             "–" if row.target_met is None else "yes" if row.target_met else "no",
             dollars(row.cost_usd) if priced else "–",
+            *((_memory(row), _shown(_resets(row.reset_reasons))) if wide else ()),
             _shown(row.path or ""),
         )
     return table
+
+
+def _memory(row: Checkpoint) -> str:
+    found = [f"{gb:.2f} GB" for gb in (row.peak_rss_gb, row.peak_gpu_gb) if gb is not None]
+    return " + ".join(found) or "–"
+
+
+def _resets(reasons: str | None) -> str:
+    counts = json.loads(reasons) if reasons else {}
+    if not isinstance(counts, dict):
+        return ""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 
 
 def _spread(rows: Sequence[Any], count: int) -> Sequence[Any]:

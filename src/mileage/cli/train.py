@@ -160,6 +160,7 @@ def _run(
             spot=options.spot,
             db=options.db if options.ledger else False,
             horizon=horizon,
+            eval_every=options.eval_every,
         ) as recorder,
     ):
         record = agent.learn(

@@ -57,6 +57,11 @@ def connect(url: str, *, create: bool = True) -> sa.Engine:
 def reason(error: BaseException) -> str:
     """Return the first line of what the database itself said."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if "database is locked" in str(cause):
+        return (
+            f"another process has kept it busy for {BUSY_TIMEOUT_SECONDS:.0f} s: "
+            "try again when it has finished, or end it if it hangs"
+        )
     return str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
 
 

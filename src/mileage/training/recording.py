@@ -27,7 +27,9 @@ class AgentRecorder:
 
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation; for `Agent.learn`."""
-        self._recorder.checkpoint(point.steps - self._steps_before, point.evaluation)
+        self._recorder.checkpoint(
+            point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
+        )
 
     def finish(self, record: RunRecord) -> RunResult:
         """Record the last checkpoint and how the run ended."""
@@ -46,6 +48,7 @@ def recorded(
     clock: PhaseClock,
     *,
     horizon: int,
+    eval_every: int | None = None,
     name: str | None = None,
     price: float | str | None = None,
     instance: str | None = None,
@@ -70,7 +73,7 @@ def recorded(
         algorithm=agent.name,
         env_id=agent.env_id,
         framework="mileage",
-        eval_every_steps=agent.run_defaults.get("eval_every"),
+        eval_every_steps=agent.run_defaults.get("eval_every") if eval_every is None else eval_every,
         batch_size=agent.batch_size,
         step_budget=horizon - agent.steps,
         parent_run_id=agent.run_id,

@@ -21,6 +21,8 @@ class EvalPoint:
     """Seconds from the start of the run to the end of this evaluation."""
     evaluation: Evaluation
     """The episodes."""
+    resets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Why training episodes ended since the evaluation before: `terminated`, or `truncated` by a time limit."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,6 +115,29 @@ def _at_rest_afterwards(algorithm: Any) -> Iterator[None]:
         rest()
 
 
+class _Ends:
+    """Why training episodes ended, counted from evaluation to evaluation."""
+
+    def __init__(self) -> None:
+        self.episodes = self.truncations = 0
+        self.known = True
+
+    def add(self, stats: Any) -> None:
+        """Count the episodes of one iteration; the statistics of a foreign algorithm may not have them."""
+        self.known = self.known and hasattr(stats, "truncations")
+        if self.known:
+            self.episodes += stats.episodes
+            self.truncations += stats.truncations
+
+    def take(self) -> dict[str, int]:
+        """Return the counts and start anew; nothing if they are not known."""
+        if not self.known:
+            return {}
+        counts = {"terminated": self.episodes - self.truncations, "truncated": self.truncations}
+        self.episodes = self.truncations = 0
+        return counts
+
+
 def run(
     algorithm: Algorithm,
     evaluate: Callable[[], Evaluation],
@@ -135,16 +158,18 @@ def run(
     eval_phase, log_phase, save_phase = clock.phase(Phase.EVAL), clock.phase(Phase.LOG), clock.phase(Phase.CHECKPOINT)
     next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
     stopped = ""
+    ends = _Ends()
     with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(algorithm):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
             stats = algorithm.iterate(clock, steps / plan.horizon)
             steps += algorithm.steps_per_iteration
+            ends.add(stats)
             evaluation = None
             if steps >= next_eval or steps >= plan.horizon:
                 next_eval = _next(steps, plan.eval_every)
                 with eval_phase:
                     evaluation = evaluate()
-                point = EvalPoint(steps, clock.times().wall_seconds, evaluation)
+                point = EvalPoint(steps, clock.times().wall_seconds, evaluation, ends.take())
                 evaluations.append(point)
                 if reached is None and plan.target is not None and plan.target.met(evaluation):
                     reached = point
