@@ -71,7 +71,7 @@ class UpdateStats:
 class OnPolicy:
     """One learner: collects `n_steps` from every environment, then learns from them."""
 
-    _columns = slice(None)
+    _own_envs = slice(None)
     """Of the environments, those whose rollout is learned from."""
 
     def __init__(
@@ -231,11 +231,11 @@ class OnPolicy:
         with clock.phase(Phase.ADVANTAGE):
             self._compute_advantages()
         with clock.phase(Phase.LEARN):
-            self._learn(learning_rate, clip, self._pieces)
+            self._update_policy(learning_rate, clip, self._pieces)
         self.iterations += 1
         return self._stats()
 
-    def _learn(self, learning_rate: float, clip: float, ranks: int) -> None:
+    def _update_policy(self, learning_rate: float, clip: float, ranks: int) -> None:
         """Update the policy, on `ranks` threads at most."""
         self._totals[:] = 0.0
         frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
@@ -266,12 +266,12 @@ class OnPolicy:
         rewards = self.rewards.reshape(shape)
         done = (self.terminated | self.truncated).reshape(shape).astype(bool)
         running = np.empty(shape)
-        current = self._running_return[self._columns]
+        current = self._running_return[self._own_envs]
         for t in range(shape[0]):
             current = current * self.settings.gamma + rewards[t]
             running[t] = current
             current = np.where(done[t], 0.0, current)
-        self._running_return[self._columns] = current
+        self._running_return[self._own_envs] = current
         self.return_moments[:] = _merge(self.return_moments, running.reshape(-1))
         deviation = math.sqrt(self.return_moments[2] / max(self.return_moments[0], 1.0)) + 1e-8
         np.clip(self.rewards / deviation, -OBS_LIMIT, OBS_LIMIT, out=self.rewards)

@@ -236,7 +236,7 @@ class ActorLearner(OnPolicy):
             self._crew.release(slot)
             self._compute_advantages()
         with clock.phase(Phase.LEARN):
-            self._learn(learning_rate, clip, self._ranks)
+            self._update_policy(learning_rate, clip, self._ranks)
             self.iterations += 1
             self._crew.publish(self.iterations)
         self.lags[min(lag, MOST_LAG)] += 1
@@ -245,7 +245,7 @@ class ActorLearner(OnPolicy):
     def _copy_in(self, slot: int) -> None:
         """Take a rollout out of its slot, so that the slot can be filled again while this one is learned from."""
         slots = self.slots
-        self._columns = self._columns_of(int(slots.collector[slot]))
+        self._own_envs = self._columns_of(int(slots.collector[slot]))
         self._score.array("obs")[:] = slots.obs[slot]
         if self.settings.normalise_observations:
             self._raw_obs[:] = slots.raw_obs[slot]
