@@ -85,7 +85,11 @@ def test_ppo_results_become_two_tables(tmp_path: Path) -> None:
 
 def test_bench_results_show_the_command_and_ratios_within_rounds(tmp_path: Path) -> None:
     # 10 µs and 20 µs of ours beside 30 µs and 40 µs of theirs: 3 and 2 times as long, 2.5 at the median.
-    arms = [("mileage", 15e-6, (1e-5, 2e-5)), ("rlox", 35e-6, (3e-5, 4e-5)), ("torch, 1 thread", 9e-4, (9e-4, 9e-4))]
+    arms = [
+        ("mileage", 15e-6, (1e-5, 2e-5)),
+        ("rlox", 35e-6, (3e-5, 4e-5)),
+        ("torch, 1 thread", 9.1e-4, (9.1e-4, 9.1e-4)),
+    ]
     case = {
         "title": "GAE 64×128",
         "work": 8192,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -43,6 +44,7 @@ class ProcessChannel:
                 command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
             )
         except OSError as error:
+            self._log.close()
             self._path.cleanup()
             raise UsageError(
                 f"cannot start {self.python!r}: {error.strerror}; give a Python with --peer-python"
@@ -66,8 +68,10 @@ class ProcessChannel:
     def close(self) -> None:
         """End the process."""
         for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+            # What could not be sent to a process that has ended would be sent again now.
+            with contextlib.suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
