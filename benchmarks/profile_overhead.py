@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python benchmarks/profile_overhead.py
 
-For every algorithm, plain runs (`Agent.learn`) and profiled ones of the same seed alternate; the cost is the median of
-the ratios of their wall-clocks, replays after the run not included, as they are no part of it. Then one full
+For every algorithm, plain runs (`Agent.learn`), recorded ones (as `mileage train` makes them) and profiled ones of the
+same seed take turns; the cost over each of the others is the median of the ratios of wall-clocks, replays after the run
+not included, as they are no part of it. Recording has a cost of its own per run, which a profile has too. Then one full
 profile per algorithm says by how much phases miss the wall-clock that another clock measured around them, and by how
 much the sum of layers differs from iterations without probes.
 """
@@ -19,8 +20,9 @@ from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.profile import profile
 from mileage.training.agent import agent_class
+from mileage.training.recording import recorded
 
-ROUNDS = 7
+ROUNDS = 6
 NEVER = 10**9
 WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", 400_000, {"preset": "none"}),
@@ -40,6 +42,18 @@ def plain(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> floa
         return time.perf_counter() - start
 
 
+def recorded_run(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> float:
+    """Wall-clock of the same run as `mileage train` makes it: recorded, with memory sampled, not profiled."""
+    with agent_class(algorithm)(env, seed=0, **options) as agent:
+        agent.prepare()
+        start = time.perf_counter()
+        clock, panel = PhaseClock(), agent.default_panel()
+        with recorded(agent, panel, None, clock, horizon=agent.plan_horizon(steps), db=False) as recorder:
+            done = agent.learn(steps, panel=panel, eval_every=NEVER, clock=clock, on_evaluation=recorder.on_evaluation)
+            recorder.finish(done)
+        return time.perf_counter() - start
+
+
 def profiled(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> float:
     """Wall-clock of the same run under the profiler."""
     with agent_class(algorithm)(env, seed=0, **options) as agent:
@@ -51,15 +65,18 @@ def profiled(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> f
 
 def costs(algorithm: str) -> dict[str, Any]:
     env, steps, options = WORKLOADS[algorithm]
-    arms = (plain, profiled)
+    arms = (plain, recorded_run, profiled)
     for arm in arms:
         arm(algorithm, env, steps // 4, options)
-    samples: dict[str, list[float]] = {"plain": [], "profiled": []}
+    samples: dict[str, list[float]] = {arm.__name__: [] for arm in arms}
     for turn in range(ROUNDS):
-        for arm in arms if turn % 2 == 0 else arms[::-1]:
+        for arm in (*arms[turn % 3 :], *arms[: turn % 3]):
             samples[arm.__name__].append(arm(algorithm, env, steps, options))
-    ratios = [b / a for a, b in zip(samples["plain"], samples["profiled"], strict=True)]
-    return samples | {"cost": statistics.median(ratios) - 1.0}
+
+    def cost(base: str) -> float:
+        return statistics.median(b / a for a, b in zip(samples[base], samples["profiled"], strict=True)) - 1.0
+
+    return samples | {"cost": cost("plain"), "cost over recorded": cost("recorded_run")}
 
 
 def sums(algorithm: str) -> dict[str, float]:
@@ -99,8 +116,9 @@ def main() -> None:
         cost, total = costs(algorithm), sums(algorithm)
         data[algorithm] = {"cost": cost, "sums": total}
         name = f"{algorithm}, {env}, {steps:,} steps"
-        medians = [statistics.median(cost[arm]) for arm in ("plain", "profiled")]
-        cost_rows.append([name, *(f"{median:.3f} s" for median in medians), f"{100 * cost['cost']:+.1f} %"])
+        medians = [statistics.median(cost[arm]) for arm in ("plain", "recorded_run", "profiled")]
+        shares = [f"{100 * cost[key]:+.1f} %" for key in ("cost", "cost over recorded")]
+        cost_rows.append([name, *(f"{median:.3f} s" for median in medians), *shares])
         sum_rows.append(
             [
                 name,
@@ -123,7 +141,7 @@ def main() -> None:
     ]
     tables = [
         "## Cost of profiling a run",
-        markdown_table(["workload", "plain, median", "profiled, median", "cost (median of ratios)"], cost_rows),
+        markdown_table(["workload", "plain", "recorded", "profiled", "over plain", "over recorded"], cost_rows),
         "## Sums",
         markdown_table(header, sum_rows),
     ]

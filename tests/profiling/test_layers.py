@@ -63,6 +63,13 @@ def test_what_probes_cost_is_taken_off() -> None:
     assert costs["other"].seconds == pytest.approx(1e-3 - 2 * 5e-4)
 
 
+def test_what_a_phase_costs_within_itself_is_taken_off_it_and_not_off_the_iteration() -> None:
+    costs = {cost.phase: cost for cost in phase_costs(trace(ProbeCost(0.0, 0.0, 0.0, 2e-4)))}
+    assert costs["env_step"].seconds == pytest.approx(4e-3 - 2e-4)
+    assert costs["env_step"].python == pytest.approx(1e-3 - 2e-4)
+    assert costs["other"].seconds == pytest.approx(1e-3)
+
+
 def test_a_nested_phase_suspends_its_parent() -> None:
     spans = (
         Span("iteration", "iteration", 0, 10 * MS),

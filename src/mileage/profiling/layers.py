@@ -116,9 +116,10 @@ def _phase_cost(name: str, sums: _Sums, trace: Trace) -> PhaseCost:
         calls.append(CallCount(part_of(name), name, label, layer, len(durations) / n, each))
         inside += len(durations) / n * each
         probing += len(durations) / n * (cost.inside + cost.outside)
-    # A nested phase's tools run within its parent; a phase's own are mostly outside of it.
-    seconds = max(inside, sums.wall / n / 1e9 - probing - sums.nested / n * cost.phase)
-    waiting = max(0.0, (sums.wall - sums.cpu) / n / 1e9 - sums.entries / n * cost.phase)
+    # A nested phase's tools run partly within its parent, and partly within itself.
+    tools = sums.nested / n * cost.phase + (0.0 if name == Phase.OTHER else sums.entries / n * cost.phase_inside)
+    seconds = max(inside, sums.wall / n / 1e9 - probing - tools)
+    waiting = max(0.0, (sums.wall - sums.cpu) / n / 1e9 - sums.entries / n * cost.phase_inside)
     if name == Phase.OTHER:
         waiting = 0.0
     return PhaseCost(

@@ -171,7 +171,10 @@ def internals(found: Calibration) -> Table:
         ("whole update", seconds(stages.whole), percent(1.0)),
         ("matrix products alone", seconds(stages.blas), percent(stages.blas / whole)),
     ]
-    note = f"The stages differ from the whole by {100 * stages.difference:+.1f} %."
+    note = (
+        f"The stages differ from the whole by {100 * stages.difference:+.1f} %. A stage is a difference of two times: "
+        "one shorter than their noise may come out below zero."
+    )
     return Table("internals", "Inside one update", ("stage", "time", "share"), tuple(rows), note)
 
 
