@@ -153,9 +153,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--lock", type=Path)
     parser.add_argument("--step", choices=("check", "build"), default="build", help="what a candidate must pass")
+    parser.add_argument("--first", type=int, default=CANDIDATES, help="take only so many candidates of the corpus")
     options = parser.parse_args()
     project = detect(options.project)
-    corpus = make_corpus(project.root)
+    corpus = make_corpus(project.root)[: options.first]
     config = RewardConfig((options.step,), workers=2, jobs=1, timeout_seconds=600, use_cache=False)
     with contextlib.ExitStack() as stack:
         with alone(options.lock):

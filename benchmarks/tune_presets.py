@@ -172,7 +172,7 @@ def as_preset(config: Config) -> Config:
 
 def as_searched(preset: Config, algorithm: str) -> Config:
     """The form a search has: every field present, `rollouts_per_eval` for `eval_every`."""
-    defaults = dataclasses.asdict(agent_class(algorithm)._config_type()())
+    defaults = dataclasses.asdict(agent_class(algorithm).algorithm().Config())
     config = defaults | {key: value for key, value in preset.items() if key not in RUN_KEYS}
     config["hidden"] = list(config["hidden"])
     rollout = config["n_envs"] * config["n_steps"]

@@ -1,1 +1,9 @@
 """Its place puts this directory on the import path, for the helpers that tests of several packages share."""
+
+from __future__ import annotations
+
+import os
+
+# A developer's own settings must not reach the tests, nor their runs the developer's ledger.
+for _name in ("MILEAGE_DB", "MILEAGE_WORK", "MILEAGE_PRICES"):
+    os.environ.pop(_name, None)

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "A2C": "mileage.training.agent",
     "DQN": "mileage.training.agent",
+    "IMPALA": "mileage.training.agent",
     "Ledger": "mileage.training.recorder",
     "MileageError": "mileage._errors",
     "PPO": "mileage.training.agent",
@@ -27,6 +28,7 @@ _HOMES = {
 __all__ = [
     "A2C",
     "DQN",
+    "IMPALA",
     "PPO",
     "SAC",
     "TD3",
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from mileage.envs.vector import VecEnv
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
-    from mileage.training.agent import A2C, DQN, PPO, SAC, TD3, load
+    from mileage.training.agent import A2C, DQN, IMPALA, PPO, SAC, TD3, load
     from mileage.training.recorder import Ledger
     from mileage.training.records import RunRecord
 

@@ -109,3 +109,27 @@ def test_bad_input_is_a_usage_error(tmp_path: Path) -> None:
 def test_every_option_has_help() -> None:
     command = typer.main.get_command(APP)
     assert [p.name for p in command.params if not getattr(p, "help", None) and p.name != "help"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", "0"), "jobs is 0"),
+        (("--step", "fly"), "step 'fly' is not known"),
+        (("--output", "x.md"), "needs a format"),
+        (("--export", "md", "--output", "/proc/nowhere/x.md"), "cannot be written"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_measured(
+    project: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        invoke("--project", project, "--db", tmp_path / "kpi.db", *arguments)
+    assert not (tmp_path / "kpi.db").exists()
+
+
+def test_a_corpus_that_must_pass_tests_needs_a_test_command(project: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(json.dumps({"id": "a", "path": "a.py", "content": "x = 2\n"}))
+    with pytest.raises(UsageError, match="names no test command"):
+        invoke("--project", project, "--db", tmp_path / "kpi.db", "--samples", corpus, "--step", "test")

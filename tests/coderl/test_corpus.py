@@ -70,6 +70,10 @@ def test_counting_keeps_the_order_of_the_verdicts() -> None:
         ("src/a.ts(1,7): error TS2322: Type 'string'.\n", "src/a.ts(1,7): error TS2322: Type 'string'."),
         ("# pkg\n./a.go:3:2: undefined: x\n", "./a.go:3:2: undefined: x"),
         ("[ERROR] /p/A.java:[3,5] cannot find symbol\n", "[ERROR] /p/A.java:[3,5] cannot find symbol"),
+        (
+            "[ERROR] \n[ERROR] Plugin x could not be resolved\n[ERROR] [Help 1] y\n",
+            "[ERROR] Plugin x could not be resolved",
+        ),
         ("Traceback\n  File x\nSyntaxError: invalid syntax\n", "SyntaxError: invalid syntax"),
         ("\x1b[31merror\x1b[0m: red\n", "error: red"),
         ("nothing known\nlast line\n\n", "last line"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import BuildError
+from mileage.coderl import _launcher
 from mileage.coderl.executor import (
     Change,
     FakeExecutor,
@@ -248,3 +249,16 @@ class TestIsolation:
         )
         assert result.steps[0].exit_code == 4
         assert result.steps[0].output.count("Permission denied") == 2
+
+
+def test_a_standstill_of_the_machine_does_not_count_against_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 7.0, 7.0, 7.3])
+    monkeypatch.setattr(_launcher.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(_launcher.select, "select", lambda *_: ([5], [], []))
+    watch = object.__new__(_launcher.Watch)
+    watch.job, watch.deadline = {"sample_seconds": 0.02}, 10.0
+    # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. 0.28 s late is load, not that.
+    assert watch.wait([5]) == [5]
+    assert watch.deadline == pytest.approx(10.0 + 7.0 - 0.02)
+    assert watch.wait([5]) == [5]
+    assert watch.deadline == pytest.approx(10.0 + 7.0 - 0.02)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from mileage._errors import BuildError, UnknownNameError, UnmatchedError, UsageE
 from mileage.coderl.bench import BenchConfig, run_bench
 from mileage.coderl.cargo import configured_rustflags
 from mileage.coderl.executor import FakeExecutor, fake_result
-from mileage.coderl.fingerprint import base_environment, check_fair, differences, split_flags
+from mileage.coderl.fingerprint import base_environment, check_fair, differences, fingerprint, split_flags
 from mileage.coderl.modes import BUILT_IN, baseline_setup, find_mode
 from mileage.coderl.projects import detect
 from mileage.coderl.report import BenchReport
@@ -116,6 +119,28 @@ def test_nothing_was_built_for_a_refused_pair(cargo_project: Path, work: Path) -
     assert list(work.iterdir()) == []
 
 
+def test_no_debuginfo_takes_it_out_of_a_cmake_build(tmp_path: Path, need: Callable[..., None]) -> None:
+    need("cmake", "cc")
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.16)\nproject(p C)\nadd_library(p p.c)\n")
+    (root / "p.c").write_text("int p(void) { return 1; }\n")
+    project = detect(root)
+    base = baseline_setup(project, 1)
+    mode = find_mode("no-debuginfo", project)
+    changed = mode.change(base, project)
+    rows = [fingerprint(project, setup, root, "r") for setup in (base, changed)]
+    assert str(check_fair("no-debuginfo", mode.difference, *rows)) == "debug_info: 'default' against 'none'"
+    found = []
+    for setup in (base, changed):
+        for command in setup.commands(setup.build):
+            subprocess.run(command, cwd=root, check=True, capture_output=True, env=setup.environment(str(root)))
+        (library,) = root.glob("**/libp.a")
+        found.append(b".debug_info" in library.read_bytes())
+        shutil.rmtree(root / ".mileage-build")
+    assert found == [True, False]
+
+
 @pytest.mark.parametrize("name", ["mold", "lld", "no-debuginfo", "threads", "cranelift", "warm-snapshot"])
 def test_every_built_in_mode_differs_in_its_declared_row_alone(cargo_project: Path, name: str) -> None:
     from mileage.coderl.fingerprint import fingerprint
@@ -175,3 +200,10 @@ def test_a_mode_that_does_not_fit_or_is_not_installed_says_so(
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BuildError, match="needs 'mold'"):
         find_mode("mold", project)
+
+
+def test_a_toolchain_that_is_not_installed_is_refused(cargo_project: Path, work: Path) -> None:
+    config = BenchConfig(runs=1, jobs=1, toolchain="no-such-toolchain")
+    executor = FakeExecutor(lambda job: fake_result(1.0))
+    with pytest.raises(UsageError, match="toolchain 'no-such-toolchain' is not installed"):
+        run_bench(detect(cargo_project), config, executor=executor, work_base=work)

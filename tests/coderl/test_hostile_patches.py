@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +35,8 @@ def shared_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildRewar
     work = base / "work"
     config = RewardConfig(
         workers=2,
-        timeout_seconds=5.0,
+        # No attack below is about time: a busy machine must not make one of them a timeout.
+        timeout_seconds=300.0,
         memory_bytes=1 << 30,
         disk_bytes=64 << 20,
         max_processes=64,
@@ -109,12 +109,6 @@ def test_a_build_script_that_forks_without_end(pool: BuildReward) -> None:
     assert "processes limit" in result.diagnostic
 
 
-def test_a_build_script_that_sleeps(pool: BuildReward) -> None:
-    result = judge(pool, build_script("std::thread::sleep(std::time::Duration::from_secs(600));"))
-    assert result.verdict is Verdict.TIMEOUT
-    assert result.wall_seconds < 30
-
-
 def test_a_build_script_that_fills_the_disk(pool: BuildReward) -> None:
     body = (
         'use std::io::Write; let mut f = std::fs::File::create("/tmp/big").unwrap(); let b = vec![7u8; 1 << 20];'
@@ -185,13 +179,17 @@ def test_a_build_script_that_poisons_the_snapshot(pool: BuildReward) -> None:
     assert [result.verdict for result in pool.reward([GOOD, bad])] == [Verdict.PASS, Verdict.COMPILE_ERROR]
 
 
-def test_good_candidates_are_served_while_a_bad_one_hangs(pool: BuildReward) -> None:
-    hang = threading.Thread(target=judge, args=(pool, build_script("loop {}")))
-    hang.start()
-    time.sleep(0.3)
-    results = pool.reward([GOOD, PatchSample("b", path="app/src/main.rs", content="fn main() { let _ = 1; }\n")])
-    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
-    hang.join()
+def test_good_candidates_are_served_while_bad_ones_hang(cargo_project: Path, work: Path, isolation: None) -> None:
+    config = RewardConfig(workers=3, timeout_seconds=10.0, isolation=Isolation.REQUIRE, use_cache=False)
+    with BuildReward(cargo_project, config, work_base=work) as pool:
+        sleep = f'std::process::Command::new("sleep").arg("{MARK}").status().unwrap();'
+        bad = pool.submit([build_script(sleep, "sleeps"), build_script("loop {}", "spins")])
+        other = PatchSample("b", path="app/src/main.rs", content="fn main() { let _ = 1; }\n")
+        assert [result.verdict for result in pool.reward([GOOD, other])] == [Verdict.PASS, Verdict.PASS]
+        assert [future.result().verdict for future in bad] == [Verdict.TIMEOUT, Verdict.TIMEOUT]
+        assert leftovers() == []
+        assert pool.reward([GOOD])[0].verdict is Verdict.PASS
+    assert list(work.iterdir()) == []
 
 
 def test_closing_the_pool_ends_what_is_running(cargo_project: Path, work: Path, isolation: None) -> None:

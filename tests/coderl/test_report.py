@@ -164,3 +164,15 @@ def test_html_escapes_names(published: BenchReport) -> None:
     page = to_html(report_of(samples_of(PUBLISHED), project="<script>"))
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_what_a_candidate_printed_is_shown_and_not_acted_on() -> None:
+    samples = samples_of(PUBLISHED)
+    evil = "\x1b]0;owned\x07<script>alert(1)</script> | \u202eabc"
+    bad = Sample("baseline", SampleKind.COLD, 3, 99, BuildOutcome.FAILED, 1, 1.0, 1.0, 1, evil)
+    report = report_of([*samples, bad], project="\x1b[31mred<b>")
+    for text in (to_text(report), to_markdown(report), to_html(report)):
+        assert "alert(1)" in text
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
+    assert "<script>" not in to_markdown(report) + to_html(report)
+    assert "<b>" not in to_markdown(report) + to_html(report)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,37 @@ BUILD = (("sh", "-c", "mkdir -p out && cat src > out/big && head -c 40000 /dev/z
 LIMITS = Limits(timeout_seconds=20)
 
 
+@pytest.fixture(scope="module")
+def reflink_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory whose files can share blocks: the usual one where it can, else a file system made for this."""
+    base = tmp_path_factory.mktemp("reflinks")
+    if reflinks_work(base):
+        yield base
+        return
+    image, mounted = base / "image", base / "mounted"
+    with image.open("wb") as file:
+        file.truncate(200 << 20)
+    mounted.mkdir()
+    try:
+        subprocess.run(("mkfs.btrfs", "--quiet", image), check=True, capture_output=True)
+        subprocess.run(("mount", "-o", "loop", image, mounted), check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no reflinks in the temporary directory, and no Btrfs can be made and mounted there: {error}")
+    yield mounted
+    subprocess.run(("umount", mounted), check=True)
+
+
 @pytest.fixture(params=list(SnapshotMethod))
 def snapshot(request: pytest.FixtureRequest, tmp_path: Path) -> Snapshot:
     method: SnapshotMethod = request.param
+    base = tmp_path
     if method is SnapshotMethod.OVERLAY:
         request.getfixturevalue("isolation")
-    if method is SnapshotMethod.REFLINK and not reflinks_work(tmp_path):
-        pytest.skip("the file system of the temporary directory has no reflinks")
-    source, directory = tmp_path / "source", tmp_path / "snapshot"
+    if method is SnapshotMethod.REFLINK:
+        base = request.getfixturevalue("reflink_path") / tmp_path.name
+        base.mkdir()
+        assert reflinks_work(base)
+    source, directory = base / "source", base / "snapshot"
     source.mkdir()
     directory.mkdir()
     (source / "src").write_text("v1\n")

@@ -82,7 +82,7 @@ class Native:
             **{field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)},
             order=self.order, shuffle_rng=self.rng, adam_mean=np.zeros_like(params), adam_square=np.zeros_like(params),
             grads=self.grads, squares=np.zeros(-(-len(params) // optim.BLOCK), np.float32),
-            stats=np.full((chunks, actor_critic.N_STATS), np.nan), totals=self.totals,
+            stats=np.full((2 * chunks, actor_critic.N_STATS), np.nan), totals=self.totals,
             n_actor=len(shape.actor), n_critic=len(shape.critic), critic_offset=critic_offset,
             log_std_offset=critic_offset + len(shape.parts(params)[1]),
             activation=("tanh", "relu").index(shape.activation), n_actions=shape.actor[-1] if shape.discrete else 0,

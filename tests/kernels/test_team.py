@@ -80,3 +80,56 @@ def test_no_more_ranks_than_pieces_take_part() -> None:
         team.run(relay, record, pieces)
         assert record[-1].tolist() == plain_relay(expected, 19)
     team.close()
+
+
+class InterruptedQueue:
+    """A queue to a rank at which an interrupt strikes, before or after the job is in it."""
+
+    def __init__(self, real: Any, *, before: bool) -> None:
+        self._real, self._before, self.armed = real, before, True
+
+    def put(self, job: Any) -> None:
+        if self.armed and self._before:
+            self.armed = False
+            raise KeyboardInterrupt
+        self._real.put(job)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_interrupt_while_work_is_handed_out_leaves_nobody_waiting(rank: int, before: bool) -> None:
+    team = Team(3)
+    team._jobs[rank] = InterruptedQueue(team._jobs[rank], before=before)  # type: ignore[call-overload]
+    record = np.zeros((50, 3), np.uint64)
+    record[0] = 1
+    with pytest.raises(KeyboardInterrupt):
+        team.run(relay, record, 3)
+    # The work was done all the same, exactly once, and the team works on.
+    assert record[-1].tolist() == plain_relay(3, 49)
+    again = np.zeros((50, 3), np.uint64)
+    again[0] = 1
+    assert team.run(relay, again, 3) == 0
+    assert again[-1].tolist() == plain_relay(3, 49)
+    team.close()
+
+
+def test_an_interrupt_after_the_work_does_not_repeat_it() -> None:
+    team = Team(2)
+    calls = []
+
+    def interrupted(rank: int, n_ranks: int, barrier: Any, record: Any) -> None:
+        relay(rank, n_ranks, barrier, record)
+        if rank == 0:
+            calls.append(rank)
+            raise KeyboardInterrupt
+
+    record = np.zeros((50, 2), np.uint64)
+    record[0] = 1
+    with pytest.raises(KeyboardInterrupt):
+        team.run(interrupted, record, 2)
+    assert calls == [0]
+    assert record[-1].tolist() == plain_relay(2, 49)
+    team.close()

@@ -87,6 +87,36 @@ def test_unseen_failures_cost_the_budget() -> None:
     assert dear.low < 1.0
 
 
+def test_a_cold_first_run_is_paid_for_but_is_not_a_heavy_tail() -> None:
+    # Five runs train for 0.28 to 0.32 s each; the first one compiled for 10 s before.
+    train = np.array([0.30, 0.32, 0.28, 0.31, 0.29])
+    startup = np.array([10.0, 0.0, 0.0, 0.0, 0.0])
+    reached = np.ones(5, bool)
+    cold = expected_cost(RunCosts.of(train + startup, reached, 2.0, startup))
+    assert cold.value == pytest.approx(11.5 / 5)
+    assert cold.interval is not None
+    # The share of a start-up in a mean of five is Beta(1, 4): 10 × 0.602 at 97.5 %. A run that never succeeds adds its
+    # start-up and budget, (1 - p) / p times, which is 0.66 at 2.5 % of p; both extremes together are rarer than that.
+    upper = (1 - beta.ppf(0.025, 5.5, 0.5)) / beta.ppf(0.025, 5.5, 0.5)
+    assert (
+        10 * beta.ppf(0.975, 1, 4) < cold.interval.high < (0.5 + 10 * beta.ppf(0.975, 1, 4)) * (1 + upper) + 2 * upper
+    )
+    assert 0.25 < cold.interval.low < 0.6
+    # Taken for chance, the same costs say nothing at all.
+    blind = expected_cost(RunCosts.of(train + startup, reached, None))
+    assert blind.interval is not None
+    assert blind.interval.high > 10 * cold.interval.high
+
+
+def test_an_equal_start_up_of_all_runs_shifts_the_interval() -> None:
+    train, reached = np.array([1.0, 2.0, 1.5, 3.0, 4.0]), np.array([True, True, True, True, False])
+    plain = posterior_draws(RunCosts.of(train, reached), 1000, np.random.default_rng(0))
+    late = posterior_draws(RunCosts.of(train + 5.0, reached, None, np.full(5, 5.0)), 1000, np.random.default_rng(0))
+    # Each run costs 5 more, and there are 1 / p of them for each success.
+    p = np.random.default_rng(0).beta(4.5, 1.5, 1000)
+    np.testing.assert_allclose(late, plain + 5.0 / p)
+
+
 def test_interval_is_seeded_and_scales_with_the_unit() -> None:
     runs = RunCosts.of([10, 40, 20, 40, 30], [True, False, True, False, True], 40)
     dollars = RunCosts.of(runs.costs / 100, runs.reached, 0.4)

@@ -13,6 +13,7 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import F32, F64
+from mileage.algorithms._stepping import collect_from_python
 from mileage.envs.vector import VecEnv
 from mileage.kernels import actor_critic, optim, random
 from mileage.kernels import rollout as kernels
@@ -68,9 +69,15 @@ class UpdateStats:
 class OnPolicy:
     """One learner: collects `n_steps` from every environment, then learns from them."""
 
-    def __init__(self, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
+    _columns = slice(None)
+    """Of the environments, those whose rollout is learned from."""
+
+    def __init__(
+        self, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int, columns: int | None = None
+    ) -> None:
+        """Allocate for rollouts of `columns` environments at a time; of all of them by default."""
         self.settings, self.env, self.policy, self.team = settings, env, policy, team
-        self.n_envs: int = env.num_envs
+        self.n_envs: int = env.num_envs if columns is None else columns
         self.batch: int = settings.n_steps * self.n_envs
         self.iterations = 0
         self._native = isinstance(env, VecEnv)
@@ -100,18 +107,19 @@ class OnPolicy:
         self.terminated, self.truncated = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
         self.last_values = floats(self.n_envs)
         self.advantages, self.returns = floats(n), floats(n)
-        self.action_rng = random.streams(seed, self.n_envs, "action")
+        total = self.env.num_envs
+        self.action_rng = random.streams(seed, total, "action")
         self.shuffle_rng = random.streams(seed, 1, "shuffle")
         self.order = np.arange(n, dtype=np.int64)
-        self.episode: F64 = np.zeros((self.n_envs, 2))
+        self.episode: F64 = np.zeros((total, 2))
         self._block = kernels.block_size(self.n_envs)
         self._episode_sums: F64 = np.zeros((-(-self.n_envs // self._block), 3))
         self.adam_mean, self.adam_square = np.zeros_like(self.policy.params), np.zeros_like(self.policy.params)
         self.adam_steps = 0
-        self._env_action = floats(self.n_envs, action_size)
-        self._obs = floats(self.n_envs, obs_size)
+        self._env_action = floats(total, action_size)
+        self._obs = floats(total, obs_size)
         minibatch = min(self.settings.minibatch, n)
-        self._chunks = actor_critic.n_chunks(minibatch)
+        self._chunks, self._pieces = actor_critic.n_chunks(minibatch), actor_critic.n_pieces(minibatch)
         self._chunk_rows = -(-minibatch // self._chunks)
         rows = max(self._chunk_rows, self._block, 1 if self._native else self.n_envs)
         self._work_floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
@@ -120,7 +128,7 @@ class OnPolicy:
         # Statistics of the raw observations and of the discounted return, updated once per rollout.
         self.obs_moments: F64 = np.zeros((3, obs_size))
         self.return_moments: F64 = np.zeros(3)
-        self._running_return: F64 = np.zeros(self.n_envs)
+        self._running_return: F64 = np.zeros(total)
 
     def _policy_fields(self) -> dict[str, Any]:
         policy = self.policy
@@ -186,7 +194,7 @@ class OnPolicy:
             adam_square=self.adam_square,
             grads=np.zeros((self._chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, actor_critic.N_STATS)),
+            stats=np.zeros((self._pieces, actor_critic.N_STATS)),
             totals=self._totals,
             works=self._works,
             n_params=n_params,
@@ -216,44 +224,20 @@ class OnPolicy:
             with clock.phase(Phase.ROLLOUT):
                 self.team.run(kernels.rollout, self._rollout.record, len(self._episode_sums))
         else:
-            self._collect_from_python(clock)
+            steps = self.settings.n_steps
+            collect_from_python(self.env, self._rollout, self, self.episode, self._episode_sums, steps, clock)
         with clock.phase(Phase.ADVANTAGE):
             self._compute_advantages()
         with clock.phase(Phase.LEARN):
-            self._totals[:] = 0.0
-            frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
-            self.adam_steps = int(self.team.run(actor_critic.update, frame.record, self._chunks))
+            self._learn(learning_rate, clip, self._pieces)
         self.iterations += 1
         return self._stats()
 
-    def _collect_from_python(self, clock: PhaseClock) -> None:
-        """The same rollout over environments that only Python can step."""
-        env, n = self.env, self.n_envs
-        inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
-        discrete = self.policy.n_actions > 0
-        for t in range(self.settings.n_steps):
-            rows = slice(t * n, (t + 1) * n)
-            with inference:
-                kernels.act(self._rollout.record, t * n)
-            with env_step:
-                action = self._env_action[:, 0].astype(np.int64) if discrete else self._env_action
-                obs, reward, terminated, truncated, infos = env.step(action)
-                self.rewards[rows] = reward
-                self.terminated[rows] = terminated
-                self.truncated[rows] = truncated & ~terminated
-            done = terminated | truncated
-            self.episode[:, 0] += reward
-            self.episode[:, 1] += 1.0
-            if done.any():
-                with inference:
-                    self._obs[:] = infos["final_obs"]
-                    kernels.values(self._rollout.record, self.truncated_values[rows])
-                ended = self.episode[done]
-                self._episode_sums[0] += (len(ended), *ended.sum(axis=0))
-                self.episode[done] = 0.0
-            self._obs[:] = obs
-        with inference:
-            kernels.values(self._rollout.record, self.last_values)
+    def _learn(self, learning_rate: float, clip: float, ranks: int) -> None:
+        """Update the policy, on `ranks` threads at most."""
+        self._totals[:] = 0.0
+        frame = self._update.set(rate=learning_rate, clip=clip, steps=self.adam_steps)
+        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self._pieces, ranks)))
 
     def _compute_advantages(self) -> None:
         s = self.settings
@@ -280,12 +264,12 @@ class OnPolicy:
         rewards = self.rewards.reshape(shape)
         done = (self.terminated | self.truncated).reshape(shape).astype(bool)
         running = np.empty(shape)
-        current = self._running_return
+        current = self._running_return[self._columns]
         for t in range(shape[0]):
             current = current * self.settings.gamma + rewards[t]
             running[t] = current
             current = np.where(done[t], 0.0, current)
-        self._running_return[:] = current
+        self._running_return[self._columns] = current
         self.return_moments[:] = _merge(self.return_moments, running.reshape(-1))
         deviation = math.sqrt(self.return_moments[2] / max(self.return_moments[0], 1.0)) + 1e-8
         np.clip(self.rewards / deviation, -OBS_LIMIT, OBS_LIMIT, out=self.rewards)

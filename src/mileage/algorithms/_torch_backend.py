@@ -36,6 +36,8 @@ class TorchAlgorithm:
             device: "auto", "cpu", "cuda" or another that torch knows.
             compile: whether to use `torch.compile`, or the mode to use it in.
         """
+        if name not in _ENGINES:
+            raise UsageError(f"{name} has no torch back end: leave backend, policy, device and compile as they are")
         try:
             import torch
         except ImportError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mileage import __version__
-from mileage.cli import doctor, envs, evaluate, ledger, rl_bench, train, warmup
+from mileage.cli import bench, doctor, envs, evaluate, ledger, profile, rl_bench, train, warmup
 
 app = typer.Typer(
     name="mileage",
@@ -37,7 +37,9 @@ def options(
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("envs")(envs.envs)
+app.command("profile")(profile.profile)
 app.command("warmup")(warmup.warmup)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.add_typer(ledger.app, name="ledger")
 app.command("rl-bench")(rl_bench.rl_bench)

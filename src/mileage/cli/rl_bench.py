@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mileage._errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -58,6 +60,7 @@ def rl_bench(
     """Measure what a project's builds cost a code-RL loop, and what each mode would save."""
     from mileage import coderl
 
+    report_path = _report_path(export, output)
     found = coderl.detect(project, kind, edit_file)
     config = coderl.BenchConfig(
         runs=runs,
@@ -84,8 +87,25 @@ def rl_bench(
         if executor:
             executor.release()
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
-    if export:
-        _export(report, export, output or Path(f"rl-bench.{export}"))
+    if export and report_path:
+        _export(report, export, report_path)
+
+
+def _report_path(export: ExportFormat | None, output: Path | None) -> Path | None:
+    """Return where the report goes; a place that cannot be written is refused before anything is measured."""
+    if export is None:
+        if output is not None:
+            raise UsageError(f"--output {output} needs a format: add --export md or --export html")
+        return None
+    path = output or Path(f"rl-bench.{export}")
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be written: {error.strerror}") from None
+    if not existed:
+        path.unlink()
+    return path
 
 
 def _default_database() -> Path:

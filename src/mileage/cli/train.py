@@ -13,7 +13,7 @@ from mileage._errors import UsageError
 
 if TYPE_CHECKING:
     from mileage.cli.progress import Progress
-    from mileage.report.cost import CostReport
+    from mileage.report.arms import FinishedRun
     from mileage.training.agent import Agent
     from mileage.training.records import RunRecord
 
@@ -39,7 +39,7 @@ class _Options:
 
 def train(
     algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --resume.")
+        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --resume.")
     ] = None,
     env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
     steps: Annotated[
@@ -88,7 +88,7 @@ def train(
         steps, target, success, episodes, eval_every, checkpoint_every, out, price, instance, spot, db, ledger, name
     )  # fmt: skip
     rate = freeze_price(price, instance, spot=spot).usd_per_hour
-    results: list[tuple[RunRecord, CostReport]] = []
+    results: list[tuple[RunRecord, FinishedRun]] = []
     with Progress(shown=not (json_output or quiet), price_usd_per_hour=rate) as progress:
         if resume is not None:
             if seeds > 1 or set_ or seed:
@@ -130,12 +130,14 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     return agent
 
 
-def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False) -> tuple[RunRecord, CostReport]:
+def _run(
+    agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False
+) -> tuple[RunRecord, FinishedRun]:
     """Train one agent under a recorder, with a checkpoint in a directory of its own."""
     from mileage.cli.paths import CHECKPOINT, run_directory
     from mileage.ledger.targets import Target
     from mileage.meter import PhaseClock
-    from mileage.report.cost import CostReport
+    from mileage.report.arms import FinishedRun
     from mileage.training.recording import recorded
 
     clock = PhaseClock.for_run()
@@ -177,7 +179,7 @@ def _run(agent: Agent, options: _Options, progress: Progress, *, resumed: bool =
     if record.reason == "interrupted":
         code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
         progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
-    return record, CostReport.of(result.run, result.end, result.phases)
+    return record, FinishedRun(result.run, result.end, tuple(result.phases))
 
 
 def _one_line(record: RunRecord) -> str:
@@ -213,10 +215,10 @@ def _json_object(option: str, text: str | None) -> dict[str, Any]:
     return value
 
 
-def _show(results: list[tuple[RunRecord, CostReport]], planned: int, json_output: bool) -> None:
+def _show(results: list[tuple[RunRecord, FinishedRun]], planned: int, json_output: bool) -> None:
     from mileage.report.seeds import SeedPanel
 
-    panel = SeedPanel.of([record for record, _ in results], [report for _, report in results])
+    panel = SeedPanel.of([record for record, _ in results], [run for _, run in results])
     if json_output:
         print(json.dumps(panel.as_dict(), indent=2))
     else:

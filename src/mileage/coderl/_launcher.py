@@ -49,6 +49,8 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 # Files that the machine's own root may write without any capability, should mileage itself run as root.
 KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 PAGE = resource.getpagesize()
+# A wait for the next sample that is this much too long was not a wait but a standstill.
+STANDSTILL_SECONDS = 0.5
 
 
 class _MountAttr(ctypes.Structure):
@@ -263,6 +265,22 @@ class Watch:
             return "timeout"
         return None
 
+    def wait(self, watched: list[int]) -> list[int]:
+        """Wait for the next sample or for news; return the descriptors that have some.
+
+        Where this took much longer than asked, the machine or the job stood still (a stopped process, a paused virtual
+        machine, no core to be had): that time does not count against the job.
+        """
+        began = time.monotonic()
+        wait: float = self.job["sample_seconds"]
+        if self.deadline:
+            wait = min(wait, max(0.0, self.deadline - began))
+        ready = select.select(watched, [], [], wait)[0]
+        late = time.monotonic() - began - wait
+        if self.deadline and late > STANDSTILL_SECONDS:
+            self.deadline += late
+        return ready
+
     def run(self, argv: list[str]) -> dict[str, Any]:
         """Run one command to its end or to the first broken limit."""
         read, write = os.pipe()
@@ -279,10 +297,7 @@ class Watch:
             if broken:
                 outcome = broken
                 break
-            wait = self.job["sample_seconds"]
-            if self.deadline:
-                wait = min(wait, max(0.0, self.deadline - time.monotonic()))
-            ready = select.select(watched, [], [], wait)[0]
+            ready = self.wait(watched)
             if read in ready and not output.read_from(read):
                 watched.remove(read)
             if 0 in ready and not os.read(0, 4096):

@@ -14,14 +14,14 @@ from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
 from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts
 from mileage.coderl.executor import Executor, Limits, LocalExecutor
-from mileage.coderl.fingerprint import ArmSetup, check_fair, differences, fingerprint
+from mileage.coderl.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
 from mileage.coderl.isolation import toolchain_paths
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import Arm, Sample, SampleKind, measure
 from mileage.coderl.modes import BASELINE, Mode, baseline_setup, find_mode
 from mileage.coderl.projects import Project
 from mileage.coderl.report import ArmInput, BenchReport, build_report
-from mileage.coderl.reward import BuildReward, RewardConfig
+from mileage.coderl.reward import STEPS, BuildReward, RewardConfig
 from mileage.coderl.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.store import KpiStore, now
 from mileage.coderl.workarea import WorkArea, copy_tree, tree_digest
@@ -51,6 +51,11 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.runs < 1:
             raise UsageError(f"runs is {self.runs}: it must be at least 1")
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"jobs is {self.jobs}: it must be at least 1")
+        unknown = [step for step in self.corpus_steps if step not in STEPS]
+        if unknown or not self.corpus_steps:
+            raise UsageError(f"step {unknown[0] if unknown else ''!r} is not known: use {', '.join(STEPS)}")
         if self.timeout_seconds <= 0:
             raise UsageError(f"timeout is {self.timeout_seconds}: it must be above 0 seconds")
         if len(set(self.modes)) != len(self.modes) or BASELINE in self.modes:
@@ -128,6 +133,7 @@ def run_bench(
 ) -> BenchReport:
     """Measure a project and return the report; finished samples are in `store` as soon as they exist."""
     plans = plan_arms(project, config)
+    _check_corpus_steps(project, config)
     runner = executor or LocalExecutor()
     limits = Limits(timeout_seconds=config.timeout_seconds)
     with WorkArea(work_base) as area:
@@ -172,6 +178,13 @@ def run_bench(
         return report
 
 
+def _check_corpus_steps(project: Project, config: BenchConfig) -> None:
+    """Refuse a corpus that the project could not be asked about, before anything is built."""
+    for step in config.corpus_steps if config.corpus else ():
+        if not {"check": project.check, "build": project.build, "test": project.test}[step]:
+            raise UsageError(f"the project names no {step} command: add {step} to its [rl-bench] table")
+
+
 def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
     """Give the compiler caches directories and a server of the run's own: empty at first, gone at the end."""
     with socket.socket() as free:
@@ -209,6 +222,9 @@ def _check_arms(
 ) -> tuple[ArmInput, ...]:
     """Fingerprint all arms; refuse a mode that differs from the baseline in more than it declares."""
     rows = [fingerprint(project, plan.setup, _tree_of(arm), revision) for plan, arm in zip(plans, arms, strict=True)]
+    toolchain = plans[0].setup.env.get("RUSTUP_TOOLCHAIN")
+    if toolchain and rows[0].get("toolchain.rustc") == NOT_INSTALLED:
+        raise UsageError(f"toolchain {toolchain!r} is not installed: see `rustup toolchain list`")
     return tuple(
         ArmInput(
             name=plan.name,

@@ -13,6 +13,7 @@ _PATTERNS = tuple(
         r"^\S+?:\d+:(?:\d+:)? (?:fatal )?error: .+$",  # gcc, clang
         r"^\S+?\(\d+,\d+\): error TS\d+: .+$",  # tsc
         r"^\[ERROR\] \S+\.java:.+$",  # maven
+        r"^\[ERROR\] \S.+$",  # maven, other than the compiler
         r"^\S+\.go:\d+(?::\d+)?: .+$",  # go
         r"^(?:E\s+)?(?:\w+\.)*\w*(?:Error|Exception)\b.*$",  # python
         r"^.*\b(?:error|FAILED|panicked at|undefined reference|No space left|cannot start)\b.*$",

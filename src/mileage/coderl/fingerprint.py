@@ -30,6 +30,7 @@ VOLATILE = frozenset({
 CACHE_VARIABLES = ("RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER")
 LAUNCHER_VARIABLES = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
 FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+NOT_INSTALLED = "not installed"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|PRIVATE", re.IGNORECASE)
 
 _LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
@@ -38,6 +39,15 @@ _BACKEND = re.compile(r"-Z\s*codegen-backend=(\S+)")
 _RUST_DEBUG = re.compile(r"-C\s*debuginfo=(\S+)")
 _DEBUG_OVERRIDE = re.compile(r"CARGO_PROFILE_\w+_DEBUG")
 _C_DEBUG = re.compile(r"(?<!\S)-g(\d?)(?!\S)")
+
+# CMake's own flags of its build types, without their -g.
+_CMAKE_NO_DEBUG = {"Debug": "-g0", "RelWithDebInfo": "-O2 -g0 -DNDEBUG"}
+
+
+def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
+    """Return what tells CMake to leave debug information out of a build type; nothing if that has none."""
+    flags = _CMAKE_NO_DEBUG.get(profile)
+    return tuple(f"-DCMAKE_{lang}_FLAGS_{profile.upper()}={flags}" for lang in ("C", "CXX")) if flags else ()
 
 
 def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -123,9 +133,9 @@ def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
     try:
         done = subprocess.run(command, env=dict(env), cwd=tree, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return "not installed"
+        return NOT_INSTALLED
     lines = (done.stdout or done.stderr).strip().splitlines()
-    return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else "not installed"
+    return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else NOT_INSTALLED
 
 
 def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) -> dict[str, str]:
@@ -141,7 +151,11 @@ def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) ->
     rows["warm_snapshot"] = "yes" if setup.warm_snapshot else "no"
     rows |= {f"lock_file.{name}": _digest(tree / name) for name in project.lock_files}
     rows |= {f"config.{name}": _digest(tree / name) for name in project.config_files}
-    rows["commands.build"] = _text(setup.build)
+    no_debug = cmake_no_debug_words(setup.profile) if project.kind == "cmake" else ()
+    build = tuple(tuple(word for word in step if word not in no_debug) for step in setup.build)
+    if build != setup.build:
+        rows["debug_info"] = "none"
+    rows["commands.build"] = _text(build)
     rows["commands.check"] = _text(setup.check)
     for name, value in sorted(env.items()):
         if _is_profile_override(name):

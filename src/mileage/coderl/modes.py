@@ -9,7 +9,7 @@ from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
 from mileage.coderl.cargo import configured_rustflags
-from mileage.coderl.fingerprint import ArmSetup, base_environment
+from mileage.coderl.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
 from mileage.coderl.projects import Project, steps_of
 
 BASELINE = "baseline"
@@ -56,6 +56,16 @@ def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
     if project.kind == "cargo":
         name = "RELEASE" if setup.profile == "release" else "DEV"
         return _set(setup, **{f"CARGO_PROFILE_{name}_DEBUG": "0"})
+    if project.kind == "cmake":
+        # CMake puts the build type's -g behind CFLAGS, where it wins over a -g0.
+        words = cmake_no_debug_words(setup.profile)
+        configure, *rest = setup.build
+        if not words or configure[0] != "cmake":
+            raise UsageError(
+                f"mode 'no-debuginfo' knows CMake's build types Debug and RelWithDebInfo, not {setup.profile!r} by "
+                f"{configure[0]!r}: declare a mode of your own in rl-bench.toml"
+            )
+        return replace(setup, build=((*configure, *words), *rest))
     return _append(setup, CFLAGS="-g0", CXXFLAGS="-g0")
 
 

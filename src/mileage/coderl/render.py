@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mileage.coderl.intervals import Estimate
 from mileage.coderl.report import ArmReport, BenchReport, Comparison, Verdict
+from mileage.ledger.text import plain
 
 NOTHING = "no valid sample"
 _STYLE = (
@@ -20,11 +21,14 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table."""
+    """A titled table; what a terminal would act on is taken out of its cells, which may quote a candidate."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(tuple(plain(cell) for cell in row) for row in self.rows))
 
 
 def times(value: Estimate | None, verdict: Verdict) -> str:
@@ -163,12 +167,13 @@ def _facts(report: BenchReport) -> list[str]:
         for key, value in report.baseline.fingerprint.items()
         if key.startswith(("toolchain.", "flags.", "commands.", "lock_file.")) or key in ("jobs", "profile")
     ]
-    return [f"revision: {report.revision}", f"started: {report.started_at}", *facts, *shared, *report.notes]
+    rows = [f"revision: {report.revision}", f"started: {report.started_at}", *facts, *shared, *report.notes]
+    return [plain(row) for row in rows]
 
 
 def to_text(report: BenchReport) -> str:
     """Return the report for a terminal."""
-    lines = [f"rl-bench: {report.project} ({report.kind})", ""]
+    lines = [f"rl-bench: {plain(report.project)} ({report.kind})", ""]
     for section in sections(report):
         lines += [f"  {section.title}", *_aligned(section), ""]
     return "\n".join(lines + [f"  {note}" for note in report.notes]) + "\n"
@@ -184,7 +189,7 @@ def _aligned(section: Section) -> list[str]:
 
 def to_markdown(report: BenchReport) -> str:
     """Return the report as Markdown, raw samples included."""
-    lines = [f"# rl-bench: {report.project}", ""]
+    lines = [f"# rl-bench: {html.escape(plain(report.project), quote=False)}", ""]
     for section in sections(report):
         lines += [f"## {section.title}", "", *_markdown_table(section.header, section.rows), ""]
     lines += ["## Conditions", "", *[f"- {fact}" for fact in _facts(report)], "", "## Raw samples", ""]
@@ -213,19 +218,19 @@ def _sample_rows(report: BenchReport) -> tuple[tuple[str, ...], ...]:
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(header), "|" + "---|" * len(header), *[line(row) for row in rows]]
 
 
 def to_html(report: BenchReport) -> str:
     """Return the report as one self-contained page."""
-    parts = [f"<h1>rl-bench: {html.escape(report.project)}</h1>"]
+    parts = [f"<h1>rl-bench: {html.escape(plain(report.project))}</h1>"]
     for section in sections(report):
         parts += [f"<h2>{html.escape(section.title)}</h2>", _html_table(section.header, section.rows)]
     parts += ["<h2>Conditions</h2><ul>", *[f"<li>{html.escape(fact)}</li>" for fact in _facts(report)], "</ul>"]
     parts += ["<h2>Raw samples</h2>", _html_table(_SAMPLE_HEADER, _sample_rows(report))]
-    title = html.escape(f"rl-bench: {report.project}")
+    title = html.escape(f"rl-bench: {plain(report.project)}")
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 

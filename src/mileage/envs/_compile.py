@@ -76,7 +76,8 @@ class _PartCompiler(_InnerCompiler):
 
 def part(function: types.FunctionType) -> Any:
     """A Numba dispatcher for `function` that is inlined into the compiled functions that call it."""
-    result = inner(function, forceinline=True)
+    # Whatever Numba can do, users may write.
+    result = inner(function, forceinline=True, pipeline_class=Compiler)
     usual = result._compiler
     result._compiler = _PartCompiler(
         function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class

@@ -6,9 +6,9 @@ import ctypes
 import functools
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,36 @@ _ENVS_PER_THREAD = 16_384
 _RESET = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int64)
 
 Step = tuple[F32, F32, Bool, Bool, dict[str, Any]]
+
+
+class _Step:
+    """Step every environment once.
+
+    `actions` is (N,) integers if the environment is discrete, (N, A) numbers otherwise. Returns obs (N, O) float32,
+    rewards (N,) float32, terminated (N,) bool, truncated (N,) bool and infos.
+
+    A descriptor, because the method is made for each environment when it is first asked for: see
+    `mileage.envs._step_entry`.
+    """
+
+    @overload
+    def __get__(self, env: None, kind: type[VecEnv]) -> _Step: ...
+
+    @overload
+    def __get__(self, env: VecEnv, kind: type[VecEnv]) -> Callable[[ArrayLike], Step]: ...
+
+    def __get__(self, env: VecEnv | None, kind: type[VecEnv]) -> _Step | Callable[[ArrayLike], Step]:
+        if env is None:
+            return self
+        from mileage.envs import _step_entry
+
+        step: Callable[[ArrayLike], Step] = env._step_checked
+        # Long steps let other threads run meanwhile, which compiled code called by Python itself does not.
+        if env._pool is None and env.num_envs < _ENVS_PER_THREAD and _step_entry.supported():
+            step = _step_entry.build(env, step, env._dtype, env._shape)
+        if kind.step is self:  # a subclass with a step of its own keeps it
+            env.__dict__["step"] = step
+        return step
 
 
 class VecEnv:
@@ -97,12 +127,10 @@ class VecEnv:
             self._reset(*(row.ctypes.data for row in rows), stop - start)
         return self.obs, {}
 
-    def step(self, actions: ArrayLike) -> Step:
-        """Step every environment once.
+    step = _Step()
 
-        `actions` is (N,) integers if the environment is discrete, (N, A) numbers otherwise. Returns obs (N, O)
-        float32, rewards (N,) float32, terminated (N,) bool, truncated (N,) bool and infos.
-        """
+    def _step_checked(self, actions: ArrayLike) -> Step:
+        """Step by way of Python: what `step` does with actions that are not yet as compiled code wants them."""
         if actions.__class__ is not np.ndarray or actions.dtype != self._dtype or actions.shape != self._shape:
             actions = self._checked_actions(actions)
         if self._pool is None:

@@ -21,9 +21,11 @@ from typing import Any
 
 import numba
 import platformdirs
+from numba.core import typed_passes, untyped_passes
 from numba.core.caching import _Cache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompileResult
+from numba.core.compiler import CompilerBase, CompileResult, Flags, compile_extra
+from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
@@ -155,31 +157,61 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
     return dispatcher
 
 
-class _UnoptimisedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Leaves optimising to the kernel that the code ends up in, where it happens once and sees everything."""
+class _Lean(CompilerBase):  # type: ignore[misc]
+    """The passes that our own code needs, of the thirty that Numba runs over everybody's.
+
+    Left out: closures, `with` blocks, literal unrolling, array expressions, dynamic exceptions, annotated source.
+    """
+
+    def define_pipelines(self) -> list[Any]:
+        """One list of passes, from bytecode to LLVM."""
+        passes = PassManager("lean")
+        for step in (
+            untyped_passes.TranslateByteCode,
+            untyped_passes.FixupArgs,
+            untyped_passes.IRProcessing,
+            untyped_passes.ReconstructSSA,
+            typed_passes.NopythonTypeInference,
+            typed_passes.PreLowerStripPhis,
+            typed_passes.IRLegalization,
+            typed_passes.NativeLowering,
+            typed_passes.NoPythonBackend,
+        ):
+            passes.add_pass(step, step.__name__)
+        passes.finalize()
+        return [passes]
+
+
+class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Unoptimised LLVM code: a kernel that links it optimises everything at once and makes the machine code."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
 
 
 class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
-    def _customize_flags(self, flags: Any) -> Any:
-        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-        return flags
-
     def _compile_core(self, args: Any, return_type: Any) -> Any:
-        codegen = self.targetdescr.target_context.codegen()
-        kept = codegen._library_class
-        codegen._library_class = _UnoptimisedLibrary
-        try:
-            result = super()._compile_core(args, return_type)
-        finally:
-            codegen._library_class = kept
+        flags = Flags()
+        self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        typing, target = self.targetdescr.typing_context, self.targetdescr.target_context
+        library = _InnerLibrary(target.codegen(), self.py_func.__qualname__)
+        result = compile_extra(
+            typing, target, self.py_func, args, return_type, flags, self.locals, library, self.pipeline_class
+        )
+        if result.typing_error is not None:
+            raise result.typing_error
         # Callers find a compiled function by its entry point; any object of its own will do.
         result = result._replace(entry_point=object())
-        result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        target.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return result
 
 
@@ -191,7 +223,7 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(inner, **options)
-    settings: dict[str, Any] = {"error_model": "numpy"} | options
+    settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
     dispatcher = numba.njit(**settings)(function)
     compiler = dispatcher._compiler
     dispatcher._compiler = _InnerCompiler(

@@ -69,9 +69,13 @@ def meet(barrier_state: Any, n_ranks: Any) -> None:
 
 
 def _serve(jobs: queue.SimpleQueue[Any], rank: int, barrier: I64) -> None:
+    done = 0
     while (job := jobs.get()) is not None:
-        function, record, n_ranks = job
-        function(rank, n_ranks, barrier, record)
+        number, function, record, n_ranks = job
+        # An interrupted caller posts a job again where it cannot know whether it did.
+        if number != done:
+            done = number
+            function(rank, n_ranks, barrier, record)
 
 
 def _dismiss(queues: list[queue.SimpleQueue[Any]]) -> None:
@@ -87,6 +91,7 @@ class Team:
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
+        self._runs = 0
         self._barrier: I64 = np.zeros(16, np.int64)
         self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
         self._threads = [
@@ -104,10 +109,22 @@ class Team:
         A rank without work would only spin at the barrier, and slow the others down on cores that share their units.
         """
         n_ranks = min(self.n_ranks, pieces)
-        job = (function, record, n_ranks)
-        for jobs in self._jobs[: n_ranks - 1]:
-            jobs.put(job)
-        return function(0, n_ranks, self._barrier, record)
+        if n_ranks < 2:
+            return function(0, 1, self._barrier, record)
+        self._runs += 1
+        job = (self._runs, function, record, n_ranks)
+        generation = int(self._barrier[_GENERATION])
+        try:
+            for jobs in self._jobs[: n_ranks - 1]:
+                jobs.put(job)
+            return function(0, n_ranks, self._barrier, record)
+        except BaseException:
+            # An interrupt. Had rank 0 taken part, the ranks would have met; as it has not, they wait for it.
+            if int(self._barrier[_GENERATION]) == generation:
+                for jobs in self._jobs[: n_ranks - 1]:
+                    jobs.put(job)
+                function(0, n_ranks, self._barrier, record)
+            raise
 
     def close(self) -> None:
         """Stop the threads; the team goes on with the caller alone."""

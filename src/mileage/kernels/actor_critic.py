@@ -3,6 +3,9 @@
 A minibatch is cut into chunks whose number depends on its size alone. Each chunk's gradient has a buffer of its own
 and buffers are added in order, so that the result does not depend on which thread computed which chunk.
 
+A piece of work is one network on one chunk, the actor's first: ranks take neighbouring pieces, and neighbouring blocks
+of parameters, so that with two ranks one has the actor's weights and gradients in its cache and the other the critic's.
+
 With an infinite clip range, one epoch and one minibatch this is the advantage actor-critic gradient.
 """
 
@@ -38,8 +41,13 @@ UPDATE = frame_type(
 
 
 def n_chunks(minibatch: int) -> int:
-    """Pieces that a minibatch of this size is cut into."""
+    """Chunks that a minibatch of this size is cut into."""
     return min(_MAX_CHUNKS, max(1, minibatch // _MIN_CHUNK_ROWS))
+
+
+def n_pieces(minibatch: int) -> int:
+    """Pieces of work in a minibatch of this size, each for one rank: two networks on every chunk."""
+    return 2 * n_chunks(minibatch)
 
 
 @inner
@@ -94,12 +102,18 @@ def _categorical_slopes(
     stats: Any,
 ) -> None:
     """Loss gradient by the logits of one sample, times `weight`, into `out`."""
-    normaliser = heads.log_normaliser(logits, n)
+    top = logits[0]
+    for k in range(1, n):
+        top = max(top, logits[k])
+    total = _F(0.0)
+    for k in range(n):
+        out[k] = _F(math.exp(logits[k] - top))
+        total += out[k]
+    normaliser, inverse = top + _F(math.log(total)), _F(1.0) / total
     entropy = _F(0.0)
     for k in range(n):
-        log_p = logits[k] - normaliser
-        out[k] = _F(math.exp(log_p))
-        entropy -= out[k] * log_p
+        out[k] *= inverse
+        entropy -= out[k] * (logits[k] - normaliser)
     factor = _policy_factor(logits[action] - normaliser - old, advantage, clip, stats)
     stats[ENTROPY] += entropy
     for k in range(n):
@@ -201,10 +215,11 @@ def _critic_gradient(frame: Any, order: Any, rows: Any, weight: Any, work: Any, 
 
 
 @inner
-def _chunk(
-    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any
-) -> None:
-    """Gradient of the loss over the samples `order[:rows]`, times `weight`, into `grads` (params,)."""
+def _piece(
+    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any,
+    of_actor: Any,
+) -> None:  # fmt: skip
+    """Gradient of one network's loss over the samples `order[:rows]`, times `weight`, into its part of `grads`."""
     size = frame.obs_size
     for k in range(N_STATS):
         stats[k] = 0.0
@@ -212,9 +227,11 @@ def _chunk(
         obs = shift(f32(frame.obs), order[i] * size)
         for k in range(size):
             work[i * size + k] = obs[k]
-    _actor_gradient(frame, order, rows, weight, centre, inverse, work, grads, stats)
-    _critic_gradient(frame, order, rows, weight, work, grads, stats)
-    stats[SAMPLES] = rows
+    if of_actor:
+        _actor_gradient(frame, order, rows, weight, centre, inverse, work, grads, stats)
+        stats[SAMPLES] = rows
+    else:
+        _critic_gradient(frame, order, rows, weight, work, grads, stats)
 
 
 @inner
@@ -229,9 +246,8 @@ def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
 @inner
 def _add_totals(frame: Any, chunks: Any, norm: Any) -> None:
     totals, stats = f64(frame.totals), f64(frame.stats)
-    for c in range(chunks):
-        for k in range(N_STATS):
-            totals[k] += stats[c * N_STATS + k]
+    for k in range(2 * chunks * N_STATS):
+        totals[k % N_STATS] += stats[k]
     totals[GRAD_NORM] += norm
     totals[MINIBATCHES] += 1.0
 
@@ -245,13 +261,15 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
     centre, inverse = _F(0.0), _F(1.0)
     if frame.normalise > 0 and size > 1:
         centre, inverse = _advantage_moments(f32(frame.advantages), order, size)
-    for c in range(rank, chunks, n_ranks):
+    for piece in range(rank * 2 * chunks // n_ranks, (rank + 1) * 2 * chunks // n_ranks):
+        c = piece % chunks
         first = c * chunk_rows
         rows = min(chunk_rows, size - first)
-        stats = shift(f64(frame.stats), c * N_STATS)
-        _chunk(
-            frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, shift(grads, c * n_params), stats
-        )
+        stats = shift(f64(frame.stats), piece * N_STATS)
+        _piece(
+            frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, shift(grads, c * n_params), stats,
+            piece < chunks,
+        )  # fmt: skip
     if frame.target_kl > 0.0:
         meet(barrier, n_ranks)
         if _too_far(frame, chunks, size):
@@ -277,7 +295,7 @@ def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far.
 
     `order` (samples,) int64 is any permutation and is shuffled on; `grads` is (chunks, params) and `squares`
-    (blocks,) float32, `stats` (chunks, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
+    (blocks,) float32, `stats` (pieces, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
     """
     frame = record[0]
     meeting = pointer_to(barrier)

@@ -19,7 +19,7 @@ import numpy as np
 
 def _signature(name: str) -> tuple[Any, Any]:
     """Dispatcher and argument types of the kernel called `name`."""
-    from mileage.kernels import actor_critic, advantages, dqn, rollout, sac, td3
+    from mileage.kernels import actor_critic, advantages, dqn, rollout, sac, scores, td3
 
     whole, barrier = numba.types.int64, numba.types.int64[::1]
 
@@ -33,6 +33,11 @@ def _signature(name: str) -> tuple[Any, Any]:
             advantages.gae_columns,
             (whole, whole, grid, grid, flags, floats, flags, grid, real, real, grid, grid),
         ),
+        "vtrace": (
+            advantages.vtrace_columns,
+            (whole, whole, grid, grid, grid, flags, floats, flags, grid, real, real, real, real, grid, grid),
+        ),
+        "score": (scores.score, (whole, whole, barrier, frame(scores.SCORE))),
         "rollout": (rollout.rollout, (whole, whole, barrier, frame(rollout.ROLLOUT))),
         "evaluate": (rollout.evaluate, (whole, whole, barrier, frame(rollout.EVALUATE))),
         "update": (actor_critic.update, (whole, whole, barrier, frame(actor_critic.UPDATE))),

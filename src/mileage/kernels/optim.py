@@ -69,8 +69,8 @@ def adam(
     p, g, m, v = shift(params, first), shift(grads, first), shift(means, first), shift(squares, first)
     b1, b2 = _F(beta1), _F(beta2)
     c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
-    length = _F(rate / (1.0 - math.pow(beta1, step)))
-    unbias = _F(1.0 / (1.0 - math.pow(beta2, step)))
+    length = _F(rate / (1.0 - math.pow(beta1, 1.0 * step)))
+    unbias = _F(1.0 / (1.0 - math.pow(beta2, 1.0 * step)))
     small = _F(eps)
     for i in range(size):
         slope = g[i] * scale
@@ -121,12 +121,13 @@ def descend(
     `params` are new when this returns, the others' after the next `meet`.
     """
     blocks = n_blocks(n_params)
+    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
     meet(barrier, n_ranks)
-    for b in range(rank, blocks, n_ranks):
+    for b in range(first, last):
         sums[b] = reduce_gradients(grads, n_params, chunks, b)
     meet(barrier, n_ranks)
     norm, scale = clip_scale(sums, blocks, max_norm)
-    for b in range(rank, blocks, n_ranks):
+    for b in range(first, last):
         adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
     return norm
 

@@ -241,8 +241,8 @@ def _learn_temperature(frame: Any, mean_log_prob: Any, step: Any) -> None:
     slope = -(mean_log_prob + state[TARGET_ENTROPY])
     state[ALPHA_MEAN] = frame.beta1 * state[ALPHA_MEAN] + (1.0 - frame.beta1) * slope
     state[ALPHA_SQUARE] = frame.beta2 * state[ALPHA_SQUARE] + (1.0 - frame.beta2) * slope * slope
-    mean = state[ALPHA_MEAN] / (1.0 - math.pow(frame.beta1, step))
-    square = state[ALPHA_SQUARE] / (1.0 - math.pow(frame.beta2, step))
+    mean = state[ALPHA_MEAN] / (1.0 - math.pow(frame.beta1, 1.0 * step))
+    square = state[ALPHA_SQUARE] / (1.0 - math.pow(frame.beta2, 1.0 * step))
     state[LOG_ALPHA] -= frame.temperature_rate * mean / (math.sqrt(square) + frame.eps)
 
 

@@ -280,6 +280,11 @@ class PhaseClock:
         open_now = now - lane.last if lane.stack[-1] == index else 0
         return now - lane.start, lane.totals[index] + open_now
 
+    @property
+    def current(self) -> str:
+        """The phase open at this instant on the thread that owns the wall-clock; may be read from any thread."""
+        return self._names[self._main.stack[-1]]
+
     def stop(self) -> PhaseTimes:
         """Stop the clock and return the final times; phases opened afterwards no longer count."""
         self._final = self.times()

@@ -31,6 +31,12 @@ class FinishedRun:
             return self.end.cost_usd if self.end.cost_to_target is None else self.end.cost_to_target
         return self.end.wall_seconds if self.end.wall_to_target is None else self.end.wall_to_target
 
+    def startup(self, unit: str) -> float:
+        """Dollars or seconds of `cost` that went into starting and compiling."""
+        seconds = self.cost("s")
+        share = (self.end.init_seconds + self.end.compile_seconds) / seconds if seconds > 0 else 0.0
+        return self.cost(unit) * min(share, 1.0)
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -68,20 +74,23 @@ class Arm:
 def run_costs(runs: Sequence[FinishedRun], unit: str) -> RunCosts:
     """Return what the runs cost in `unit`, with the price of using up the step budget where there is one."""
     costs = [run.cost(unit) for run in runs]
-    return RunCosts.of(costs, [run.reached for run in runs], _budget(runs, unit, max(costs)))
+    startup = [run.startup(unit) for run in runs]
+    return RunCosts.of(costs, [run.reached for run in runs], _budget(runs, unit), startup)
 
 
-def _budget(runs: Sequence[FinishedRun], unit: str, dearest: float) -> float | None:
-    """What a run costs that uses up its step budget without reaching the target, at the usual cost of a step."""
+def _budget(runs: Sequence[FinishedRun], unit: str) -> float | None:
+    """What a started run costs that uses up its step budget without reaching the target, at the usual step cost."""
     budgets = {run.run.step_budget for run in runs}
-    per_step = [
-        (run.end.cost_usd if unit == "USD" else run.end.wall_seconds) / run.end.env_steps
-        for run in runs
-        if run.end.env_steps > 0
-    ]
+    per_step = [_training_cost(run.end, unit) / run.end.env_steps for run in runs if run.end.env_steps > 0]
     if len(budgets) != 1 or None in budgets or not per_step:
         return None
-    return max(float(budgets.pop() or 0) * statistics.median(per_step), dearest) or None
+    return float(budgets.pop() or 0) * statistics.median(per_step) or None
+
+
+def _training_cost(end: End, unit: str) -> float:
+    """Dollars or seconds of all of a run but its start-up."""
+    seconds = max(end.wall_seconds - end.init_seconds - end.compile_seconds, 0.0)
+    return seconds if unit == "s" or end.wall_seconds <= 0 else seconds * end.cost_usd / end.wall_seconds
 
 
 def summarise(label: str, runs: Sequence[FinishedRun], left_out: int, unit: str) -> Arm:

@@ -129,7 +129,7 @@ class CostReport:
             cost = _or_dash(self.cost_to_target, dollars, "not reached") if self.priced else NO_PRICE
             lines.append(f"cost to target: {cost}")
         lines.append(f"evaluation overhead: {_or_dash(self.eval_overhead, percent)} of wall-clock")
-        lines.append(f"peak memory: {_or_dash(self.peak_rss_gb, _gb)}, GPU {_or_dash(self.peak_gpu_gb, _gb, 'none')}")
+        lines.append(f"peak memory: {memory(self.peak_rss_gb, self.peak_gpu_gb)}")
         rate = f"{dollars(self.price_usd_per_hour)}/h × {self.instances}" if self.priced else NO_PRICE
         lines.append(f"price: {rate}" + (f" ({self.instance})" if self.instance else ""))
         return lines
@@ -199,6 +199,11 @@ def dollars(amount: float) -> str:
     if amount == 0 or abs(amount) >= 0.01:
         return f"${amount:,.2f}"
     return f"${amount:.2g}" if abs(amount) >= 1e-4 else f"${amount:.1e}"
+
+
+def memory(peak_rss_gb: float | None, peak_gpu_gb: float | None) -> str:
+    """Return the peak memory of the machine and of the fullest GPU."""
+    return f"{_or_dash(peak_rss_gb, _gb)}, GPU {_or_dash(peak_gpu_gb, _gb, 'none')}"
 
 
 def duration(seconds: float) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mileage.report.cost import CostReport, dollars, duration
-from mileage.stats import ExpectedCost, RunCosts, expected_cost
+from mileage.report.arms import FinishedRun, run_costs
+from mileage.report.cost import CostReport, dollars, duration, memory, percent
+from mileage.stats import ExpectedCost, expected_cost
 from mileage.training.records import RunRecord
 
 
@@ -22,13 +23,10 @@ class SeedPanel:
     """Expected seconds to target, failed runs counted; None without a target."""
 
     @classmethod
-    def of(cls, runs: Sequence[RunRecord], reports: Sequence[CostReport]) -> SeedPanel:
-        """Put runs and their cost reports together."""
-        expected = None
-        if runs[0].target is not None:
-            # A run that reached its target is paid for up to there; one that did not, for all it took.
-            seconds = [run.wall_seconds if run.wall_to_target is None else run.wall_to_target for run in runs]
-            expected = expected_cost(RunCosts.of(seconds, [run.reached for run in runs]))
+    def of(cls, runs: Sequence[RunRecord], finished: Sequence[FinishedRun]) -> SeedPanel:
+        """Put runs and their rows together, one row of each per run; costs are those that comparisons use."""
+        reports = [CostReport.of(run.run, run.end, run.phases) for run in finished]
+        expected = expected_cost(run_costs(finished, "s")) if runs[0].target is not None else None
         return cls(tuple(runs), tuple(reports), expected)
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,11 +64,15 @@ class SeedPanel:
         return {
             "runs": len(self.runs),
             "reached": sum(run.reached for run in self.runs),
+            "failed": None if self.expected is None else sum(not run.reached for run in self.runs),
             "mean_return": statistics.fmean(finals) if finals else None,
             "median_wall_to_target": statistics.median(to_target) if to_target else None,
             "expected_seconds_to_target": None if self.expected is None else self.expected.value,
             "expected_seconds_interval": None if interval is None else [interval.low, interval.high],
             "cost_usd": sum(report.cost_usd for report in self.reports),
+            "eval_overhead": sum(r.eval_seconds for r in self.reports) / sum(r.wall_seconds for r in self.reports),
+            "peak_rss_gb": max((r.peak_rss_gb for r in self.reports if r.peak_rss_gb is not None), default=None),
+            "peak_gpu_gb": max((r.peak_gpu_gb for r in self.reports if r.peak_gpu_gb is not None), default=None),
         }
 
     def print(self) -> None:
@@ -84,7 +86,7 @@ class SeedPanel:
                 console.print(line, markup=False)
         else:
             report = self.reports[0]
-            for line in (*report.headline(), *report.details(), *report.warnings()):
+            for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
                 console.print(line, markup=False)
         console.print(self._phase_table())
 
@@ -92,12 +94,14 @@ class SeedPanel:
         from rich.table import Table
 
         priced = self.reports[0].priced
+        judged = any(report.success_rate is not None for report in self.reports)
         table = Table(title=f"{self.runs[0].algorithm} on {self.runs[0].env}")
         for name in (
             "seed",
             "ended",
             "steps",
             "to target",
+            *(["success"] if judged else []),
             "mean return",
             "steps/s",
             "steady",
@@ -110,6 +114,7 @@ class SeedPanel:
                 run.end.replace("_", " "),
                 f"{run.steps:,}",
                 "–" if run.wall_to_target is None else duration(run.wall_to_target),
+                *(["–" if report.success_rate is None else f"{report.success_rate:.2f}"] if judged else []),
                 "–" if run.final is None else f"{run.final.mean_return:.1f}",
                 f"{run.steps_per_second:,.0f}",
                 f"{run.steady_steps_per_second:,.0f}",
@@ -121,7 +126,8 @@ class SeedPanel:
         total = self._aggregate()
         lines = []
         if self.expected is not None:
-            lines.append(f"target {self.runs[0].target}: reached by {total['reached']} of {total['runs']} runs")
+            reached = f"reached by {total['reached']} of {total['runs']} runs, {total['failed']} failed"
+            lines.append(f"target {self.runs[0].target}: {reached}")
         if self.expected is not None and self.expected.value is not None:
             lines.append(f"wall-clock to target: median {duration(total['median_wall_to_target'])}")
             lines.append(f"expected cost to target: {self._expected()}")
@@ -129,6 +135,8 @@ class SeedPanel:
             lines.append(f"expected cost to target: not reached; {duration(self.expected.spent)} spent")
         if self.reports[0].priced:
             lines.append(f"total compute cost: {dollars(total['cost_usd'])}")
+        lines.append(f"evaluation overhead: {percent(total['eval_overhead'])} of wall-clock")
+        lines.append(f"peak memory: {memory(total['peak_rss_gb'], total['peak_gpu_gb'])}")
         return lines
 
     def _expected(self) -> str:

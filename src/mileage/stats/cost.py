@@ -7,7 +7,9 @@ be resampled and a percentile bootstrap of five runs covers about 70 % where it 
 - success probability: Beta(1/2, 1/2) prior;
 - cost of a success: log-normal and gamma models, averaged by how well each explains the data. Log-normal alone misses
   below 70 % when times have a heavy lower tail (docs/statistics.md has the study);
-- cost of a failure: Bayesian bootstrap of the failures seen, or the budget if none was.
+- cost of a failure: Bayesian bootstrap of the failures seen, or the budget if none was;
+- start-up, such as compiling kernels that later runs load: Bayesian bootstrap of what was seen, added to every run. It
+  has nothing to do with how training went, and one cold run among warm ones would look like a very heavy tail.
 """
 
 from __future__ import annotations
@@ -30,24 +32,29 @@ _PRIOR_VARIANCE = 0.25
 _UNSEEN_FAILURE = 3.0
 _GAMMA_SHAPES = np.geomspace(0.1, 1000.0, 160)
 _LARGEST_EXPONENT = 700.0
+_LARGEST_STARTUP = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class RunCosts:
     """Costs of a panel of runs up to their stop, in launch order: reached, not reached, crashed and killed alike.
 
-    `costs` is (n,) float64 and positive, in dollars or seconds; `reached` is (n,) bool; `budget` is what a run that
-    never reaches the target costs before it is stopped, if there is such a limit. Give it where it is known: without
-    it, the cost of a failure nobody has seen is a guess, and with five runs the interval covers less than it claims.
+    `costs` is (n,) float64 and positive, in dollars or seconds; `reached` is (n,) bool; `startup` is (n,) float64, the
+    part of each cost that was spent before training; `budget` is what a run that never reaches the target costs before
+    it is stopped, start-up left out, if there is such a limit. Give it where it is known: without it, the cost of a
+    failure nobody has seen is a guess, and with five runs the interval covers less than it claims.
     """
 
     costs: F64
     reached: Bool
-    budget: float | None = None
+    budget: float | None
+    startup: F64
 
     @classmethod
-    def of(cls, costs: ArrayLike, reached: ArrayLike, budget: float | None = None) -> RunCosts:
-        """Check and copy; `costs` and `reached` have one entry per run."""
+    def of(
+        cls, costs: ArrayLike, reached: ArrayLike, budget: float | None = None, startup: ArrayLike | None = None
+    ) -> RunCosts:
+        """Check and copy; `costs`, `reached` and `startup` have one entry per run, `startup` is 0 if left out."""
         cost_array = samples(costs, "costs").copy()
         reached_array = np.array(reached)
         if reached_array.dtype != np.bool_ or reached_array.shape != cost_array.shape:
@@ -56,8 +63,13 @@ class RunCosts:
             raise UsageError("costs must not be negative, and a run that reached the target must have a cost above 0")
         if budget is not None and not budget > 0:
             raise UsageError(f"budget {budget} cannot be used: give a positive cost, or None if runs have no limit")
-        cost_array.flags.writeable = reached_array.flags.writeable = False
-        return cls(cost_array, reached_array, budget)
+        startup_array = np.zeros_like(cost_array) if startup is None else samples(startup, "startup").copy()
+        if startup_array.shape != cost_array.shape or (startup_array < 0).any():
+            raise UsageError("startup must have one entry per cost, none of them negative")
+        # Something of a cost is always left to chance; otherwise its logarithm does not exist.
+        startup_array = np.minimum(startup_array, _LARGEST_STARTUP * cost_array)
+        cost_array.flags.writeable = reached_array.flags.writeable = startup_array.flags.writeable = False
+        return cls(cost_array, reached_array, budget, startup_array)
 
     def __len__(self) -> int:
         return len(self.costs)
@@ -72,9 +84,14 @@ class RunCosts:
         """Cost of all runs together."""
         return float(self.costs.sum())
 
+    @property
+    def training(self) -> F64:
+        """Costs without start-up, (n,) float64."""
+        return self.costs - self.startup
+
     def first(self, n: int) -> RunCosts:
         """The first `n` runs in launch order."""
-        return RunCosts(self.costs[:n], self.reached[:n], self.budget)
+        return RunCosts(self.costs[:n], self.reached[:n], self.budget, self.startup[:n])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +143,24 @@ def _posterior_parts(runs: RunCosts, draws: int, rng: np.random.Generator) -> tu
     """Draws of the cost of one success and of the failures paid for it, (draws,) float64 each."""
     successes, n = runs.successes, len(runs)
     p = rng.beta(0.5 + successes, 0.5 + n - successes, draws)
-    success_cost = _success_cost(runs.costs[runs.reached], draws, rng) if successes else np.zeros(draws)
+    success_cost = _success_cost(runs.training[runs.reached], draws, rng) if successes else np.zeros(draws)
     if runs.budget is not None:
         success_cost = np.minimum(success_cost, runs.budget)
-    return success_cost, (1.0 - p) / p * _failure_cost(runs, draws, rng)
+    failure_cost = _failure_cost(runs, draws, rng)
+    if runs.startup.any():
+        startup = rng.dirichlet(np.ones(n), draws) @ runs.startup
+        failure_cost = failure_cost + startup
+        success_cost = success_cost + startup if successes else success_cost
+    return success_cost, (1.0 - p) / p * failure_cost
 
 
 def _failure_cost(runs: RunCosts, draws: int, rng: np.random.Generator) -> F64:
-    """Posterior draws of the mean cost of a failed run."""
-    failed = runs.costs[~runs.reached]
+    """Posterior draws of the mean cost of a failed run, start-up left out."""
+    failed = runs.training[~runs.reached]
     if len(failed):
         return np.asarray(rng.dirichlet(np.ones(len(failed)), draws) @ failed)
-    unseen = _UNSEEN_FAILURE * runs.costs.max() if runs.budget is None else max(runs.budget, runs.costs.max())
-    return np.full(draws, unseen)
+    dearest = runs.training.max()
+    return np.full(draws, _UNSEEN_FAILURE * dearest if runs.budget is None else max(runs.budget, dearest))
 
 
 def _success_cost(costs: F64, draws: int, rng: np.random.Generator) -> F64:

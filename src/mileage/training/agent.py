@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._seeding import check_training_seed
 from mileage.algorithms._config import checked
+from mileage.algorithms._torch_backend import is_native
 from mileage.envs.make import make_vec
 from mileage.envs.native import NativeEnv
 from mileage.envs.registry import resolve
@@ -23,7 +24,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training import checkpoints
-from mileage.training.preset_files import RUN_KEYS, load_preset
+from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 from mileage.training.records import EvalPoint, RunRecord
 
 DEFAULT_STEPS = 100_000
@@ -33,7 +34,7 @@ _DEFAULT_EVALUATIONS = 20
 
 
 class Agent:
-    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `SAC`, `TD3`, `DQN`."""
+    """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `IMPALA`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
     _home: ClassVar[tuple[str, str]]
@@ -74,6 +75,12 @@ class Agent:
         self.env_id: str = env if isinstance(env, str) else self.spec.id
         known = load_preset(self.name, self.spec.id, preset)
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
+        machine = {key: known.pop(key) for key in MACHINE_KEYS if key in known}
+        threads = machine.get("threads") if threads is None else threads
+        processes = processes or bool(machine.get("processes", False))
+        if backend == "auto" and is_native(policy):
+            backend = machine.get("backend", backend)
+        compile = compile or (machine.get("compile", False) if backend == "torch" else False)  # noqa: A001
         self.config = self._make_config(known | hyperparameters)
         self.horizon = 0
         self.run_id: str | None = None
@@ -81,6 +88,7 @@ class Agent:
         self.target: Target | None = None
         self._threads = _check_threads(threads)
         self._processes = processes
+        self._compile = compile
         self._parts: Any = None
         self._steps_before_build = 0
         self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
@@ -89,7 +97,7 @@ class Agent:
 
     def _on_backend(self, backend: str, policy: Any, device: str, compile_: bool | str) -> Any:
         """The algorithm's class, or what stands for it on torch, which may see the environment in another form."""
-        from mileage.algorithms._torch_backend import TorchAlgorithm, is_native
+        from mileage.algorithms._torch_backend import TorchAlgorithm
 
         if backend not in BACKENDS:
             raise UnknownNameError("backend", backend, BACKENDS)
@@ -107,6 +115,21 @@ class Agent:
         """The algorithm's class, imported when it is first needed."""
         module, name = cls._home
         return getattr(importlib.import_module(module), name)
+
+    @property
+    def threads(self) -> int:
+        """How many threads are used at most."""
+        return self._threads
+
+    @property
+    def processes(self) -> bool:
+        """Whether a Gymnasium environment is stepped in one process each."""
+        return self._processes
+
+    @property
+    def compile(self) -> bool | str:
+        """Whether, or in which mode, `torch.compile` is used."""
+        return self._compile
 
     @property
     def steps(self) -> int:
@@ -190,8 +213,7 @@ class Agent:
         clock = clock or PhaseClock()
         goal = None if target is None else Target.parse(target)
         horizon = self.plan_horizon(total_steps)
-        usual = self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS)
-        every = usual if eval_every is None else eval_every
+        every = self.usual_eval_every(horizon) if eval_every is None else eval_every
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
         panel = panel or self.default_panel(goal)
@@ -239,12 +261,15 @@ class Agent:
             wall_to_target=outcome.reached.wall_seconds if outcome.reached else None,
             steps_to_target=outcome.reached.steps if outcome.reached else None,
             checkpoint=None if path is None else str(path),
+            summary=algorithm.engine.summary() if hasattr(algorithm.engine, "summary") else {},
         )
 
     @property
     def batch_size(self) -> int:
         """Environment steps that one update learns from."""
         config = self.config
+        if hasattr(config, "batch_size"):
+            return int(config.batch_size)
         return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
 
     def plan_horizon(self, total_steps: int | None) -> int:
@@ -255,6 +280,10 @@ class Agent:
         if total_steps < 1:
             raise UsageError(f"total_steps must be at least 1, not {total_steps}")
         return self.steps + total_steps
+
+    def usual_eval_every(self, horizon: int) -> int:
+        """Steps between evaluations of a run that ends at `horizon`, where nothing else was asked for."""
+        return int(self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS))
 
     def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
@@ -429,6 +458,13 @@ class A2C(Agent):
     _home = ("mileage.algorithms.a2c", "A2C")
 
 
+class IMPALA(Agent):
+    """Actor-learner with V-trace; hyperparameters are the fields of `mileage.algorithms.impala.IMPALAConfig`."""
+
+    name = "impala"
+    _home = ("mileage.algorithms.impala", "IMPALA")
+
+
 class SAC(Agent):
     """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
 
@@ -450,7 +486,7 @@ class DQN(Agent):
     _home = ("mileage.algorithms.dqn", "DQN")
 
 
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, SAC, TD3, DQN)}
+ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, IMPALA, SAC, TD3, DQN)}
 
 
 def agent_class(name: str) -> type[Agent]:

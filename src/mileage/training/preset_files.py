@@ -1,7 +1,8 @@
 """Presets: hyperparameters that were found to reach an environment's usual target soonest, one TOML file per algorithm.
 
-A file has a table per environment with the algorithm's hyperparameters, and `total_steps` and `eval_every` beside
-them. Users pass a file of their own in the same form.
+A file has a table per environment with the algorithm's hyperparameters, and beside them `total_steps` and
+`eval_every`. Users pass a file of their own in the same form, which may also say how the machine is used (`threads`,
+`processes`, `backend`, `compile`); arguments given to the agent win.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from mileage._errors import UsageError
 
 # Belong to the run, not to the algorithm.
 RUN_KEYS = ("total_steps", "eval_every")
+# Arguments of the agent rather than of the algorithm.
+MACHINE_KEYS = ("threads", "processes", "backend", "compile")
 
 
 def load_preset(algorithm: str, env: str, source: str = "default") -> dict[str, Any]:

@@ -33,6 +33,8 @@ class AgentRecorder:
         """Record the last checkpoint and how the run ended."""
         if record.checkpoint is not None:
             self._recorder.checkpoint(record.steps - self._steps_before, path=record.checkpoint)
+        if record.summary:
+            self._recorder.profile(record.summary)
         return self._recorder.end(record.end, record.reason)
 
 

@@ -48,6 +48,8 @@ class RunRecord:
     """Path of the last checkpoint, if one was written."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues."""
+    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What the algorithm counted beyond phases, such as the policy lag of its updates; plain JSON."""
 
     @property
     def reached(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from mileage.kernels._blas import single_threaded_blas
@@ -14,9 +15,13 @@ from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training.records import EvalPoint
 
+INTERRUPTED = "interrupted"
+STOPPED_BY_CALLBACK = "stopped by a callback"
+"""Why a run ended as `stopped`."""
+
 
 class Algorithm(Protocol):
-    """What the loop asks of an algorithm."""
+    """What the loop asks of an algorithm; one with threads of its own also has `rest(abandon=...)`, which ends them."""
 
     steps_per_iteration: int
 
@@ -96,6 +101,20 @@ class _Interrupt:
             signal.signal(signal.SIGINT, self._before)
 
 
+@contextlib.contextmanager
+def _at_rest_afterwards(algorithm: Any) -> Iterator[None]:
+    """Whatever happens, leave no thread of the algorithm working; after an error it need not finish what it is at."""
+    rest = getattr(algorithm, "rest", None)
+    try:
+        yield
+    except BaseException:
+        if rest is not None:
+            rest(abandon=True)
+        raise
+    if rest is not None:
+        rest()
+
+
 def run(
     algorithm: Algorithm,
     evaluate: Callable[[], Evaluation],
@@ -116,7 +135,7 @@ def run(
     eval_phase, log_phase, save_phase = clock.phase(Phase.EVAL), clock.phase(Phase.LOG), clock.phase(Phase.CHECKPOINT)
     next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
     stopped = ""
-    with single_threaded_blas(), _Interrupt() as interrupt:
+    with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(algorithm):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
             stats = algorithm.iterate(clock, steps / plan.horizon)
             steps += algorithm.steps_per_iteration
@@ -140,9 +159,9 @@ def run(
                 with log_phase:
                     progress = Progress(steps, plan.horizon, stats, evaluation, clock)
                     answers = [call(progress) for call in callbacks]
-                stopped = "stopped by a callback" if False in answers else ""
+                stopped = STOPPED_BY_CALLBACK if False in answers else ""
             if interrupt.asked:
-                stopped = "interrupted"
+                stopped = INTERRUPTED
     if reached is not None:
         return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
     if stopped:

@@ -64,8 +64,10 @@ def take_over(agent: Any, source: Any) -> None:
 
     With `normalise_observations` they go on being learned from what they are; without, they stay.
     """
-    if agent.name not in ("ppo", "a2c"):
-        raise UsageError(f"{agent.name} does not normalise observations: use ppo or a2c, or wrap the environment")
+    if agent.name not in ("ppo", "a2c", "impala"):
+        raise UsageError(
+            f"{agent.name} does not normalise observations: use ppo, a2c or impala, or wrap the environment"
+        )
     found = read_statistics(source)
     policy, config = agent.policy, agent.config
     shape = (policy.obs_size,)

@@ -1,0 +1,349 @@
+"""IMPALA: collectors run ahead of the learner, and V-trace corrects for it (Espeholt et al., 2018, arXiv:1802.01561).
+
+Collector threads fill rollouts with copies of the policy while the learner updates it. By the time a rollout is learned
+from, the policy has moved on by some updates, the *lag*. V-trace weighs temporal differences and traces with clipped
+ratios of the two policies' probabilities; the policy gradient is that of advantage actor-critic, one step per rollout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from mileage._errors import UsageError
+from mileage._types import F32, I64
+from mileage.algorithms._collectors import Crew, Slots
+from mileage.algorithms._config import SCHEDULES, require, scheduled
+from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic
+from mileage.algorithms._stepping import collect_from_python
+from mileage.kernels import actor_critic, scores
+from mileage.kernels import rollout as kernels
+from mileage.kernels._pointers import Frame
+from mileage.kernels._team import Team
+from mileage.kernels.advantages import vtrace
+from mileage.meter import Phase, PhaseClock
+from mileage.policies import ActorCritic
+
+MODES = ("async", "lockstep")
+# Lags from here on are counted together.
+MOST_LAG = 31
+
+
+@dataclasses.dataclass(frozen=True)
+class IMPALAConfig:
+    """Hyperparameters of IMPALA."""
+
+    n_envs: int = 16
+    """Environments in all, shared out evenly among the collectors."""
+    n_steps: int = 16
+    """Steps of each environment per rollout."""
+    collectors: int = 1
+    """Threads that collect; each has `n_envs / collectors` environments. 1 where only Python can step them."""
+    mode: str = "async"
+    """`async`: collectors take the newest policy and timing decides. `lockstep`: always `lag` behind, reproducible."""
+    queue: int = 1
+    """In `async`, finished rollouts that may wait for the learner."""
+    lag: int = 1
+    """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
+    learning_rate: float = 2e-3
+    """Adam's step size at the start."""
+    learning_rate_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    gamma: float = 0.99
+    """Discount."""
+    trace_lambda: float = 1.0
+    """Extra decay of the traces."""
+    rho_bar: float = 1.0
+    """Clip of the probability ratios that weigh temporal differences."""
+    c_bar: float = 1.0
+    """Clip of the probability ratios in the traces; at most `rho_bar`."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the squared value error."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 for no limit."""
+    normalise_advantages: bool = False
+    """Centre and scale the advantages of every rollout."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    activation: str = "tanh"
+    """`tanh` or `relu`."""
+    log_std_init: float = 0.0
+    """Logarithm of the initial deviation of continuous actions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("n_envs", "n_steps", "collectors", "queue"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("lag", "max_grad_norm"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        shared = self.n_envs % self.collectors == 0
+        require(shared, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}")
+        for name in ("gamma", "trace_lambda"):
+            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
+        for name in ("learning_rate", "adam_eps", "rho_bar", "c_bar"):
+            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
+        require(self.c_bar <= self.rho_bar, "c_bar", self.c_bar, f"at most rho_bar={self.rho_bar}")
+        for name in ("entropy_coef", "value_coef"):
+            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
+        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
+        require(self.mode in MODES, "mode", self.mode, f"one of {', '.join(MODES)}")
+        schedule = self.learning_rate_schedule
+        require(schedule in SCHEDULES, "learning_rate_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from: one collector's rollout."""
+        return self.n_envs // self.collectors * self.n_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class ImpalaStats(UpdateStats):
+    """Means over the samples of one update.
+
+    `approx_kl` is how far the policy had moved since it collected them, `clip_fraction` the share of probability ratios
+    above `rho_bar`.
+    """
+
+    lag: int
+    """Updates between the policy that collected this rollout and the one that learned from it."""
+
+
+class ActorLearner(OnPolicy):
+    """Learns from one collector's rollout at a time, while collectors go on."""
+
+    def __init__(
+        self, config: IMPALAConfig, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int
+    ) -> None:
+        self._config = config
+        super().__init__(settings, env, policy, team, seed, config.n_envs // config.collectors)
+        if config.collectors > 1 and not self._native:
+            raise UsageError("collectors must be 1 for an environment that only Python can step")
+        lag = config.lag if config.mode == "lockstep" else None
+        n_slots = config.collectors + config.queue if lag is None else lag + 1
+        blocks, raw = len(self._episode_sums), settings.normalise_observations
+        self.slots = Slots(n_slots, settings.n_steps, self.n_envs, policy, blocks, raw)
+        self.lags: I64 = np.zeros(MOST_LAG + 1, np.int64)
+        """How many updates had which lag."""
+        numbers = range(config.collectors)
+        self._frames = [[self._frame(number, slot) for slot in range(n_slots)] for number in numbers]
+        self._crew = Crew(self.slots, [self._collector(number) for number in numbers], policy, lag)
+        # Collectors need cores of their own.
+        self._ranks = max(1, team.n_ranks - config.collectors)
+
+    def _allocate(self, seed: int) -> None:
+        super()._allocate(seed)
+        n, policy = self.batch, self.policy
+        # One more row per environment: what it shows after the last step, whose values close the rollout.
+        rows: F32 = np.zeros((n + self.n_envs, policy.obs_size), np.float32)
+        values: F32 = np.zeros(n + self.n_envs, np.float32)
+        self.obs, self.values, self.last_values = rows[:n], values[:n], values[n:]
+        self._raw_obs = np.zeros_like(self.obs) if self.settings.normalise_observations else self.obs
+        self.collected_log_probs: F32 = np.zeros(n, np.float32)
+        self._log_ratios: F32 = np.zeros(n, np.float32)
+        floats = scores.work_floats(policy.actor_sizes, policy.critic_sizes)
+        self._score = Frame(
+            scores.SCORE,
+            **{name: value for name, value in policy.frame_fields().items() if name in (scores.SCORE.names or ())},
+            obs=rows,
+            actions=self.actions,
+            log_probs=self.log_probs,
+            values=values,
+            works=np.zeros((self.team.n_ranks, floats), np.float32),
+            n_scored=n,
+            n_valued=n + self.n_envs,
+            work_floats=floats,
+        )
+
+    # Collecting: what follows runs on the collectors' threads.
+
+    def _frame(self, number: int, slot: int) -> Frame:
+        """What collector `number` needs to fill a slot."""
+        columns, slots = self._columns_of(number), self.slots
+        rows = max(self._block, self.n_envs)
+        floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
+        raw = slots.raw_obs if self.settings.normalise_observations else slots.obs
+        fields: dict[str, Any] = {
+            "params": slots.params[slot],
+            "mean": slots.mean[slot],
+            "scale": slots.scale[slot],
+            "action_rng": self.action_rng[columns],
+            "env_action": self._env_action[columns],
+            "store_raw_obs": raw[slot],
+            "store_obs": slots.obs[slot],
+            "store_actions": slots.actions[slot],
+            "store_log_probs": slots.log_probs[slot],
+            "store_values": slots.values[slot],
+            "works": np.zeros(floats, np.float32),
+        }
+        if not self._native:
+            return self._act_frame().set(**fields)
+        stored = ("rewards", "terminated", "truncated", "truncated_values", "last_values", "episode_sums")
+        shared = ("state", "elapsed", "rng", "obs", "final_obs")
+        return self._rollout_frame().set(
+            **fields,
+            **{name: slots.arrays[name][slot] for name in stored},
+            **{name: getattr(self.env, name)[columns] for name in shared},
+            episode=self.episode[columns],
+            work_floats=floats,
+        )
+
+    def _columns_of(self, number: int) -> slice:
+        return slice(number * self.n_envs, (number + 1) * self.n_envs)
+
+    def _collector(self, number: int) -> Any:
+        """The function that collects as number `number`."""
+        barrier: I64 = np.zeros(16, np.int64)
+
+        def collect(slot: int, clock: PhaseClock, wanted: Any) -> bool:
+            frame, slots = self._frames[number][slot].set(limit=float(self.slots.limit[slot])), self.slots
+            slots.episode_sums[slot] = 0.0
+            if self._native:
+                with clock.phase(Phase.ROLLOUT):
+                    kernels.rollout(0, 1, barrier, frame.record)
+            else:
+                store = _SlotStore(slots, slot)
+                sums, steps = slots.episode_sums[slot], self.settings.n_steps
+                if not collect_from_python(self.env, frame, store, self.episode, sums, steps, clock, wanted):
+                    return False
+            limit = slots.limit[slot]
+            shown = (frame.array("obs") - slots.mean[slot]) * slots.scale[slot]
+            slots.obs[slot, self.batch :] = np.clip(shown, -limit, limit)
+            return True
+
+        return collect
+
+    # Learning.
+
+    def iterate(self, clock: PhaseClock, learning_rate: float, clip: float = math.inf) -> ImpalaStats:
+        """Wait for a rollout and learn from it, each part in its phase; collectors' phases are beside them."""
+        self._crew.start(clock, self.iterations)
+        with clock.phase(Phase.SYNC):
+            slot = self._crew.take(self.iterations)
+        with clock.phase(Phase.ADVANTAGE):
+            lag = self.iterations - int(self.slots.version[slot])
+            self._copy_in(slot)
+            self._crew.release(slot)
+            self._compute_advantages()
+        with clock.phase(Phase.LEARN):
+            self._learn(learning_rate, clip, self._ranks)
+            self.iterations += 1
+            self._crew.publish(self.iterations)
+        self.lags[min(lag, MOST_LAG)] += 1
+        return self._impala_stats(lag)
+
+    def _copy_in(self, slot: int) -> None:
+        """Take a rollout out of its slot, so that the slot can be filled again while this one is learned from."""
+        slots = self.slots
+        self._columns = self._columns_of(int(slots.collector[slot]))
+        self._score.array("obs")[:] = slots.obs[slot]
+        if self.settings.normalise_observations:
+            self._raw_obs[:] = slots.raw_obs[slot]
+        self.collected_log_probs[:] = slots.log_probs[slot]
+        self._episode_sums[:] = slots.episode_sums[slot]
+        for name in ("actions", "rewards", "terminated", "truncated", "truncated_values"):
+            getattr(self, name)[:] = slots.arrays[name][slot]
+
+    def _compute_advantages(self) -> None:
+        s, shape = self.settings, (self.settings.n_steps, self.n_envs)
+        pieces = min(scores.pieces(self.batch + self.n_envs), self._ranks)
+        self.team.run(scores.score, self._score.record, pieces)
+        if s.normalise_rewards:
+            self._scale_rewards()
+        np.subtract(self.log_probs, self.collected_log_probs, out=self._log_ratios)
+        vtrace(
+            self._log_ratios.reshape(shape),
+            self.rewards.reshape(shape),
+            self.values.reshape(shape),
+            self.terminated.reshape(shape),
+            self.last_values,
+            truncated=self.truncated.reshape(shape),
+            truncated_values=self.truncated_values.reshape(shape),
+            gamma=float(s.gamma),
+            lambda_=float(s.gae_lambda),
+            rho_bar=float(self._config.rho_bar),
+            c_bar=float(self._config.c_bar),
+            out=(self.returns.reshape(shape), self.advantages.reshape(shape)),
+        )
+        if s.normalise_observations:
+            self._update_obs_normalisation()
+
+    def _impala_stats(self, lag: int) -> ImpalaStats:
+        found = dataclasses.asdict(self._stats())
+        ratios = np.exp(self._log_ratios.astype(np.float64))
+        found["approx_kl"] = float(np.mean(ratios - 1.0 - self._log_ratios))
+        found["clip_fraction"] = float(np.mean(ratios > self._config.rho_bar))
+        return ImpalaStats(**found, lag=lag)
+
+    def rest(self, *, abandon: bool = False) -> None:
+        """Stop collecting, after the rollouts under way unless they are to be abandoned."""
+        self._crew.rest(abandon=abandon)
+
+    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Everything that decides how training goes on, by name, rollouts under way included; collecting stops."""
+        self.rest()
+        rollouts = {f"rollout_{name}": array for name, array in self.slots.arrays.items()}
+        return super().state_arrays() | rollouts | {"lags": self.lags}
+
+    def set_counters(self, counters: dict[str, int]) -> None:
+        """Put back what `counters` returned, after the arrays of `state_arrays`."""
+        super().set_counters(counters)
+        self.slots.check(self._config.collectors)
+
+    def summary(self) -> dict[str, Any]:
+        """The policy lag of all updates: their number, mean and maximum, and how many had which lag."""
+        updates = int(self.lags.sum())
+        counts = {str(lag): int(count) for lag, count in enumerate(self.lags) if count}
+        mean = float(self.lags @ np.arange(len(self.lags)) / updates) if updates else None
+        most = max(map(int, counts), default=None)
+        return {"policy_lag": {"updates": updates, "mean": mean, "max": most, "counts": counts}}
+
+
+class _SlotStore:
+    """The arrays of one slot under the names that a rollout is stored by."""
+
+    def __init__(self, slots: Slots, slot: int) -> None:
+        self.rewards, self.last_values = slots.rewards[slot], slots.last_values[slot]
+        self.terminated, self.truncated = slots.terminated[slot], slots.truncated[slot]
+        self.truncated_values = slots.truncated_values[slot]
+
+
+class IMPALA:
+    """IMPALA on built parts: a vector environment, a policy, a team of threads."""
+
+    Config = IMPALAConfig
+    make_policy = staticmethod(make_actor_critic)
+
+    @staticmethod
+    def kernels(native: bool) -> tuple[str, ...]:
+        """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+        collecting = ("rollout", "evaluate") if native else ("act", "values")
+        return ("update", "vtrace", *collecting, "score")
+
+    def __init__(self, config: IMPALAConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
+        self.config = config
+        fixed: dict[str, Any] = {"epochs": 1, "minibatch": config.batch_size, "clip": math.inf, "value_clip": 0.0}
+        fixed |= {"target_kl": 0.0, "gae_lambda": config.trace_lambda}
+        shared = {field.name for field in dataclasses.fields(Settings)} - set(fixed)
+        settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
+        self.engine = ActorLearner(config, settings, env, policy, team, seed)
+        self.steps_per_iteration = self.engine.batch
+
+    def iterate(self, clock: PhaseClock, progress: float) -> ImpalaStats:
+        """One update from one rollout, after a share `progress` of the training."""
+        rate = scheduled(self.config.learning_rate, self.config.learning_rate_schedule, progress)
+        return self.engine.iterate(clock, rate)
+
+    def rest(self, *, abandon: bool = False) -> None:
+        """Stop the collectors; the next `iterate` starts them again."""
+        self.engine.rest(abandon=abandon)

@@ -1,0 +1,180 @@
+"""`mileage bench`: the primitives on this machine, alone or side by side with other libraries."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mileage.profiling.bench import BenchReport
+    from mileage.profiling.bench_baseline import BaselineCheck
+
+_QUICK_ROUNDS, _ROUNDS = 5, 15
+_QUICK_SECONDS, _SECONDS = 3.0, 12.0
+
+
+class ExportFormat(StrEnum):
+    """A file format of the report."""
+
+    JSON = "json"
+    MD = "md"
+    CSV = "csv"
+
+
+def bench(
+    primitive: Annotated[list[str] | None, typer.Argument(help="What to measure; default: everything.")] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the primitives and who else does them.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also measure the other libraries that are installed.")
+    ] = False,
+    peer_python: Annotated[
+        list[Path] | None,
+        typer.Option(help="Python that has other libraries, implies --peers; default: this one; may be repeated."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Five rounds, without what takes long to set up.")] = False,
+    rounds: Annotated[int | None, typer.Option(help="Samples of each arm; default: 15, or 5 with --quick.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    export: Annotated[
+        list[ExportFormat] | None, typer.Option(help="Also write the report in this format; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File for --export, its suffix that of the format; default: bench.json, …")
+    ] = None,
+    save_baseline: Annotated[Path | None, typer.Option(help="Keep this run to compare later ones with.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Compare with this earlier run of the same machine; exits with 1 if slower.")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="How much slower is a regression: 0.25 is a quarter.")] = 0.25,
+) -> None:
+    """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
+    from mileage.meter import fingerprint
+    from mileage.profiling import bench as bench_run
+    from mileage.profiling import bench_baseline, bench_export
+    from mileage.profiling.bench_cases import chosen
+
+    cases = chosen(primitive or (), quick)
+    if list_only:
+        _print_list()
+        return
+    earlier = bench_baseline.load(baseline, fingerprint().hardware_id) if baseline else None
+    pythons = tuple(peer_python or ([Path(sys.executable)] if peers else ()))
+    options = bench_run.BenchOptions(
+        rounds or (_QUICK_ROUNDS if quick else _ROUNDS), _QUICK_SECONDS if quick else _SECONDS, pythons
+    )
+    with _progress(quiet=json_output) as on_progress:
+        report = bench_run.run(cases, options, command=shown_command(sys.argv[1:]), on_progress=on_progress)
+    check = bench_baseline.check(report, earlier, tolerance) if earlier else None
+    if json_output:
+        print(bench_export.to_json(report))
+    else:
+        _print_report(report)
+        if check is not None:
+            _print_check(check)
+    for form in export or ():
+        path = (output or Path("bench")).with_suffix(f".{form.value}")
+        _write(path, bench_export.to_text(report, bench_export.ExportFormat(form.value)))
+    if save_baseline:
+        bench_baseline.save(report, save_baseline)
+        typer.echo(f"wrote {save_baseline}", err=True)
+    if check is not None and check.regressions:
+        raise typer.Exit(1)
+
+
+def shown_command(arguments: list[str]) -> str:
+    """The command as somebody else would type it: interpreters by their last two or three parts."""
+    shown = []
+    for argument in arguments:
+        path = Path(argument)
+        local = path.is_absolute() and path.parent.name == "bin"
+        shown.append(str(Path(*path.parts[-3:])) if local else argument)
+    return shlex.join(["mileage", *shown])
+
+
+def _write(path: Path, text: str) -> None:
+    from mileage._errors import UsageError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}; choose another --output") from error
+    typer.echo(f"wrote {path}", err=True)
+
+
+def _print_list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mileage.profiling.bench_cases import CASES, primitives
+
+    table = Table("primitive", "measured as", "also by", title="Primitives")
+    for name in primitives():
+        cases = [case for case in CASES if case.primitive == name]
+        table.add_row(name, "\n".join(case.title for case in cases), ", ".join(p.library for p in cases[0].peers))
+    Console().print(table)
+
+
+def _print_report(report: BenchReport) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from mileage.profiling.bench_export import duration, machine_line, peer_cells, summary_rows, warning_lines
+
+    record = report.record()
+    rows = summary_rows(record)
+    compared = any(row["peers"] for row in rows)
+    table = Table("primitive", title="Micro-benchmarks")
+    for name in ("mileage", "spread", "rate"):
+        table.add_column(name, justify="right")
+    for name in ("fastest other", "others") if compared else ():
+        table.add_column(name)
+    for row in rows:
+        cells = [row["title"], duration(row["median"]), f"{row['spread']:.0%}", row["rate"]]
+        table.add_row(*(escape(cell) for cell in cells + (list(peer_cells(row["peers"])) if compared else [])))
+    console = Console()
+    console.print(table)
+    console.print(machine_line(record), highlight=False, markup=False)
+    for line in warning_lines(record):
+        console.print(f"warning: {line}", highlight=False, markup=False)
+
+
+def _print_check(check: BaselineCheck) -> None:
+    from mileage.profiling.bench_baseline import Change
+    from mileage.profiling.bench_export import duration, times
+
+    for line in check.versions:
+        print(f"not the baseline's software: {line}")
+    for each in check.changes:
+        if each.change is not Change.SAME:
+            took = f"{duration(each.before)} → {duration(each.after)} ({times(each.ratio)})"
+            print(f"{each.change.value}: {each.title}, {took}")
+    for title in check.new:
+        print(f"not in the baseline: {title}")
+    slower = len(check.regressions)
+    print(f"{slower} of {len(check.changes)} cases slower than the baseline" if slower else "no regression")
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Say on standard error which case is on: a bar on a terminal, one line per case elsewhere."""
+    if quiet:
+        yield lambda done, total, title: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda done, total, title: typer.echo(f"[{done + 1}/{total}] {title}", err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, title: bar.update(task, completed=done, total=total, description=title)

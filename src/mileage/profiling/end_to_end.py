@@ -1,0 +1,217 @@
+"""A profiled run from start to end: phases of the wall-clock, the pair of steps per second, memory per phase."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from mileage.ledger.targets import Target
+from mileage.meter import (
+    Phase,
+    PhaseClock,
+    PhaseTimes,
+    Totals,
+    steady_steps_per_second,
+    steps_per_second,
+    train_seconds,
+)
+from mileage.profiling.memory import PhaseMemory
+from mileage.training.agent import Agent
+from mileage.training.recording import recorded
+
+# With fewer entries than this a half of a run says less than the whole.
+_FEWEST_ENTRIES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How the profiled run is trained; the same words as `Agent.learn`."""
+
+    steps: int | None = None
+    target: str | None = None
+    eval_every: int | None = None
+    episodes: int = 100
+    checkpoint: str | None = None
+    checkpoint_every: int = 0
+    callback: Callable[..., bool | None] | None = None
+    on_compile: Callable[[list[str]], None] | None = None
+    db: str | Literal[False] | None = False
+    """Ledger to record the run in; None is the default one, False none."""
+    name: str | None = None
+    price: float | str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EndToEnd:
+    """One run: its exclusive phases add up to its wall-clock."""
+
+    run_id: str | None
+    """In the ledger; None if the run was not recorded."""
+    wall_seconds: float
+    phases: Mapping[str, float]
+    """Seconds by phase, `other` included."""
+    entries: Mapping[str, int]
+    """How often each phase was entered."""
+    env_steps: int
+    state: str
+    """How the run ended."""
+    evaluations: int = 0
+    compiled: tuple[str, ...] = ()
+    """Kernels that were not on disk and had to be compiled."""
+    memory_mib: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Highest resident memory by phase."""
+    peak_rss_gb: float | None = None
+    later_each: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds per entry of each phase in the second half of the run, when everything has started; where known."""
+    clock_seconds: float = 0.0
+    """What the phase clock itself took, measured per entry; it is part of the wall-clock with or without a profile."""
+    memory_seconds: float = 0.0
+    """CPU time of the memory readings, which run beside the training."""
+
+    @property
+    def totals(self) -> Totals:
+        """What metrics are derived from."""
+        return Totals(self.wall_seconds, dict(self.phases), self.env_steps)
+
+    @property
+    def train_seconds(self) -> float:
+        """Wall-clock without held-out evaluation."""
+        return train_seconds(self.totals)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Environment steps per training second."""
+        return steps_per_second(self.totals)
+
+    @property
+    def steady_steps_per_second(self) -> float | None:
+        """The same without start-up and compilation."""
+        return steady_steps_per_second(self.totals)
+
+    def share(self, phase: str) -> float:
+        """Share of the wall-clock spent in `phase`."""
+        return self.phases.get(phase, 0.0) / self.wall_seconds if self.wall_seconds > 0 else 0.0
+
+    def mean_seconds(self, phase: str) -> float:
+        """Seconds per entry of `phase`; 0 if it was never entered."""
+        entries = self.entries.get(phase, 0)
+        return self.phases.get(phase, 0.0) / entries if entries else 0.0
+
+    def steady_seconds(self, phase: str) -> float:
+        """Seconds per entry of `phase` once everything has started: in the second half of the run where it is known."""
+        return self.later_each.get(phase) or self.mean_seconds(phase)
+
+    @property
+    def sum_error(self) -> float:
+        """By how much the phases miss the wall-clock, as a share of it."""
+        return abs(sum(self.phases.values()) - self.wall_seconds) / self.wall_seconds if self.wall_seconds else 0.0
+
+
+def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
+    """Train `agent` as `Agent.learn` would, and keep where the time and the memory went."""
+    compiled: list[str] = []
+
+    def on_compile(names: list[str]) -> None:
+        compiled.extend(names)
+        if options.on_compile is not None:
+            options.on_compile(names)
+
+    with contextlib.ExitStack() as stack:
+        with clock.phase(Phase.INIT):
+            goal = None if options.target is None else Target.parse(options.target)
+            panel = agent.default_panel(goal, options.episodes)
+            recorder = stack.enter_context(
+                recorded(
+                    agent,
+                    panel,
+                    goal,
+                    clock,
+                    horizon=agent.plan_horizon(options.steps),
+                    name=options.name,
+                    price=options.price,
+                    db=options.db,
+                )
+            )
+            memory = stack.enter_context(PhaseMemory(clock))
+            # What `learn` imports belongs to starting up.
+            importlib.import_module("mileage.training.runner")
+            importlib.import_module("mileage.training.evaluation")
+        record = agent.learn(
+            options.steps,
+            target=goal,
+            panel=panel,
+            eval_every=options.eval_every,
+            callback=options.callback,
+            checkpoint=options.checkpoint,
+            checkpoint_every=options.checkpoint_every,
+            clock=clock,
+            on_compile=on_compile,
+            on_evaluation=recorder.on_evaluation,
+        )
+        result = recorder.finish(record)
+    times = clock.stop()
+    return EndToEnd(
+        run_id=None if options.db is False else recorder.run_id,
+        wall_seconds=times.wall_seconds,
+        phases=times.phases,
+        entries=dict(times.entries),
+        env_steps=record.steps - record.steps_before,
+        state=str(record.end),
+        evaluations=len(record.evaluations),
+        compiled=tuple(compiled),
+        memory_mib=dict(memory.peaks_mib),
+        peak_rss_gb=result.end.peak_rss_gb,
+        later_each=_later_each(memory.history, times),
+        clock_seconds=sum(times.entries.values()) * phase_entry_seconds(),
+        memory_seconds=memory.cpu_seconds,
+    )
+
+
+def _later_each(history: Sequence[PhaseTimes], end: PhaseTimes) -> dict[str, float]:
+    """Seconds per entry of every phase after the middle of the training."""
+    started = sum(end.phases_ns.get(phase, 0) for phase in (Phase.INIT, Phase.COMPILE))
+    middle_ns = started + (end.wall_ns - started) // 2
+    middle = next((times for times in history if times.wall_ns >= middle_ns), None)
+    if middle is None:
+        return {}
+    found = {}
+    for phase, entries in end.entries.items():
+        more = entries - middle.entries.get(phase, 0)
+        if more >= _FEWEST_ENTRIES:
+            found[phase] = (end.phases_ns[phase] - middle.phases_ns.get(phase, 0)) / more / 1e9
+    return found
+
+
+def phase_entry_seconds(entries: int = 20_000) -> float:
+    """What entering and leaving a phase costs on this machine."""
+    clock = PhaseClock()
+    phase = clock.phase(Phase.LEARN)
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(entries):
+            with phase:
+                pass
+        best = min(best, time.perf_counter() - start)
+    return best / entries
+
+
+def workload_of(agent: Agent) -> dict[str, Any]:
+    """What was profiled, as plain data."""
+    from mileage.envs.native import NativeEnv
+    from mileage.meter import fingerprint
+
+    return {
+        "algorithm": agent.name,
+        "env": agent.env_id,
+        "backend": agent.backend,
+        "seed": agent.seed,
+        "threads": agent._threads,
+        "config": dataclasses.asdict(agent.config),
+        "native_env": isinstance(agent.spec, NativeEnv),
+        "machine": fingerprint().as_dict(),
+    }

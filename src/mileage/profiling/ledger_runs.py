@@ -1,0 +1,75 @@
+"""Profiles and the ledger: a profile under its run's id, anyone's run read back, the time failed runs took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mileage._errors import LedgerError, UsageError
+from mileage.ledger import queries
+from mileage.ledger.rows import EndState, check_json
+from mileage.ledger.rows import Profile as ProfileRow
+from mileage.ledger.selectors import Selector
+from mileage.ledger.store import Store
+from mileage.profiling.end_to_end import EndToEnd
+
+_FAILED = (EndState.FAILED, EndState.CRASHED)
+
+
+def save(db: str | None, run_id: str, summary: Mapping[str, Any], wall_seconds: float) -> None:
+    """Keep a profile's summary under the id of its run."""
+    with Store(db, create=False) as store:
+        seq = 1 + max((row.seq for row in store.read(queries.profiles, run_id)), default=0)
+        store.deliver([ProfileRow(run_id, seq, wall_seconds, check_json("profiler summary", dict(summary)))])
+
+
+def failed_share(db: str | None, workload: Mapping[str, Any], name: str | None = None) -> float:
+    """Of the wall-clock of all ended runs of this workload (or name), the share of those that failed or crashed."""
+    selector = Selector(name=name)
+    if name is None:
+        selector = Selector(fields=(("algorithm", workload["algorithm"]), ("env_id", workload["env"])))
+    try:
+        with Store(db, create=False) as store:
+            records = store.read(queries.records, selector)
+    except LedgerError:
+        return 0.0
+    ends = [record.end for record in records if record.end is not None]
+    whole = sum(end.billable_seconds for end in ends)
+    failed = sum(end.billable_seconds for end in ends if end.state in _FAILED)
+    return failed / whole if whole > 0.0 else 0.0
+
+
+def read_run(db: str | None, selection: str) -> tuple[EndToEnd, dict[str, Any], float]:
+    """A recorded run as phases, its workload, and the share of time that failed runs like it took."""
+    with Store(db, create=False) as store:
+        record = store.read(queries.only_record, selection)
+        phases = store.read(queries.latest_phases, record.run.run_id)
+        checkpoints = store.read(queries.checkpoints, record.run.run_id)
+    run, end = record.run, record.end
+    if not phases:
+        raise UsageError(f"run {run.run_id} has no phases yet: wait until it has written some, or ended")
+    seconds = {row.phase: row.seconds for row in phases if not row.beside}
+    last = checkpoints[-1] if checkpoints else None
+    recorded = EndToEnd(
+        run_id=run.run_id,
+        wall_seconds=sum(seconds.values()),
+        phases=seconds,
+        entries={row.phase: row.entries for row in phases if not row.beside},
+        env_steps=end.env_steps if end is not None else last.step if last is not None else 0,
+        state=record.state,
+        evaluations=sum(each.target_value is not None or each.mean_return is not None for each in checkpoints),
+        peak_rss_gb=end.peak_rss_gb if end is not None else None,
+    )
+    workload = {
+        "algorithm": run.algorithm,
+        "env": run.env_id,
+        "backend": run.framework,
+        "seed": run.seed,
+        "threads": 1,
+        "config": json.loads(run.config),
+        "machine": json.loads(run.machine),
+        "name": run.name,
+        "native_env": "rollout" in seconds,
+    }
+    return recorded, workload, failed_share(db, workload, run.name)

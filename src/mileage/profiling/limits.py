@@ -1,0 +1,208 @@
+"""What this machine can do at most: matrix products, memory, threads together, and a call from Python into a kernel."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mileage.kernels._blas import sgemm, single_threaded_blas
+from mileage.kernels._jit import kernel
+from mileage.kernels._pointers import Frame, f32, frame_type, i64, pointer_to, shift
+from mileage.kernels._team import Team, meet
+from mileage.meter.machine import usable_cores
+from mileage.profiling.work import Product
+
+PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
+STREAM = frame_type(arrays="a b c", integers="size")
+# Far above any last-level cache.
+_STREAM_FLOATS = 16 * 2**20
+_USUAL_CACHE = 32.0 * 2**20
+# A product large enough for BLAS to be at its best, and that of a small network's hidden layer.
+
+_LARGE: Product = (0, 0, 1024, 1024, 1024)
+_SMALL: Product = (0, 0, 128, 64, 64)
+
+
+@kernel
+def products(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Do all products of all pieces (frame `PRODUCTS`), `repeats` times, ranks meeting after every repeat.
+
+    `shapes` (n_products, 5) int64 are those of `work.Product`; `scratch` holds `floats` float32 for each rank, three
+    parts of equal size for the factors and the result.
+    """
+    frame = record[0]
+    meeting = pointer_to(barrier)
+    third = frame.floats // 3
+    a = shift(f32(frame.scratch), rank * frame.floats)
+    b, out = shift(a, third), shift(a, 2 * third)
+    for _ in range(frame.repeats):
+        for _piece in range(rank, frame.pieces, n_ranks):
+            for p in range(frame.n_products):
+                shape = shift(i64(frame.shapes), 5 * p)
+                m, n, k = shape[2], shape[3], shape[4]
+                lda = m if shape[0] > 0 else k
+                ldb = k if shape[1] > 0 else n
+                sgemm(shape[0], shape[1], m, n, k, a, lda, b, ldb, out, n)
+        meet(meeting, n_ranks)
+
+
+@kernel
+def stream(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """a = b + c over `size` float32 (frame `STREAM`), shared out over the ranks."""
+    frame = record[0]
+    a, b, c = f32(frame.a), f32(frame.b), f32(frame.c)
+    share = frame.size // n_ranks
+    for i in range(rank * share, (rank + 1) * share):
+        a[i] = b[i] + c[i]
+    meet(pointer_to(barrier), n_ranks)
+
+
+@kernel
+def nothing(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Meet the other ranks, as every kernel of a team does at its end, and nothing else."""
+    frame = record[0]
+    if frame.size >= 0:
+        meet(pointer_to(barrier), n_ranks)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The machine's measured limits with one team of threads."""
+
+    threads: int
+    gemm_gflops: float
+    """Single precision, the higher of a large product and a small network's, one on every thread."""
+    memory_gb_per_s: float
+    """Two reads and a write of arrays far larger than the caches; what the write reads first is not counted."""
+    crossing_seconds: float
+    """A call from Python into a native kernel that does nothing, on one thread."""
+    team_crossing_seconds: float
+    """The same on all threads of the team, with the meeting at the end."""
+
+    cache_bytes: float
+    """The largest cache of a core."""
+
+    def roof(self, intensity: float) -> float:
+        """Most GFLOP/s at `intensity` operations per byte."""
+        return min(self.gemm_gflops, intensity * self.memory_gb_per_s)
+
+
+def samples(
+    arms: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float,
+    prepare: Callable[[str], object] | None = None,
+    least_rounds: int = 5,
+    most_rounds: int = 200,
+) -> dict[str, list[float]]:
+    """Seconds of every call of every arm; arms take turns, `prepare` gets the arm's name, untimed, before every call.
+
+    Rounds end after about `seconds` (per arm) or `most_rounds`, but not before `least_rounds`.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in arms}
+    for name, run in arms.items():  # compile, touch memory
+        if prepare is not None:
+            prepare(name)
+        run()
+    end = time.perf_counter() + seconds * len(arms)
+    for turn in range(most_rounds):
+        if turn >= least_rounds and time.perf_counter() > end:
+            break
+        for name, run in arms.items():
+            if prepare is not None:
+                prepare(name)
+            start = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - start)
+    return taken
+
+
+def medians(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
+    """Median seconds per call of every arm; options as for `samples`."""
+    return {name: statistics.median(taken) for name, taken in samples(arms, **options).items()}
+
+
+def best(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
+    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `samples`."""
+    return {name: min(taken) for name, taken in samples(arms, **options).items()}
+
+
+def product_frame(shapes: Sequence[Product], pieces: int, repeats: int, ranks: int) -> Frame:
+    """Arguments for `products`."""
+    third = max(max(m * k, k * n, m * n) for _, _, m, n, k in shapes)
+    third = -(-third // 16) * 16
+    return Frame(
+        PRODUCTS,
+        shapes=np.array(shapes, np.int64),
+        scratch=np.full((ranks, 3 * third), 0.5, np.float32),
+        n_products=len(shapes),
+        pieces=pieces,
+        repeats=repeats,
+        floats=3 * third,
+    )
+
+
+def gemm_rate(team: Team, shape: Product, seconds: float = 0.1) -> float:
+    """GFLOP/s of products of one shape, one after the other on every thread of the team."""
+    flops = 2.0 * shape[2] * shape[3] * shape[4]
+    # About 10 ms a call at 50 GFLOP/s and thread.
+    repeats = max(1, int(0.01 * 50e9 / flops))
+    frame = product_frame([shape], team.n_ranks, repeats, team.n_ranks)
+    with single_threaded_blas():
+        call = medians({"": lambda: team.run(products, frame.record, team.n_ranks)}, seconds=seconds)[""]
+    return flops * repeats * team.n_ranks / call / 1e9
+
+
+def memory_rate(team: Team, seconds: float = 0.15) -> float:
+    """GB/s of adding two large arrays into a third on all threads of the team."""
+    arrays = [np.ones(_STREAM_FLOATS, np.float32) for _ in range(3)]
+    frame = Frame(STREAM, a=arrays[0], b=arrays[1], c=arrays[2], size=_STREAM_FLOATS)
+    call = medians({"": lambda: team.run(stream, frame.record, team.n_ranks)}, seconds=seconds)[""]
+    return 3 * 4 * _STREAM_FLOATS / call / 1e9
+
+
+def crossing_seconds(team: Team, ranks: int, calls: int = 500) -> float:
+    """What it costs to enter a native kernel from Python on `ranks` threads and to come back."""
+    empty = np.zeros(1, np.float32)
+    frame = Frame(STREAM, a=empty, b=empty, c=empty, size=0)
+    record = frame.record
+
+    def call_often() -> None:
+        for _ in range(calls):
+            team.run(nothing, record, ranks)
+
+    return medians({"": call_often}, seconds=0.05)[""] / calls
+
+
+@functools.lru_cache(maxsize=8)
+def measure_limits(threads: int) -> Limits:
+    """Measure the machine with `threads` threads, no more than it has cores; once per process."""
+    team = Team(min(threads, usable_cores()))
+    try:
+        return Limits(
+            threads=team.n_ranks,
+            gemm_gflops=max(gemm_rate(team, _LARGE), gemm_rate(team, _SMALL)),
+            memory_gb_per_s=memory_rate(team),
+            crossing_seconds=crossing_seconds(team, 1),
+            team_crossing_seconds=crossing_seconds(team, team.n_ranks),
+            cache_bytes=cache_bytes(),
+        )
+    finally:
+        team.close()
+
+
+def cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> float:
+    """Size of the largest cache that the system tells of; a common last-level cache where it tells nothing."""
+    sizes = []
+    for file in folder.glob("index*/size"):
+        text = file.read_text().strip()
+        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(float(text.rstrip("KM")) * unit)
+    return max(sizes, default=_USUAL_CACHE)

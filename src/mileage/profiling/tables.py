@@ -1,0 +1,271 @@
+"""A profile as tables, which every text format prints its own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mileage.profiling.calibration import Calibration
+from mileage.profiling.end_to_end import EndToEnd
+from mileage.profiling.layers import LAYERS, all_calls
+from mileage.profiling.profile import Profile
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a profile: its first column is text, the others are numbers as text."""
+
+    key: str
+    """Stable name, by which a reader of another format finds it."""
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def tables(profile: Profile) -> list[Table]:
+    """All tables, from the whole to its parts."""
+    found = [end_to_end(profile), phases(profile)]
+    if profile.calibration is not None:
+        found += _calibrated(profile, profile.calibration)
+    found.append(memory(profile))
+    if profile.findings:
+        found.append(findings(profile))
+    if profile.calibration is not None:
+        found.append(overhead(profile, profile.calibration))
+    return found
+
+
+def _calibrated(profile: Profile, found: Calibration) -> list[Table]:
+    made = [layers(found)]
+    if found.rollout_parts is not None:
+        made.append(rollout(profile, found))
+    made.append(crossings(found))
+    if found.update_stages is not None:
+        made.append(internals(found))
+    made += [primitives(found), roofline(found)]
+    if found.scaling:
+        made.append(scaling(found))
+    if found.what_ifs:
+        made.append(what_ifs(profile, found))
+    return made
+
+
+def seconds(value: float) -> str:
+    """A duration with a unit that suits it."""
+    for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3)):
+        if abs(value) < limit:
+            return f"{value * factor:.3g} {unit}" if abs(value) * factor < 999.5 else f"{value * factor:.0f} {unit}"
+    return f"{value:.2f} s"
+
+
+def percent(share: float) -> str:
+    """A share of 1 with one decimal."""
+    return f"{100.0 * share:.1f} %"
+
+
+def end_to_end(profile: Profile) -> Table:
+    """Total, start-up, compilation, training, and the pair of steps per second."""
+    run = profile.run
+    pair = (run.steps_per_second, run.steady_steps_per_second)
+    rows = [
+        ("total wall time", f"{run.wall_seconds:.2f} s"),
+        ("init", f"{run.phases.get('init', 0.0):.2f} s"),
+        ("compile", f"{run.phases.get('compile', 0.0):.2f} s"),
+        ("training (wall − evaluation)", f"{run.train_seconds:.2f} s"),
+        ("evaluation", f"{run.phases.get('eval', 0.0):.2f} s"),
+        ("environment steps", f"{run.env_steps:,}"),
+        ("steps/s", "–" if pair[0] is None else f"{pair[0]:,.0f}"),
+        ("steady steps/s", "–" if pair[1] is None else f"{pair[1]:,.0f}"),
+        ("ended as", run.state),
+    ]
+    note = "steps/s is over the training time, steady steps/s over that without init and compile."
+    return Table("end_to_end", "End to end", ("metric", "value"), tuple(rows), note)
+
+
+def phases(profile: Profile) -> Table:
+    """Exclusive phases with shares; they add up to the wall-clock."""
+    run = profile.run
+    ordered = sorted(run.phases.items(), key=lambda item: -item[1])
+    rows = [
+        (name, f"{value:.3f}", percent(run.share(name)), *_entries(run, name)) for name, value in ordered if value > 0.0
+    ]
+    whole = sum(run.phases.values())
+    rows.append(("sum", f"{whole:.3f}", percent(whole / run.wall_seconds), "", ""))
+    note = f"Wall-clock {run.wall_seconds:.3f} s; the sum misses it by {percent(run.sum_error)}."
+    return Table("phases", "Phases", ("phase", "seconds", "share", "entries", "each"), tuple(rows), note)
+
+
+def _entries(run: EndToEnd, phase: str) -> tuple[str, str]:
+    """How often a phase was entered and how long it lasted; `other` is never entered."""
+    entries = run.entries.get(phase, 0)
+    return (f"{entries:,}", seconds(run.mean_seconds(phase))) if entries else ("", "")
+
+
+def layers(found: Calibration) -> Table:
+    """Layers per rollout and per update."""
+    table = found.layers
+    whole = table.total or 1.0
+    rows = []
+    for layer in LAYERS:
+        a, b = table.rollout.get(layer, 0.0), table.update.get(layer, 0.0)
+        if a or b:
+            rows.append((layer, seconds(a), seconds(b), percent((a + b) / whole)))
+    rows.append(("sum", seconds(sum(table.rollout.values())), seconds(sum(table.update.values())), percent(1.0)))
+    rows.append(("the same without probes", "", f"{seconds(table.plain)} in all", ""))
+    rows.append(("the run's phase clock", seconds(table.measured_rollout), seconds(table.measured_update), ""))
+    note = (
+        f"One iteration, mean of {found.trace.iterations} with probes, whose cost is taken off, in turn with as "
+        f"many without: the sum differs from those by {100 * table.difference:+.1f} %. Waiting is time off the CPU."
+    )
+    return Table("layers", "Layers", ("layer", "per rollout", "per update", "share"), tuple(rows), note)
+
+
+def rollout(profile: Profile, found: Calibration) -> Table:
+    """The fused rollout by parts."""
+    parts = found.rollout_parts
+    assert parts is not None
+    fused = parts.fused or 1.0
+    rows = [
+        ("environments", seconds(parts.environments), percent(parts.environments / fused)),
+        ("inference", seconds(parts.inference), percent(parts.inference / fused)),
+        ("  of it matrix products", seconds(parts.blas), percent(parts.blas / fused)),
+        ("storage", seconds(parts.storage), percent(parts.storage / fused)),
+        ("call and meeting of threads", seconds(parts.call), percent(parts.call / fused)),
+        ("sum of the parts", seconds(parts.total), percent(parts.total / fused)),
+        ("fused rollout", seconds(parts.fused), percent(1.0)),
+        ("difference", seconds(parts.total - parts.fused), f"{100 * parts.difference:+.1f} %"),
+    ]
+    note = "Parts are replayed alone on what the rollout stored, in alternation with the whole."
+    return Table("rollout", "The fused rollout", ("part", "time", "of the whole"), tuple(rows), note)
+
+
+def crossings(found: Calibration) -> Table:
+    """Calls that leave Python."""
+    calls, limits = all_calls(found.costs), found.limits
+    whole = sum(cost.seconds for cost in found.costs) or 1.0
+    rows = [
+        (call.label, call.part, f"{call.per_iteration:,.6g}", seconds(call.seconds_each), percent(call.seconds / whole))
+        for call in calls
+    ]
+    count = sum(call.per_iteration for call in calls)
+    share = count * limits.crossing_seconds / whole
+    rows.append(("all", "", f"{count:,.6g}", seconds(limits.crossing_seconds) + " empty", percent(share)))
+    note = (
+        f"A call into a kernel that does nothing takes {seconds(limits.crossing_seconds)}"
+        f" ({seconds(limits.team_crossing_seconds)} on {limits.threads} threads): the last row is the boundary alone."
+    )
+    header = ("call", "part", "per iteration", "each", "share of the iteration")
+    return Table("crossings", "Boundary crossings (Python ↔ native)", header, tuple(rows), note)
+
+
+def internals(found: Calibration) -> Table:
+    """Stages of one update."""
+    stages = found.update_stages
+    assert stages is not None
+    whole = stages.whole or 1.0
+    rows = [(name, seconds(value), percent(value / whole)) for name, value in stages.stages.items()]
+    rows += [
+        ("sum of the stages", seconds(sum(stages.stages.values())), percent(sum(stages.stages.values()) / whole)),
+        ("whole update", seconds(stages.whole), percent(1.0)),
+        ("matrix products alone", seconds(stages.blas), percent(stages.blas / whole)),
+    ]
+    note = f"The stages differ from the whole by {100 * stages.difference:+.1f} %."
+    return Table("internals", "Inside one update", ("stage", "time", "share"), tuple(rows), note)
+
+
+def primitives(found: Calibration) -> Table:
+    """Single operations."""
+    rows = [(name, seconds(value)) for name, value in found.primitives.items()]
+    note = "Called from Python one after the other, the call included."
+    return Table("primitives", "Single operations", ("operation", "time"), tuple(rows), note)
+
+
+def roofline(found: Calibration) -> Table:
+    """Phases against the machine's limits."""
+    limits = found.limits
+    rows = [
+        (
+            roof.phase,
+            f"{roof.flops / 1e6:,.3g}",
+            f"{roof.bytes_touched / _MIB:,.3g}",
+            f"{roof.gflops:.3g}",
+            f"{roof.limit_gflops:.3g}" + (" (memory)" if roof.memory_bound else ""),
+            percent(roof.of_limit),
+        )
+        for roof in found.roofline
+    ]
+    note = (
+        f"Measured here: {limits.gemm_gflops:.1f} GFLOP/s of single-precision matrix products and "
+        f"{limits.memory_gb_per_s:.1f} GB/s of memory on {limits.threads} threads. Operations are the products'; "
+        "bytes are all that is touched, cached or not."
+    )
+    header = ("phase", "MFLOP", "MiB touched", "GFLOP/s", "limit", "of the limit")
+    return Table("roofline", "Against the machine's limits", header, tuple(rows), note)
+
+
+def scaling(found: Calibration) -> Table:
+    """Parallel efficiency from one thread on."""
+    one = found.scaling.get(1, {})
+    rows = []
+    for count, by_phase in found.scaling.items():
+        for phase, value in by_phase.items():
+            speedup = one[phase] / value if phase in one and value else 0.0
+            rows.append((f"{phase}, {count} threads", seconds(value), f"{speedup:.2f}×", percent(speedup / count)))
+    header = ("kernel", "best time", "speedup", "parallel efficiency")
+    return Table("scaling", "Threads", header, tuple(rows), "Work that is not cut into as many pieces cannot scale.")
+
+
+def what_ifs(profile: Profile, found: Calibration) -> Table:
+    """Measured alternatives."""
+    shares = {phase: profile.run.share(phase) for phase in profile.run.phases}
+    rows = [
+        (
+            change.suggestion,
+            ", ".join(f"{phase} ×{ratio:.2f}" for phase, ratio in change.ratios.items()),
+            f"{-100 * change.gain(shares):+.1f} %",
+        )
+        for change in found.what_ifs
+    ]
+    note = "Seconds of the phase after over before, for as many samples; only a run to target says how it learns."
+    return Table("what_ifs", "What if", ("change", "effect", "estimated wall"), tuple(rows), note)
+
+
+def memory(profile: Profile) -> Table:
+    """Highest resident memory by phase, and buffers predicted and seen."""
+    run = profile.run
+    rows = [(f"peak in {phase}", "", f"{mib:,.1f}") for phase, mib in sorted(run.memory_mib.items())]
+    if run.peak_rss_gb is not None:
+        rows.append(("peak of the run", "", f"{run.peak_rss_gb * 1024:,.1f}"))
+    buffers = profile.calibration.buffers if profile.calibration is not None else ()
+    rows += [
+        (f"{buffer.name} buffer" if buffer.name in ("rollout", "replay") else buffer.name,
+         f"{buffer.predicted_bytes / _MIB:,.2f}", f"{buffer.seen_bytes / _MIB:,.2f}")
+        for buffer in buffers
+    ]  # fmt: skip
+    note = "Resident MiB of the process tree; a phase too short to be met has no row. Buffers are allocated bytes."
+    return Table("memory", "Memory", ("what", "predicted MiB", "seen MiB"), tuple(rows), note)
+
+
+def findings(profile: Profile) -> Table:
+    """Diagnoses in order."""
+    rows = [
+        (str(number), finding.bottleneck.label, percent(finding.share), finding.evidence, finding.suggestion,
+         f"−{percent(finding.estimated_gain)}" if finding.estimated_gain > 0 else "–")
+        for number, finding in enumerate(profile.findings, start=1)
+    ]  # fmt: skip
+    header = ("#", "bottleneck", "share", "evidence", "try", "estimated wall")
+    return Table("findings", "Findings", header, tuple(rows), "Estimates are Amdahl's, on shares of the wall-clock.")
+
+
+def overhead(profile: Profile, found: Calibration) -> Table:
+    """What profiling itself took."""
+    run, cost = profile.run, found.trace.cost
+    rows = [
+        ("phase clock (part of every run)", seconds(run.clock_seconds), percent(run.clock_seconds / run.wall_seconds)),
+        ("memory readings (beside)", seconds(run.memory_seconds), percent(run.memory_seconds / run.wall_seconds)),
+        ("probe, each call", seconds(cost.inside + cost.outside), "in the replay only, taken off"),
+        ("replay and calibration", seconds(found.seconds), "after the run"),
+    ]
+    return Table("overhead", "The profiler's own cost", ("what", "time", "of the run"), tuple(rows))

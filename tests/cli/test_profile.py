@@ -1,0 +1,56 @@
+"""`mileage profile` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mileage._errors import MileageError
+from mileage.cli.app import app
+
+SMALL = ["-s", "n_envs=4", "-s", "n_steps=16", "-s", "hidden=[8,8]", "--preset", "none", "--episodes", "2"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["profile", *arguments])
+
+
+def test_the_verdict_comes_first_and_the_run_can_be_read_back(tmp_path: Path) -> None:
+    db, out = tmp_path / "ledger.db", tmp_path / "profile.md"
+    first = run("ppo", "CartPole-v1", "--steps", "256", *SMALL, "--db", str(db), "--export", "md", "-o", str(out))
+    assert first.exit_code == 0, first.output
+    verdict = first.output.splitlines()[0]
+    text = out.read_text()
+    assert text.splitlines()[0].startswith("# Profile: ppo on CartPole-v1")
+    assert verdict.split(":")[0] in text
+    run_id = first.output.split("saved in the ledger under ")[1].split()[0]
+    again = run("--run", run_id, "--db", str(db), "--json")
+    assert again.exit_code == 0, again.output
+    data = json.loads(again.output)
+    assert data["run"]["run_id"] == run_id
+    assert data["workload"]["algorithm"] == "ppo"
+
+
+def test_quiet_is_the_verdict_alone() -> None:
+    found = run("ppo", "CartPole-v1", "--steps", "128", *SMALL, "--no-ledger", "--quiet")
+    assert found.exit_code == 0, found.output
+    assert len(found.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["ppo"], "name an algorithm and an environment"),
+        (["ppo", "CartPole-v1", "--export", "pdf"], "--export 'pdf' is not known"),
+        (["ppo", "CartPole-v1", "--out", "x.md"], "--out is the file for --export"),
+        (["ppo", "CartPole-v1", "--run", "abc"], "drop the algorithm"),
+        (["nonsense", "CartPole-v1", "--no-ledger"], "nonsense"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    found = run(*arguments)
+    assert isinstance(found.exception, MileageError)
+    assert sentence in str(found.exception)

@@ -1,0 +1,69 @@
+"""Rules on runs whose phases are given, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mileage.profiling.diagnosis import diagnose
+from mileage.profiling.end_to_end import EndToEnd
+from mileage.profiling.findings import Bottleneck
+
+WORKLOAD: dict[str, Any] = {"algorithm": "ppo", "env": "X", "threads": 1, "config": {"n_envs": 8}, "native_env": True}
+
+
+def run(phases: dict[str, float], entries: dict[str, int] | None = None, **options: Any) -> EndToEnd:
+    return EndToEnd(None, sum(phases.values()), phases, entries or {}, 10_000, "not_reached", **options)
+
+
+def test_evaluation_is_thinned_to_a_twentieth_of_the_rest() -> None:
+    # 50 evaluations of 0.1 s beside 5 s: one per 0.1 / 0.05 = 2 s, that is every 4,000 of the 10,000 steps.
+    found = diagnose(run({"learn": 5.0, "eval": 5.0}, {"learn": 10, "eval": 50}), WORKLOAD)[0]
+    assert found.bottleneck is Bottleneck.EVALUATION_BOUND
+    assert found.suggestion == "--eval-every 4000"
+    assert found.share == pytest.approx(0.5)
+    assert found.estimated_gain == pytest.approx((5.0 - 2 * 0.1) / 10.0)
+
+
+def test_one_evaluation_cannot_be_thinned() -> None:
+    found = diagnose(run({"learn": 5.0, "eval": 5.0}, {"learn": 10, "eval": 1}), WORKLOAD)
+    assert Bottleneck.EVALUATION_BOUND not in [each.bottleneck for each in found]
+
+
+def test_warm_kernels_are_no_reason_to_warm_up() -> None:
+    phases = {"learn": 1.0, "compile": 9.0}
+    cold = diagnose(run(phases, compiled=("update",)), WORKLOAD)[0]
+    assert (cold.bottleneck, cold.fix) == (Bottleneck.COMPILATION_BOUND, "warmup")
+    assert cold.estimated_gain == pytest.approx(0.9)
+    warm = diagnose(run(phases), WORKLOAD)[0]
+    assert (warm.bottleneck, warm.fix, warm.estimated_gain) == (Bottleneck.COMPILATION_BOUND, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "bottleneck"),
+    [("transfer", Bottleneck.TRANSFER_BOUND), ("sync", Bottleneck.SYNC_BOUND), ("log", Bottleneck.LOGGING_BOUND)],
+)
+def test_phases_that_only_wait(phase: str, bottleneck: Bottleneck) -> None:
+    found = diagnose(run({"learn": 2.0, phase: 8.0}, {phase: 4}), WORKLOAD)[0]
+    assert found.bottleneck is bottleneck
+    assert found.share == pytest.approx(0.8)
+
+
+def test_what_no_phase_claims_is_said() -> None:
+    found = diagnose(run({"learn": 0.5, "other": 9.5}), WORKLOAD)[0]
+    assert found.bottleneck is Bottleneck.UNACCOUNTED
+
+
+def test_failed_runs_lead_when_they_took_most() -> None:
+    found = diagnose(run({"learn": 10.0}), WORKLOAD, failed_share=0.9)
+    assert [each.bottleneck for each in found][:2] == [Bottleneck.FAILED_RUN_BOUND, Bottleneck.LEARNER_BOUND]
+
+
+def test_python_environments_go_to_processes_when_a_step_is_long() -> None:
+    bridged = WORKLOAD | {"native_env": False}
+    slow = diagnose(run({"env_step": 8.0, "learn": 2.0}, {"env_step": 100}), bridged)[0]
+    assert (slow.bottleneck, slow.fix) == (Bottleneck.ENV_BOUND, "processes")
+    fast = diagnose(run({"env_step": 8.0, "learn": 2.0}, {"env_step": 1_000_000}), bridged)[0]
+    assert (fast.bottleneck, fast.fix) == (Bottleneck.ENV_BOUND, None)
+    assert diagnose(run({"env_step": 8.0}, {"env_step": 100}), bridged | {"processes": True})[0].fix is None

@@ -1,0 +1,176 @@
+"""The whole profile on every algorithm and on both back ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from mileage._errors import UsageError
+from mileage.profiling.export import FORMATS, export
+from mileage.profiling.layers import LAYERS
+from mileage.profiling.profile import Profile, profile
+from mileage.profiling.tables import tables
+
+ON = {"n_envs": 4, "n_steps": 32, "hidden": [16, 16], "preset": "none"}
+OFF = {"capacity": 2000, "learning_starts": 100, "batch": 32, "hidden": [16, 16]}
+WORKLOADS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "ppo": ("ppo", "CartPole-v1", 512, ON | {"minibatch": 64}),
+    "ppo, continuous": ("ppo", "Pendulum-v1", 512, ON | {"normalise_observations": True}),
+    "a2c": ("a2c", "CartPole-v1", 512, ON),
+    "sac": ("sac", "Pendulum-v1", 400, OFF),
+    "td3": ("td3", "Pendulum-v1", 400, OFF),
+    "dqn": ("dqn", "CartPole-v1", 400, OFF),
+    "ppo on torch": ("ppo", "CartPole-v1", 512, ON | {"backend": "torch"}),
+    "sac on torch": ("sac", "Pendulum-v1", 300, OFF | {"backend": "torch"}),
+}
+_DONE: dict[str, Profile] = {}
+
+
+def measured(name: str) -> Profile:
+    if name not in _DONE:
+        algorithm, env, steps, options = WORKLOADS[name]
+        _DONE[name] = profile(algorithm, env, steps=steps, episodes=2, effort=0.05, **options)
+    return _DONE[name]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_phases_add_up_to_the_wall_clock(name: str) -> None:
+    run = measured(name).run
+    assert sum(run.phases.values()) == pytest.approx(run.wall_seconds, rel=0.01)
+    assert run.sum_error < 0.01
+    assert run.env_steps >= WORKLOADS[name][2]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_layers_add_up_to_the_replayed_iteration(name: str) -> None:
+    found = measured(name).calibration
+    assert found is not None
+    whole = sum(cost.seconds for cost in found.costs)
+    assert found.layers.total == pytest.approx(whole, rel=0.03)
+    assert set(found.layers.rollout) <= set(LAYERS)
+    assert min(found.layers.rollout.values()) >= 0.0
+    assert min(found.layers.update.values(), default=0.0) >= 0.0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_buffers_are_as_large_as_predicted(name: str) -> None:
+    found = measured(name).calibration
+    assert found is not None
+    for buffer in found.buffers:
+        if buffer.name == "replay":
+            # Records are padded to whole words.
+            assert buffer.predicted_bytes <= buffer.seen_bytes <= 1.5 * buffer.predicted_bytes
+        else:
+            assert buffer.seen_bytes == buffer.predicted_bytes, buffer
+
+
+def test_crossings_of_a_fused_iteration_are_three() -> None:
+    found = measured("ppo").calibration
+    assert found is not None
+    calls = {call.label: call.per_iteration for cost in found.costs for call in cost.calls}
+    assert calls == {"rollout": 1.0, "gae": 1.0, "update": 1.0}
+
+
+def test_crossings_of_an_off_policy_step() -> None:
+    found = measured("sac").calibration
+    assert found is not None
+    calls = {call.label: call.per_iteration for cost in found.costs for call in cost.calls}
+    names = {"sac_act", "env.step", "replay.push_batch", "replay.sample", "sac_update"}
+    assert calls == dict.fromkeys(names, 1.0)
+
+
+def test_torch_operations_are_counted() -> None:
+    found = measured("ppo on torch").calibration
+    assert found is not None
+    # More than one operation for each of the 32 steps of a rollout.
+    assert found.torch_operations["inference"] > 32
+    assert found.layers.rollout["torch"] > 0.0
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_plain_data_is_json(name: str) -> None:
+    found = measured(name)
+    data = json.loads(json.dumps(found.as_dict()))
+    assert data["verdict"] == found.verdict
+    assert data["run"]["phases"] == pytest.approx(dict(found.run.phases))
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac", "ppo on torch"])
+def test_markdown_has_every_table(name: str) -> None:
+    found = measured(name)
+    text = export(found, "md")
+    assert text.splitlines()[2] == f"**{found.verdict}**"
+    for table in tables(found):
+        assert f"## {table.title}" in text
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert line.endswith("|")
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("ppo", ["2.66 s", "18,796", "1.479 s", "48.4 µs", "123 µs", "~129 at ~2 µs", "28.5 ms", "~15–25 %"]),
+        ("sac", ["94.42 s", "212", "60.6 µs", "4,790 µs", "2,070 µs", "2 (push and sample)", "98.6 %", "~20–30 %"]),
+    ],
+)
+def test_published_figures_stand_beside_ours(name: str, figures: list[str]) -> None:
+    text = export(measured(name), "md")
+    assert "other hardware" in text
+    for figure in figures:
+        assert figure in text
+    assert "Beside a published profile" not in export(measured("dqn"), "md")
+
+
+def test_html_escapes_what_it_shows() -> None:
+    import dataclasses
+
+    found = measured("ppo")
+    hostile = dataclasses.replace(found, workload={**found.workload, "env": "<script>alert(1)</script>"})
+    assert "<script>" not in export(hostile, "html")
+    assert "<script>" not in export(hostile, "md")
+    assert export(found, "html").count("<table") == len(tables(found))
+
+
+def test_a_trace_holds_the_replayed_iterations() -> None:
+    found = measured("ppo")
+    assert found.calibration is not None
+    events = json.loads(export(found, "trace"))["traceEvents"]
+    iterations = [event for event in events if event["name"] == "iteration"]
+    assert len(iterations) == found.calibration.trace.iterations
+    first = iterations[0]
+    inside = [event for event in events if event.get("cat") == "call" and event["ts"] < first["ts"] + first["dur"]]
+    assert [event["name"] for event in inside] == ["rollout", "gae", "update"]
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_speedscope_events_open_and_close_in_order(name: str) -> None:
+    data = json.loads(export(measured(name), "speedscope"))
+    frames = data["shared"]["frames"]
+    for each in data["profiles"]:
+        stack: list[int] = []
+        last = 0.0
+        for event in each["events"]:
+            assert event["at"] >= last - 1e-9
+            last = event["at"]
+            assert event["frame"] < len(frames)
+            if event["type"] == "O":
+                stack.append(event["frame"])
+            else:
+                assert stack.pop() == event["frame"]
+        assert stack == []
+
+
+def test_formats_are_those_of_the_command() -> None:
+    from mileage.cli.profile import FORMATS as NAMES
+
+    assert tuple(FORMATS) == NAMES
+    assert re.fullmatch(r"[A-Z-]+: .+", measured("ppo").verdict)
+
+
+def test_parts_that_run_at_the_same_time_are_not_replayed() -> None:
+    with pytest.raises(UsageError, match=r"^impala cannot be profiled"):
+        profile("impala", "CartPole-v1")

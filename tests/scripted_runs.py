@@ -1,0 +1,75 @@
+"""An executor that trains nothing: every setup's speed and need are written down, and time is counted, not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mileage.profiling.experiments_runs import Setup, Trial
+
+Script = Callable[[Setup, int], tuple[float, float]]
+"""Setup and seed to (steps per second, steps to target); infinitely many steps if it is never reached."""
+
+
+def plain_setup(**changes: object) -> Setup:
+    """A PPO-like setup that no environment stands behind."""
+    config = {
+        "n_envs": 1,
+        "n_steps": 1024,
+        "epochs": 10,
+        "minibatch": 16,
+        "learning_rate": 2.5e-3,
+        "gamma": 0.95,
+        "hidden": (32, 32),
+    }
+    setup = Setup("ppo", "Nowhere-v0", config, total_steps=1_000_000, eval_every=1024, env_id="Nowhere-v0")
+    return setup.but(**changes)
+
+
+@dataclass
+class Scripted:
+    """Plays a script; `seconds` is the time of day."""
+
+    script: Script
+    phases: dict[str, float] = field(default_factory=lambda: {"learn": 0.8, "rollout": 0.2})
+    prepare_seconds: float = 0.0
+    interrupt_at: float = float("inf")
+    seconds: float = 0.0
+    prepared: list[str] = field(default_factory=list)
+    log: list[Trial] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.seconds
+
+    def prepare(self, setup: Setup) -> None:
+        if setup.key not in self.prepared:
+            self.prepared.append(setup.key)
+            self.seconds += self.prepare_seconds
+
+    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
+        speed, need = self.script(setup, seed)
+        if speed <= 0:
+            trial = Trial(arm, seed, 0.0, False, cap_seconds, reason="UsageError: it cannot be built")
+            self.log.append(trial)
+            return trial
+        whole = min(need, setup.total_steps) / speed
+        reached = need <= setup.total_steps and whole <= cap_seconds
+        took = min(whole, cap_seconds)
+        if self.seconds + took > self.interrupt_at:
+            raise KeyboardInterrupt
+        self.seconds += took
+        trial = Trial(
+            arm,
+            seed,
+            took,
+            reached,
+            cap_seconds,
+            steps=max(int(took * speed), 1),
+            steps_per_second=speed,
+            steady_steps_per_second=speed,
+            phases={name: share * took for name, share in self.phases.items()},
+            value=0.0 if reached else -1.0,
+            reason="" if reached else "stopped",
+        )
+        self.log.append(trial)
+        return trial
