@@ -96,8 +96,8 @@ def _policy(agent: Agent) -> dict[str, tuple[Callable[[], object], int]]:
     if hasattr(engine, "replay"):
         engine._clock = TraceClock([])
         arms: dict[str, tuple[Callable[[], object], int]] = {ACT: (lambda: engine._act(0.5), _CALLS)}
-        if len(engine.replay) >= engine._samples_per_iteration > 0:
-            updates = agent.config.gradient_steps
+        updates = agent.config.gradient_steps
+        if updates > 0 and len(engine.replay) >= agent.config.batch:
             arms[UPDATE] = (lambda: engine._learn(updates, 0.5), 5)
         return arms
     if agent.backend == "torch":
