@@ -99,7 +99,7 @@ def profile(
             "compile": compile_,
             **_hyperparameters(set_ or []),
         }
-        options = {
+        options: dict[str, Any] = {
             "steps": steps,
             "target": target,
             "eval_every": eval_every,
