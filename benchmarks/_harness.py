@@ -19,7 +19,20 @@ from mileage.profiling.timing import Comparison
 # 1: first format.
 FORMAT = 1
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("numpy", "numba", "scipy", "gymnasium", "torch", "jax", "rlox", "stable-baselines3", "rejax", "gymnax")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "scipy",
+    "gymnasium",
+    "torch",
+    "jax",
+    "rlox",
+    "stable-baselines3",
+    "rejax",
+    "gymnax",
+    "cpprb",
+    "tianshou",
+)
 
 
 @dataclass(frozen=True)
@@ -83,17 +96,27 @@ def _numeric(text: str) -> bool:
 
 
 def timing_table(comparisons: Sequence[Comparison], ours: str) -> str:
-    """Medians in microseconds, and how many times as long as `ours` each arm took in the same rounds."""
-    arms = list(dict.fromkeys(each.arm for comparison in comparisons for each in comparison.measurements))
+    """Medians in microseconds, and how many times as long as `ours` each library took in the same rounds.
+
+    A library has one column, whichever of its ways ("torch, 1 thread") a job was done in.
+    """
+    by_library = [
+        {_library(each.arm, ours): each.arm for each in comparison.measurements} for comparison in comparisons
+    ]
+    columns = list(dict.fromkeys(name for arms in by_library for name in arms))
     rows = []
-    for comparison in comparisons:
+    for comparison, arms in zip(comparisons, by_library, strict=True):
         row = [comparison.job]
-        for arm in arms:
-            if arm not in [each.arm for each in comparison.measurements]:
+        for name in columns:
+            if name not in arms:
                 row.append("–")
-            elif arm == ours:
-                row.append(f"**{comparison[arm].median * 1e6:,.1f}**")
-            else:
-                row.append(f"{comparison[arm].median * 1e6:,.1f} ({comparison.ratio(arm, ours):,.1f}×)")
+                continue
+            median = comparison[arms[name]].median * 1e6
+            text = f"{median:,.1f}" if median >= 1.0 else f"{median:.3f}"
+            row.append(f"**{text}**" if name == ours else f"{text} ({comparison.ratio(arms[name], ours):,.1f}×)")
         rows.append(row)
-    return markdown_table(["µs per call", *arms], rows)
+    return markdown_table(["µs per call", *columns], rows)
+
+
+def _library(arm: str, ours: str) -> str:
+    return arm if arm.startswith(ours) else arm.split(",")[0]

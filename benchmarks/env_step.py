@@ -1,39 +1,38 @@
 """CartPole stepping side by side: mileage, its peers and a plain C loop, alternating in one run.
 
-    flock /tmp/mileage-bench.lock python benchmarks/env_step.py --out benchmarks/results/env_step.json
+    PYTHONPATH=src python benchmarks/env_step.py --peer-python peers/bin/python
 
 Every arm steps the same number of environments with random actions prepared in the form it likes best; episodes that
-end start again. A sample is the time of many steps divided by their number; arms take turns, and the table shows the
-median of all rounds. A peer that is not installed is left out by name.
+end start again. Peers, their arms and the harness are those of `mileage bench`. The C loop is shown twice: as it is,
+all steps in one call, and called from Python once per step, which is what any library that Python steps has to pay.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
-import statistics
+import functools
 import subprocess
-import sys
 import tempfile
-import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from _harness import Report, markdown_table, timing_table
 from mileage.envs import VecEnv, native, registered, resolve
 from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import call_int64, pointer_to
-from mileage.kernels.random import streams
-from mileage.meter import fingerprint
+from mileage.meter.machine import usable_cores
+from mileage.profiling.bench_peers import PeerLibraries, ProcessChannel
+from mileage.profiling.peers import inputs
+from mileage.profiling.peers.arms import PEERS
+from mileage.profiling.peers.inputs import ACTION_ROWS
+from mileage.profiling.timing import Arm, Comparison, compare
 
 SIZES = (8, 64, 1024)
-# Shorter than a scheduler's time slice, so that on a busy machine most samples are of one arm alone.
-SAMPLE_SECONDS = 0.002
-ACTION_ROWS = 64
+OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "custom_env.py"
 
 # The same dynamics and bookkeeping as plainly as C allows; the generator is the one of mileage.kernels.random.
@@ -87,50 +86,44 @@ int64_t steps(float *state, int64_t *elapsed, uint64_t *rng, const float *action
 }
 """
 
-Arm = Callable[[int], Any]  # takes a number of steps
+
+def in_python(name: str, step: Callable[[Any], Any], actions: Sequence[Any]) -> Arm:
+    """Call `step` from Python for each of `actions`, as a user's training loop does."""
+
+    def run() -> None:
+        for action in actions:
+            step(action)
+
+    return Arm(name, run, units=len(actions))
 
 
-def random_actions(n: int) -> Any:
-    return np.random.default_rng(0).integers(0, 2, (ACTION_ROWS, n))
-
-
-def in_python(step: Callable[[Any], Any], actions: list[Any]) -> Arm:
-    """Call `step` from Python, as a user's training loop does."""
-
-    def run(count: int) -> None:
-        for k in range(count):
-            step(actions[k % ACTION_ROWS])
-
-    return run
-
-
-def mileage_step(n: int) -> Arm:
-    vec = VecEnv("CartPole-v1", n, threads=1)
+def started(spec: Any, n: int) -> VecEnv:
+    vec = VecEnv(spec, n, threads=1)
     vec.reset(seed=0)
-    return in_python(vec.step, list(random_actions(n)))
+    return vec
 
 
 @kernel
-def _native_loop(address: Any, call: Any, actions: Any, n: Any, max_steps: Any, count: Any) -> Any:
+def _native_loop(address: Any, call: Any, actions: Any, n: Any, max_steps: Any) -> Any:
     done = 0
-    for k in range(count):
-        row = pointer_to(actions[k % actions.shape[0]])
+    for k in range(actions.shape[0]):
+        row = pointer_to(actions[k])
         done += call_int64(
             address, (call[0], call[1], call[2], row, call[3], call[4], call[5], call[6], call[7], n, max_steps)
         )
     return done
 
 
-def mileage_native(n: int) -> Arm:
+def called_natively(n: int) -> Arm:
     """The environment as a collector calls it: by address, from compiled code."""
-    vec = VecEnv("CartPole-v1", n, threads=1)
-    vec.reset(seed=0)
-    call = vec._call(slice(0, n))
-    actions = random_actions(n).astype(np.float32)
-    return lambda count: _native_loop(int(call[0]), call[1:9], actions, n, vec.max_steps, count)
+    vec = started("CartPole-v1", n)
+    call, actions = vec._call(slice(0, n)), inputs.actions(n).astype(np.float32)
+    run = functools.partial(_native_loop, int(call[0]), call[1:9], actions, n, vec.max_steps)
+    return Arm(NATIVE, lambda: (run(), vec), units=ACTION_ROWS)
 
 
-def c_library() -> Any:
+@functools.cache
+def c_function() -> Any:
     directory = Path(tempfile.mkdtemp())
     (directory / "cartpole.c").write_text(C_SOURCE)
     command = ["gcc", "-O3", "-march=native", "-shared", "-fPIC", "cartpole.c", "-o", "cartpole.so", "-lm"]
@@ -141,182 +134,103 @@ def c_library() -> Any:
     return function
 
 
-def c_arguments(n: int) -> tuple[list[int], Any]:
-    """Pointers for the C function, and what keeps them valid."""
-    arrays = VecEnv("CartPole-v1", n, threads=1)
-    arrays.reset(seed=0)
-    actions = random_actions(n).astype(np.float32)
-    rows = (arrays.state, arrays.elapsed, arrays.rng, actions, arrays.obs, arrays.reward)
-    rest = (arrays.terminated, arrays.truncated, arrays.final_obs)
-    return [row.ctypes.data for row in (*rows, *rest)], (arrays, actions)
+def c_arms(n: int) -> list[Arm]:
+    """The C function with all steps in one call, and with one call per step, each on arrays of its own."""
+    arms = []
+    for name in (PLAIN_C, CALLED_C):
+        vec, actions, function = started("CartPole-v1", n), inputs.actions(n).astype(np.float32), c_function()
+        arrays = (vec.state, vec.elapsed, vec.rng, actions, vec.obs, vec.reward)
+        rest = (vec.terminated, vec.truncated, vec.final_obs)
+        pointers = [array.ctypes.data for array in (*arrays, *rest)]
+        keep = (vec, actions)
+        if name == PLAIN_C:
+            run = functools.partial(function, *pointers, n, 500, ACTION_ROWS, ACTION_ROWS)
+            arms.append(Arm(name, lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS))
+        else:
+            rows = [pointers[3] + 4 * n * k for k in range(ACTION_ROWS)]
+            head, tail = pointers[:3], (*pointers[4:], n, 500, 1, 1)
 
+            def step(row: int, head: Any = head, tail: Any = tail, function: Any = function, keep: Any = keep) -> Any:
+                return function(*head, row, *tail)
 
-def plain_c(n: int) -> Arm:
-    """All steps inside one call of the C function: no Python in its time."""
-    (pointers, keep), function = c_arguments(n), c_library()
-    return lambda count: (function(*pointers, n, 500, count, ACTION_ROWS), keep)
-
-
-def c_from_python(n: int) -> Arm:
-    """One call of the C function per step, through ctypes."""
-    (pointers, keep), function = c_arguments(n), c_library()
-    rows = [pointers[3] + 4 * n * k for k in range(ACTION_ROWS)]
-    head, tail = pointers[:3], pointers[4:]
-    return in_python(lambda row: (function(*head, row, *tail, n, 500, 1, 1), keep), rows)
-
-
-def gymnasium_vector(n: int) -> Arm:
-    import gymnasium
-
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=n, vectorization_mode="vector_entry_point")
-    envs.reset(seed=0)
-    return in_python(envs.step, list(random_actions(n)))
-
-
-def rlox(n: int) -> Arm:
-    import rlox as library
-
-    envs = library.VecEnv(n, seed=0, env_id="CartPole-v1")
-    envs.reset_all(seed=0)
-    return in_python(envs.step_all, list(random_actions(n).astype(np.uint32)))
-
-
-def envpool(n: int) -> Arm:
-    import envpool as library
-
-    envs = library.make("CartPole-v1", env_type="gymnasium", num_envs=n, num_threads=1, seed=0)
-    envs.reset()
-    return in_python(envs.step, list(random_actions(n).astype(np.int32)))
-
-
-def gymnax(n: int) -> Arm:
-    """One jitted scan over all steps, the way JAX is fastest; compiled before it is timed."""
-    import gymnax as library
-    import jax
-    import jax.numpy as jnp
-
-    warnings.filterwarnings("ignore", message=".*precision lowered.*")
-    env, params = library.make("CartPole-v1")
-    keys = jax.random.split(jax.random.PRNGKey(0), n)
-    _, state = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
-    actions = jnp.asarray(random_actions(n))
-
-    def step(carry: Any, action: Any) -> Any:
-        key, state = carry
-        key, part = jax.random.split(key)
-        obs, state, reward, done, _ = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            jax.random.split(part, n), state, action, params
-        )
-        return (key, state), (obs[0, 0], reward.sum(), done.sum())
-
-    scan = jax.jit(lambda carry: jax.lax.scan(step, carry, actions))
-    carry = (jax.random.PRNGKey(1), state)
-
-    def run(count: int) -> None:
-        nonlocal carry
-        for _ in range(max(1, count // ACTION_ROWS)):
-            carry, out = scan(carry)
-        jax.block_until_ready((carry, out))
-
-    run.granularity = ACTION_ROWS  # type: ignore[attr-defined]
-    return run
-
-
-ARMS: dict[str, Callable[[int], Arm]] = {
-    "mileage": mileage_step,
-    "mileage, called natively": mileage_native,
-    "plain C": plain_c,
-    "plain C, called from Python": c_from_python,
-    "gymnasium": gymnasium_vector,
-    "rlox": rlox,
-    "gymnax": gymnax,
-    "envpool": envpool,
-}
-PEERS = ("gymnasium", "rlox", "gymnax", "envpool")
-
-
-def measure(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
-    """Microseconds per step of each arm, in turns."""
-    counts = {}
-    for name, arm in arms.items():
-        arm(ACTION_ROWS)  # compile and warm up
-        start = time.perf_counter()
-        arm(ACTION_ROWS)
-        per_step = (time.perf_counter() - start) / ACTION_ROWS
-        unit = getattr(arm, "granularity", 1)
-        counts[name] = max(1, round(SAMPLE_SECONDS / per_step / unit)) * unit
-    samples: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(rounds):
-        for name, arm in arms.items():
-            start = time.perf_counter()
-            arm(counts[name])
-            samples[name].append((time.perf_counter() - start) / counts[name] * 1e6)
-    return samples
-
-
-def build(n: int) -> dict[str, Arm]:
-    arms = {}
-    for name, factory in ARMS.items():
-        try:
-            arms[name] = factory(n)
-        except ImportError as error:
-            print(f"left out: {name} ({error})", file=sys.stderr)
+            arms.append(in_python(name, step, rows))
     return arms
 
 
-def other_envs(rounds: int) -> dict[str, list[float]]:
-    """Microseconds per `VecEnv.step` of 1,024 environments, for every native one and the example of the docs."""
-    specs = [native(name) for name in registered()]
+def cartpole(n: int, peers: Sequence[PeerLibraries], rounds: int) -> Comparison:
+    arms = [in_python(OURS, started("CartPole-v1", n).step, list(inputs.actions(n))), called_natively(n), *c_arms(n)]
+    wanted = [peer.library for peer in PEERS["env-step"]]
+    for each in peers:
+        arms += each.arms(f"{n}", "env-step", {"n_envs": n}, wanted)
+    comparison = compare(f"{n} environments", arms, rounds=rounds, warmups=3)
+    for each in peers:
+        each.drop()
+    return comparison
+
+
+def other_envs(rounds: int) -> Comparison:
+    """`VecEnv.step` of 1,024 environments, for every native one and the example of the docs."""
+    specs: list[Any] = [native(name) for name in registered()]
     if EXAMPLE.exists():
-        specs.append(resolve(f"{EXAMPLE}:Lander"))  # type: ignore[arg-type]
-    arms = {}
+        specs.append(resolve(f"{EXAMPLE}:Lander"))
+    arms = []
     for spec in specs:
-        vec = VecEnv(spec, 1024, threads=1)
-        vec.reset(seed=0)
-        rng = np.random.default_rng(0)
-        shape = (ACTION_ROWS, 1024)
-        actions: Any = rng.integers(0, spec.n_actions, shape) if spec.n_actions else rng.uniform(
-            spec.action_low, spec.action_high, (*shape, spec.action_size)
-        ).astype(np.float32)  # fmt: skip
-        arms[spec.id] = in_python(vec.step, list(actions))
-    return measure(arms, rounds)
+        rng, shape = np.random.default_rng(0), (ACTION_ROWS, 1024)
+        if spec.n_actions:
+            actions: Any = rng.integers(0, spec.n_actions, shape)
+        else:
+            size = (*shape, spec.action_size)
+            actions = rng.uniform(spec.action_low, spec.action_high, size).astype(np.float32)
+        arms.append(in_python(spec.id, started(spec, 1024).step, list(actions)))
+    return compare("1,024 environments", arms, rounds=rounds, warmups=3)
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """How this size stands against the best peer and against C, as sentences."""
+    own = {OURS, NATIVE, PLAIN_C, CALLED_C}
+    peers = [each.arm for each in comparison.measurements if each.arm not in own]
+    lines = []
+    if peers:
+        ratio, name = min((comparison.ratio(peer, OURS), peer) for peer in peers)
+        lines.append(f"{comparison.job}: {ratio:,.1f}× as fast as the best peer ({name}).")
+        gymnasium = [peer for peer in peers if peer == "Gymnasium"]
+        lines += [f"{comparison.job}: {comparison.ratio(peer, OURS):,.1f}× as fast as Gymnasium." for peer in gymnasium]
+    lines.append(
+        f"{comparison.job}: `VecEnv.step` from Python has {comparison.ratio(PLAIN_C, OURS):.0%} of the speed of the "
+        f"C loop without any Python; {comparison.ratio(CALLED_C, OURS):.0%} of C called from Python once per step; "
+        f"called natively, as collectors do, {comparison.ratio(PLAIN_C, NATIVE):.0%} of the C loop."
+    )
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=61)
-    parser.add_argument("--out", type=Path, help="write all samples as JSON, and the tables beside it as Markdown")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--peer-python", type=Path, action="append", default=[], help="a Python that has the peers")
+    parser.add_argument("--dry", action="store_true", help="print, write no result")
     options = parser.parse_args()
-    streams(0, 1, "env")
-    results = {n: measure(build(n), options.rounds) for n in SIZES}
-    medians = {n: {name: statistics.median(values) for name, values in arms.items()} for n, arms in results.items()}
-    names = list(dict.fromkeys(name for arms in medians.values() for name in arms))
-    lines = ["| µs per step of N environments | " + " | ".join(f"N = {n}" for n in SIZES) + " |", "|---|" + "---:|" * 3]
-    for name in names:
-        cells = []
-        for n in SIZES:
-            value = medians[n].get(name)
-            cells.append("–" if value is None else f"{value:.2f} ({value / medians[n]['mileage']:.1f}×)")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    best = {n: min((medians[n][p], p) for p in PEERS if p in medians[n]) for n in SIZES if set(PEERS) & set(medians[n])}
-    lines += ["", *(f"N = {n}: {t / medians[n]['mileage']:.1f}× the best peer ({p})." for n, (t, p) in best.items())]
-    lines += [
-        f"N = {n}: called natively, {medians[n]['plain C'] / medians[n]['mileage, called natively']:.0%} of the speed "
-        f"of the plain C loop; both called from Python once per step, "
-        f"{medians[n]['plain C, called from Python'] / medians[n]['mileage']:.0%}."
-        for n in SIZES
-    ]
+    peers = [PeerLibraries(ProcessChannel(python), usable_cores()) for python in options.peer_python]
+    comparisons = [cartpole(n, peers, options.rounds) for n in SIZES]
+    versions = {name: version for each in peers for name, version in each.versions.items()}
+    for each in peers:
+        each.close()
     others = other_envs(options.rounds)
-    lines += ["", "| environment | µs per VecEnv.step of 1,024, median | best | million steps/s at best |"]
-    lines += ["|---|---:|---:|---:|"]
-    for name, values in others.items():
-        lines.append(f"| {name} | {statistics.median(values):.2f} | {min(values):.2f} | {1024 / min(values):.0f} |")
-    print("\n".join(lines))
-    if options.out:
-        record = {"machine": fingerprint().as_dict(), "us_per_step": results, "us_per_step_of_1024": others}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text("# CartPole stepping\n\n" + "\n".join(lines) + "\n")
+    rows = [
+        [each.arm, f"{each.median * 1e6:.2f}", f"{each.best * 1e6:.2f}", f"{1024 / each.best / 1e6:.0f}"]
+        for each in others.measurements
+    ]
+    header = ["environment", "µs per VecEnv.step of 1,024, median", "best", "million steps/s at best"]
+    tables = [
+        "Microseconds per step of all environments, one thread; in brackets how many times as long as `VecEnv.step`.",
+        timing_table(comparisons, OURS),
+        "\n".join(f"- {line}" for comparison in comparisons for line in verdicts(comparison)),
+        markdown_table(header, rows),
+        "Peers: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+    ]
+    print("\n\n".join(tables))
+    if not options.dry:
+        data = [each.record() for each in (*comparisons, others)]
+        print(*Report("env_step", "CartPole stepping", tables, data).write(), sep="\n")
 
 
 if __name__ == "__main__":

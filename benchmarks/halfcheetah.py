@@ -1,4 +1,4 @@
-"""What both arms of `ppo_halfcheetah.py` share: settings, the held-out panel, and what a run is called in the ledger."""
+"""What both arms of `ppo_halfcheetah.py` share: settings, the held-out panel, the target and the price."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOTAL_STEPS = 1_000_000
 EVAL_EVERY = 100_000
 EPISODES = 20
 TARGET = "mean_return>=1000"
-# No instance is billed; with one price for both arms, dollars are seconds, and the two environments' packages may differ.
+# Nothing is billed. With one price for both arms dollars are seconds, and their installed packages may differ.
 PRICE = 0.10
 SETTINGS: dict[str, Any] = {
     "n_envs": 8,

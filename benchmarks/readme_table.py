@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, markdown_table
+from mileage.profiling.bench_export import machine_line, markdown_rows
 from ppo_cartpole import OURS, by_arm, median, ratio
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 REGION = re.compile(r"(<!-- peers:begin -->\n).*?(<!-- peers:end -->)", re.DOTALL)
-# Of the kernels' jobs and arms, those that fit on a page.
-KERNEL_JOBS = ("GAE 64×128", "V-trace 64×128", "token KL 32×2048 k3", "group advantages 64×8")
-KERNEL_ARMS = ("mileage", "rlox", "NumPy", "torch, 1 thread")
+# Made by `mileage bench`, in its own format; everything else is a report of `_harness`.
+BENCH = "bench"
 
 Record = dict[str, Any]
 
@@ -69,30 +68,18 @@ def _target_rows(records: Sequence[Record]) -> list[list[str]]:
     return rows
 
 
-def kernel_tables(data: Sequence[Record]) -> list[str]:
-    """Microseconds per call of some kernels."""
-    rows = []
-    for job in data:
-        if job["job"] not in KERNEL_JOBS:
-            continue
-        walls = {arm["arm"]: [sample["wall"] for sample in arm["samples"]] for arm in job["arms"]}
-        rows.append([job["job"], *(_microseconds(walls, arm) for arm in KERNEL_ARMS)])
-    return [markdown_table(["µs per call", *KERNEL_ARMS], rows)]
-
-
-def _microseconds(walls: dict[str, list[float]], arm: str) -> str:
-    if arm not in walls:
-        return "–"
-    text = f"{statistics.median(walls[arm]) * 1e6:,.1f}"
-    if arm == OURS:
-        return f"**{text}**"
-    ratios = [theirs / ours for theirs, ours in zip(walls[arm], walls[OURS], strict=True)]
-    return f"{text} ({statistics.median(ratios):,.1f}×)"
+def bench_section(record: Record) -> list[str]:
+    """Every primitive against the libraries that do it too."""
+    return [
+        f"**Primitives** ([all figures](benchmarks/results/{BENCH}.md))",
+        f"`{record['command']}`",
+        f"{machine_line(record)} Spread is the interquartile range over the median.",
+        markdown_rows(record),
+    ]
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Sequence[Record]], list[str]]]] = {
     "ppo_cartpole": ("PPO on CartPole-v1", ppo_tables),
-    "kernels": ("Array kernels", kernel_tables),
 }
 
 
@@ -111,7 +98,9 @@ def region(results: Path) -> str:
             f"`{record['command']}`",
             *tables(record["data"]),
         ]
-    others = [path for path in sorted(results.glob("*.md")) if path.stem not in SECTIONS]
+    if (results / f"{BENCH}.json").is_file():
+        parts += bench_section(json.loads((results / f"{BENCH}.json").read_text()))
+    others = [path for path in sorted(results.glob("*.md")) if path.stem not in (*SECTIONS, BENCH)]
     if others:
         links = ", ".join(f"[{_title(path)}](benchmarks/results/{path.name})" for path in others)
         parts.append(f"More results: {links}.")

@@ -1,20 +1,20 @@
 """Replay buffers side by side: storing and sampling transitions, in one process with alternating arms.
 
 Every library gets the arrays in the form it wants, made beforehand, so that only its own work is timed. Each round
-times every arm for a few milliseconds; medians over the rounds are compared. Needs the libraries to compare with:
-rlox, cpprb, stable-baselines3, tianshou; one that is not installed is left out.
+times every arm for a few milliseconds; medians over the rounds are compared. `push_batch` hands over the same arrays
+again and again, as a vector environment with memory of its own does; `push_batch, new arrays` other ones each time.
+Needs the libraries to compare with: rlox, cpprb, stable-baselines3, tianshou; one that is not installed is left out.
 
-    python benchmarks/replay.py --out benchmarks/results/replay.json
+    PYTHONPATH=src peers/bin/python benchmarks/replay.py
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import gc
-import importlib.metadata
 import itertools
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,15 +23,26 @@ from typing import Any
 
 import numpy as np
 
+import replay_plot
+from _harness import Report, markdown_table
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import shift, u8
 from mileage.kernels.ring import begin_row, commit_row, store
-from mileage.meter import fingerprint
 
 N, BATCH = 64, 256
 Arm = Callable[[], Any]
-PACKAGES = ("rlox", "cpprb", "stable-baselines3", "tianshou", "torch", "numpy", "numba")
+OURS = ("mileage stored", "mileage derived")
+# Sets of arrays that `push_batch, new arrays` goes through.
+FRESH = 7
+
+
+def in_turn(push: Callable[..., Any], batch: Any) -> Arm:
+    """Push copies of `batch`, a tuple or dict of arrays, so that no call gets the arrays of the one before."""
+    turn = itertools.cycle([copy.deepcopy(batch) for _ in range(FRESH)])
+    if isinstance(batch, dict):
+        return lambda: push(**next(turn))
+    return lambda: push(*next(turn))
 
 
 class Data:
@@ -90,8 +101,9 @@ def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
     return {
         "push": lambda: one.push(obs, action, 1.0, False, False, following),
         "push_batch": lambda: many.push_batch(*batch),
+        "push_batch, new arrays": in_turn(many.push_batch, batch),
         "sample": lambda: many.sample(BATCH, out),
-        "sample_new_memory": lambda: many.sample(BATCH),
+        "sample, new memory": lambda: many.sample(BATCH),
     }
 
 
@@ -110,6 +122,7 @@ def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
     return {
         "push": lambda: buffer.push(obs, action, 1.0, False, False, following),
         "push_batch": lambda: buffer.push_batch(*batch),
+        "push_batch, new arrays": in_turn(buffer.push_batch, batch),
         "sample": lambda: buffer.sample(BATCH, next(seeds)),
     }
 
@@ -135,6 +148,7 @@ def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
     return {
         "push": lambda: buffer.add(**single),
         "push_batch": lambda: buffer.add(**batch),
+        "push_batch, new arrays": in_turn(buffer.add, batch),
         "sample": lambda: buffer.sample(BATCH),
     }
 
@@ -156,6 +170,7 @@ def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
     return {
         "push": lambda: one.add(*single),
         "push_batch": lambda: many.add(*batch),
+        "push_batch, new arrays": in_turn(many.add, batch),
         "sample": lambda: many.sample(BATCH),
     }
 
@@ -184,6 +199,7 @@ def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
     return {
         "push": lambda: one.add(single),
         "push_batch": lambda: many.add(batch, environments),
+        "push_batch, new arrays": in_turn(many.add, (batch, environments)),
         "sample": lambda: many.sample(BATCH),
     }
 
@@ -199,13 +215,14 @@ LIBRARIES: dict[str, Callable[[Data, int], dict[str, Arm]]] = {
 
 
 def uniform(rounds: int) -> Iterator[dict[str, Any]]:
-    for size, dtype, rows in ((4, np.float32, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048)):
+    cases = ((4, np.float32, 100_032), (4, np.uint8, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048))
+    for size, dtype, rows in cases:
         data = Data(size, dtype)
         arms: dict[str, dict[str, Arm]] = {}
         for name, make in LIBRARIES.items():
             with contextlib.suppress(ImportError):
                 arms[name] = make(data, rows)
-        for operation in ("push", "push_batch", "sample", "sample_new_memory"):
+        for operation in ("push", "push_batch", "push_batch, new arrays", "sample", "sample, new memory"):
             chosen = {name: library[operation] for name, library in arms.items() if operation in library}
             yield {
                 "operation": operation,
@@ -315,14 +332,6 @@ def collector(rounds: int) -> dict[str, Any]:
     return {kind: values["median_cpu_us"] * 1e3 / (steps * N) for kind, values in result.items()}
 
 
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def show(row: dict[str, Any]) -> None:
     label = f"{row['operation']} {row.get('obs', '')} {row.get('dtype', '')}".strip()
     cells = (
@@ -332,30 +341,76 @@ def show(row: dict[str, Any]) -> None:
     print(f"{label:32} µs best/median/median CPU: " + " · ".join(cells), flush=True)
 
 
+def cells(row: dict[str, Any], arms: list[str]) -> list[str]:
+    """Medians in microseconds, ours in bold, with how many times as long as the better of ours the others took."""
+    best = min(us["median_us"] for name, us in row["us"].items() if name.startswith("mileage"))
+    out = []
+    for arm in arms:
+        us = row["us"].get(arm)
+        if us is None:
+            out.append("–")
+        elif arm.startswith("mileage"):
+            out.append(f"**{us['median_us']:,.2f}**")
+        else:
+            out.append(f"{us['median_us']:,.2f} ({us['median_us'] / best:,.2f}×)")
+    return out
+
+
+def tables(result: dict[str, Any]) -> list[str]:
+    """Everything measured, to read."""
+    arms = list(LIBRARIES)
+    calls = [f"{row['operation']}, obs {row['obs']:,}, {row['dtype']}" for row in result["rows"]]
+    rows = [[call, *cells(row, arms)] for call, row in zip(calls, result["rows"], strict=True)]
+    peers = ["mileage", *arms[2:]]
+    stored = result["collector_ns_per_transition"]
+    others = {}
+    for row in result["rows"]:
+        if row["operation"] == "push_batch" and row["obs"] == 4 and row["dtype"] == "float32":
+            others = {name: us["median_us"] * 1e3 / N for name, us in row["us"].items() if name not in OURS}
+    return [
+        "Microseconds per call, median; in brackets how many times as long as the faster of ours.",
+        markdown_table(["call", *arms], rows),
+        "## A million prioritised entries: sample 256, update their priorities",
+        markdown_table(["µs", *peers], [["sample + update", *cells(result["prioritized"], peers)]]),
+        "## Nanoseconds to store one transition of observation size 4",
+        "Ours inside a collector's kernel; the others by `push_batch` of 64, their cheapest way.",
+        markdown_table(
+            ["", *(f"mileage {kind}" for kind in stored), *others],
+            [["ns", *(f"**{ns:.1f}**" for ns in stored.values()), *(f"{ns:.1f}" for ns in others.values())]],
+        ),
+        "## Nanoseconds per sampled entry, by entries held",
+        markdown_table(
+            ["entries", "uniform", "prioritised"],
+            [
+                [f"{row['entries']:,}", *(f"{row['ns_per_sample'][kind]:.0f}" for kind in ("uniform", "prioritized"))]
+                for row in result["scaling"]
+            ],
+        ),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="directory for the result; benchmarks/results by default")
+    parser.add_argument("--plot", type=Path, help="SVG file for the cost of sampling by entries held")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # peers warn about each other's versions
     rows = []
     for row in uniform(args.rounds):
         show(row)
         rows.append(row)
-    rows.append(prioritized(args.rounds))
-    show(rows[-1])
     result = {
         "rows": rows,
+        "prioritized": prioritized(args.rounds),
         "scaling": scaling(args.rounds),
         "collector_ns_per_transition": collector(args.rounds),
-        "versions": versions(),
-        "machine": fingerprint().as_dict(),
     }
-    print("ns per sampled entry:", json.dumps(result["scaling"]))
-    print("ns per transition stored by a collector:", json.dumps(result["collector_ns_per_transition"]))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    show(result["prioritized"])
+    report = Report("replay", "Replay buffers", tables(result), result)
+    print("\n\n".join(report.tables), *(report.write(args.out) if args.out else report.write()), sep="\n")
+    if args.plot:
+        args.plot.write_text(replay_plot.sampling_cost(result["scaling"]))
 
 
 if __name__ == "__main__":

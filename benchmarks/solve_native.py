@@ -5,6 +5,7 @@ held-out episodes) that first met the target, so it holds building, training and
 robin over the environments, so that a noisy minute does not fall on one of them alone.
 
 python benchmarks/solve_native.py --out benchmarks/results
+python benchmarks/solve_native.py --algorithm sac --envs Pendulum-v1 --seeds 10 --out benchmarks/results
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--envs", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--seeds", type=int, default=5, help="how many, from --first-seed on")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="directory for solve_native.json and solve_native.md")
+    parser.add_argument("--out", type=Path, help="directory for solve_native.json and .md, or solve_ALGORITHM")
     args = parser.parse_args()
     warm_up(args.algorithm, args.envs)
     runs: dict[str, list[dict[str, Any]]] = {env: [] for env in args.envs}
@@ -110,8 +111,9 @@ def main() -> None:
             "runs": runs,
         }
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "solve_native.json").write_text(json.dumps(result, indent=1) + "\n")
-        (args.out / "solve_native.md").write_text(table)
+        name = "solve_native" if args.algorithm == "ppo" else f"solve_{args.algorithm}"
+        (args.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (args.out / f"{name}.md").write_text(table)
 
 
 if __name__ == "__main__":

@@ -83,10 +83,29 @@ def test_a_file_cut_short_behind_our_back_is_one_clear_error(tmp_path: Path, nam
         lambda: buffer.at([0]),
         lambda: buffer.clear(),
         lambda: buffer.flush(),
+        lambda: buffer.saved_arrays(),
     ):
         with pytest.raises(CheckpointError, match=rf"{name}\.bin was cut short by another program"):
             use()
     buffer.close()
+
+
+def test_a_closed_replay_is_not_touched_any_more(tmp_path: Path) -> None:
+    buffer = MappedReplay(tmp_path / "replay", 2000, 3)
+    push_some(buffer, 0, 100)
+    buffer.close()
+    buffer.close()
+    # Nobody watches the files now: touching what was mapped could kill the process.
+    os.truncate(tmp_path / "replay" / "records.bin", 0)
+    obs = np.zeros(3, np.float32)
+    for use in (
+        lambda: buffer.sample(4),
+        lambda: buffer.push(obs, 0.0, 0.0, False, False, obs),
+        lambda: len(buffer),
+        lambda: buffer.saved_arrays(),
+    ):
+        with pytest.raises(UsageError, match=r"is closed: open it again with MappedReplay\.open$"):
+            use()
 
 
 @pytest.mark.parametrize("name", ["records", "counters", "rng"])

@@ -83,15 +83,26 @@ def test_ppo_results_become_two_tables(tmp_path: Path) -> None:
     assert "| never | 0 of 1 | – | – | – |" in text
 
 
-def test_kernel_results_show_ratios_within_rounds(tmp_path: Path) -> None:
+def test_bench_results_show_the_command_and_ratios_within_rounds(tmp_path: Path) -> None:
     # 10 µs and 20 µs of ours beside 30 µs and 40 µs of theirs: 3 and 2 times as long, 2.5 at the median.
-    arms = [("mileage", (1e-5, 2e-5)), ("rlox", (3e-5, 4e-5))]
-    job = {
-        "job": "GAE 64×128",
-        "arms": [{"arm": arm, "samples": [{"wall": each} for each in walls]} for arm, walls in arms],
+    arms = [("mileage", 15e-6, (1e-5, 2e-5)), ("rlox", 35e-6, (3e-5, 4e-5)), ("torch, 1 thread", 9e-4, (9e-4, 9e-4))]
+    case = {
+        "title": "GAE 64×128",
+        "work": 8192,
+        "unit": "steps",
+        "arms": [
+            {"arm": arm, "median": middle, "spread": 0.02, "samples": [{"wall": each} for each in walls]}
+            for arm, middle, walls in arms
+        ],
     }
-    write_result(tmp_path, "kernels", [job, {"job": "something else", "arms": []}])
-    assert "| GAE 64×128 | **15.0** | 35.0 (2.5×) | – | – |" in readme_table.region(tmp_path)
+    machine = {"cpu": "Abacus", "cores": 2, "python": "3.11", "versions": {"numpy": "2.0"}}
+    record = {"command": "mileage bench --peers", "time": "2026-09-01 12:00 UTC", "machine": machine}
+    record |= {"versions": {"rlox": "1.2"}, "readings": [{"load": 0.1}], "cases": [case]}
+    (tmp_path / "bench.json").write_text(json.dumps(record))
+    text = readme_table.region(tmp_path)
+    assert "`mileage bench --peers`" in text
+    assert "2026-09-01 12:00 UTC, 2 cores of Abacus, load 0.1, Python 3.11, numpy 2.0, rlox 1.2." in text
+    assert "| GAE 64×128 | **15.0 µs** | 2% | 546 M steps/s | rlox: 35.0 µs (2.50×) | torch 68× |" in text
 
 
 def test_other_results_are_linked_by_their_title(tmp_path: Path) -> None:

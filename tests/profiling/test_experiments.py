@@ -15,6 +15,8 @@ from mileage.profiling.fixes import Fix
 from scripted_runs import Scripted, plain_setup
 
 TARGET = "mean_return>=0.0"
+# Sure of it or not: how many rounds there is time for decides.
+CHEAP = (Outcome.CHEAPER, Outcome.SEEMS_CHEAPER)
 
 
 def knob(name: str, value: object) -> Fix:
@@ -43,21 +45,18 @@ def test_the_fix_that_is_cheaper_is_found_verified_and_kept_apart_from_the_other
 
     slow = Fix("slow", "", lambda setup, _: setup.but(gamma=0.6))
     tried = search(Scripted(script), [knob("gamma", 0.5), slow, knob("minibatch", 64), knob("n_steps", 512)])
-    assert outcomes(tried) == {
-        "minibatch": Outcome.SEEMS_CHEAPER,  # five runs that all reached it leave room for failures not yet seen
-        "gamma": Outcome.SEEMS_DEARER,
-        "slow": Outcome.TARGET_MISSED,
-        "n_steps": Outcome.NO_GAIN,
-    }
+    found = outcomes(tried)
+    assert found.pop("minibatch") in CHEAP
+    assert found == {"gamma": Outcome.SEEMS_DEARER, "slow": Outcome.TARGET_MISSED, "n_steps": Outcome.NO_GAIN}
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
     assert tried.is_verified
-    found = tried.verification
-    assert found is not None
-    assert found.interval is not None
+    verified = tried.verification
+    assert verified is not None
+    assert verified.interval is not None
     # 5 s against 1 s.
-    assert found.ratio == pytest.approx(5.0, rel=0.03)
-    assert found.interval.low < 5.0 < found.interval.high
+    assert verified.ratio == pytest.approx(5.0, rel=0.03)
+    assert verified.interval.low < 5.0 < verified.interval.high
 
 
 def test_more_steps_per_second_that_do_not_come_to_the_target_sooner_are_called_out() -> None:
@@ -105,14 +104,14 @@ def test_a_fix_that_applies_again_is_applied_again() -> None:
 
 def test_failed_runs_are_paid_for() -> None:
     def script(setup: Setup, seed: int) -> tuple[float, float]:
-        # A gamble: every other run never gets there and is stopped after 10 s, twice what the baseline takes.
+        # A gamble: every other run never gets there and uses up its steps, 10 s, twice what the baseline takes.
         if setup.config["gamma"] == 0.99:
             return 1000.0, math.inf if seed % 2 == 1 else 1000
         return 1000.0, 5000 * jitter(seed)
 
     executor = Scripted(script)
     tried = try_fixes(
-        plain_setup(total_steps=20_000), TARGET, executor, budget_seconds=180.0, fixes=[knob("gamma", 0.99)], cores=2
+        plain_setup(total_steps=10_000), TARGET, executor, budget_seconds=180.0, fixes=[knob("gamma", 0.99)], cores=2
     )
     arm = tried.arms[0]
     assert arm.name == "gamma"
@@ -120,8 +119,9 @@ def test_failed_runs_are_paid_for() -> None:
     assert failed
     reached = len(arm.trials) - len(failed)
     assert arm.cost == pytest.approx((sum(trial.seconds for trial in failed) + reached * 1.0) / reached)
-    # Three runs of 1 s and two of 10 s: 7.7 s a success, where the baseline takes 5 s.
-    assert arm.cost == pytest.approx(23 / 3, rel=0.01)
+    # Half the runs take 1 s and half 10 s: 11 s a success, where the baseline takes 5 s.
+    assert reached == len(failed) == 4
+    assert arm.cost == pytest.approx(11.0)
     assert outcomes(tried)["gamma"] is Outcome.SEEMS_DEARER
     assert tried.best is None
 
@@ -195,7 +195,7 @@ def test_luck_on_the_searched_seeds_does_not_survive_verification() -> None:
         return 1000.0, 1000 if lucky else 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("gamma", 0.99)])
-    assert outcomes(tried)["gamma"] is Outcome.SEEMS_CHEAPER
+    assert outcomes(tried)["gamma"] in CHEAP
     assert tried.best is not None
     assert not tried.is_verified
 
@@ -249,7 +249,8 @@ def test_a_fix_that_cannot_be_trained_is_an_error_and_the_search_goes_on() -> No
         return (1000.0 if setup.config["minibatch"] == 16 else 5000.0), 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("gamma", 0.5), knob("minibatch", 64)])
-    assert outcomes(tried) == {"gamma": Outcome.ERROR, "minibatch": Outcome.SEEMS_CHEAPER}
+    assert outcomes(tried)["gamma"] is Outcome.ERROR
+    assert outcomes(tried)["minibatch"] in CHEAP
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
 
@@ -313,3 +314,36 @@ def test_the_paired_interval_is_students() -> None:
     assert math.log(found.interval.low) == pytest.approx(2 * math.log(2) - half, rel=1e-5)
     assert math.log(found.interval.high) == pytest.approx(2 * math.log(2) + half, rel=1e-5)
     assert not found.cheaper
+
+
+def leap(name: str, value: object) -> Fix:
+    return Fix(name, "", lambda setup, _: setup.but(**{name: value}), leap=True)
+
+
+def test_where_the_baseline_is_slow_everything_is_tried_at_once_and_what_is_worth_nothing_is_taken_back() -> None:
+    def script(setup: Setup, seed: int) -> tuple[float, float]:
+        speed = 100.0 * (20.0 if setup.config["n_envs"] == 8 else 1.0) * (5.0 if setup.config["minibatch"] == 64 else 1.0)
+        return speed, 2000 * jitter(seed)
+
+    fixes = [leap("gamma", 0.9), leap("n_envs", 8), leap("minibatch", 64)]
+    fixes += [knob("n_steps", 512), knob("epochs", 5), knob("learning_rate", 0.1)]
+    tried = search(Scripted(script), fixes)
+    # 20 s, against 0.2 s with all three: found at once, before any fix was tried alone.
+    assert tried.combinations[0].fixes == ("gamma", "n_envs", "minibatch")
+    assert tried.best is not None
+    assert tried.baseline.setup.differences(tried.best.setup).keys() == {"n_envs", "minibatch", "total_steps"}
+    worth = {arm.title: arm for arm in tried.without}
+    assert worth["gamma"].adopted
+    assert not worth["n_envs"].adopted
+    assert not worth["minibatch"].adopted
+    assert tried.is_verified
+    assert tried.verification is not None
+    assert tried.verification.ratio == pytest.approx(100.0, rel=0.03)
+    # Fixes alone get half the time of the baseline where there is no more.
+    assert {arm.name for arm in tried.arms if arm.trials} >= {"n_envs", "minibatch"}
+    assert all(trial.cap_seconds <= 10.5 for arm in tried.arms for trial in arm.trials)
+
+
+def test_a_baseline_that_cannot_be_trained_is_said() -> None:
+    with pytest.raises(UsageError, match="cannot be built"):
+        search(Scripted(lambda setup, seed: (0.0, 0.0)), [knob("minibatch", 64)])

@@ -35,7 +35,7 @@ def test_phases_are_exclusive_and_add_up() -> None:
 
 
 def test_layers_add_up_to_the_iteration() -> None:
-    table = layer_table(phase_costs(trace()), {"update": {BLAS: 0.75, NATIVE: 0.25}}, 5e-3, 5e-3)
+    table = layer_table(phase_costs(trace()), {"update": {BLAS: 0.75, NATIVE: 0.25}}, 5e-3, 5e-3, 10e-3)
     assert table.total == pytest.approx(10e-3)
     assert table.difference == pytest.approx(0.0)
     assert table.rollout[ENVIRONMENT] == pytest.approx(3e-3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mileage.meter import PhaseClock
+from mileage.meter.machine import usable_cores
 from mileage.profiling.findings import Bottleneck
-from mileage.profiling.limits import usable_cores
 from mileage.profiling.profile import Profile, profile
 from mileage.training.recorder import Ledger
 from sleepy_env import SLEEPY

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mileage._errors import UsageError
 from mileage.profiling.export import FORMATS, export
 from mileage.profiling.layers import LAYERS
 from mileage.profiling.profile import Profile, profile
@@ -168,3 +169,8 @@ def test_formats_are_those_of_the_command() -> None:
 
     assert tuple(FORMATS) == NAMES
     assert re.fullmatch(r"[A-Z-]+: .+", measured("ppo").verdict)
+
+
+def test_parts_that_run_at_the_same_time_are_not_replayed() -> None:
+    with pytest.raises(UsageError, match=r"^impala cannot be profiled"):
+        profile("impala", "CartPole-v1")

@@ -58,7 +58,7 @@ class Slots:
             "turn": ((), np.int64),
             "version": ((), np.int64),
             "collector": ((), np.int64),
-        } | {name: ((rows,), np.float32) for name in ("log_probs", "values", "rewards", "truncated_values")}
+        } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
         }
@@ -111,7 +111,7 @@ class Crew:
 
     def start(self, clock: PhaseClock, version: int) -> None:
         """Let collectors work, on the learner's `clock`, with the policy as it is; nothing if they do already."""
-        if self._threads and clock is self._clock:
+        if self._threads and clock is self._clock and not self._stopping:
             return
         self.rest()
         self._clock = clock
@@ -160,7 +160,8 @@ class Crew:
             self._stopping, self._abandoning = True, abandon
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
         self._threads = []
         self._stopping = self._abandoning = False
         self._error = None

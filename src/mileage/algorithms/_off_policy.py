@@ -42,9 +42,11 @@ def check_off_policy(config: Any) -> None:
         require(getattr(config, name) >= 1, name, getattr(config, name), "at least 1")
     for name in ("gradient_steps", "learning_starts", "max_grad_norm"):
         require(getattr(config, name) >= 0, name, getattr(config, name), "0 or more")
+    widths = config.hidden
+    require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
     require(0.0 <= config.gamma <= 1.0, "gamma", config.gamma, "between 0 and 1")
     require(0.0 < config.tau <= 1.0, "tau", config.tau, "above 0 and at most 1")
-    require(config.learning_rate > 0.0, "learning_rate", config.learning_rate, "above 0")
+    require(0.0 < config.learning_rate < math.inf, "learning_rate", config.learning_rate, "above 0 and finite")
     require(config.capacity >= config.batch, "capacity", config.capacity, f"at least the batch, {config.batch}")
 
 
@@ -64,7 +66,6 @@ class OffPolicy:
         self.replay = self._make_replay()
         self._sums: F64 = np.zeros(3)
         self._truncations = 0
-        self._samples_per_iteration: int = config.batch * config.gradient_steps
         env.reset(seed=seed)
         self.obs[:] = env.obs
         self._build()
@@ -127,7 +128,8 @@ class OffPolicy:
             with env_step:
                 self._step(chosen)
         losses: dict[str, float] = {}
-        if self.steps >= config.learning_starts and 0 < self._samples_per_iteration <= len(self.replay):
+        enough = self.steps >= config.learning_starts and len(self.replay) >= config.batch
+        if enough and config.gradient_steps > 0:
             with clock.phase(Phase.LEARN):
                 losses = self._learn(config.gradient_steps, progress)
         episodes, returns, lengths = self._sums

@@ -122,7 +122,7 @@ class TorchOffPolicy(OffPolicy):
         size = self.config.batch
         with torch_threads(self._learning_threads):
             for _ in range(n_updates // self._updates_per_sample):
-                self.replay.sample(self.batch.size, out=self.batch)
+                self.replay.sample(size, out=self.batch, batches=self._updates_per_sample)
                 if self._inbox.separate:
                     with self._clock.phase(Phase.TRANSFER):
                         self._inbox.send()

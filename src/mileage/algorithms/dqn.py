@@ -208,7 +208,7 @@ class DQN(OffPolicy):
         config = self.config
         self._totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
-            self.replay.sample(config.batch * self._updates_per_call, out=self.batch)
+            self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
             self.updates = int(
                 self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._chunks)
             )

@@ -44,7 +44,7 @@ class IMPALAConfig:
     """Threads that collect; each has `n_envs / collectors` environments. 1 where only Python can step them."""
     mode: str = "async"
     """`async`: collectors take the newest policy and timing decides. `lockstep`: always `lag` behind, reproducible."""
-    queue: int = 2
+    queue: int = 1
     """In `async`, finished rollouts that may wait for the learner."""
     lag: int = 1
     """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
@@ -87,9 +87,8 @@ class IMPALAConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("lag", "max_grad_norm"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        require(
-            self.n_envs % self.collectors == 0, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}"
-        )
+        shared = self.n_envs % self.collectors == 0
+        require(shared, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}")
         for name in ("gamma", "trace_lambda"):
             require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
         for name in ("learning_rate", "adam_eps", "rho_bar", "c_bar"):

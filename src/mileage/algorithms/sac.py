@@ -60,7 +60,8 @@ class SACConfig:
 
     def __post_init__(self) -> None:
         check_off_policy(self)
-        require(self.temperature >= 0.0, "temperature", self.temperature, "0 (learned) or more")
+        require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (learned) or more, and finite")
+        require(math.isfinite(self.target_entropy), "target_entropy", self.target_entropy, "finite")
 
 
 class SAC(OffPolicy):
@@ -187,7 +188,7 @@ class SAC(OffPolicy):
         return self._act_frame.array("env_action")
 
     def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
-        self.replay.sample(self.config.batch * n_updates, out=self.batch)
+        self.replay.sample(self.config.batch, out=self.batch, batches=n_updates)
         self._totals[:] = 0.0
         self.updates = int(self.team.run(kernel.sac_update, self._frame.set(steps=self.updates).record, self._chunks))
         samples = max(self._totals[kernel.SAMPLES], 1.0)

@@ -6,6 +6,7 @@ The update is one native call (`mileage.kernels.td3`) for any number of gradient
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class TD3Config:
         check_off_policy(self)
         require(self.policy_delay >= 1, "policy_delay", self.policy_delay, "at least 1")
         for name in ("exploration_noise", "target_noise", "noise_limit"):
-            require(getattr(self, name) >= 0.0, name, getattr(self, name), "0 or more")
+            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
 
 
 class TD3(OffPolicy):
@@ -191,7 +192,7 @@ class TD3(OffPolicy):
         return self._act_frame.array("env_action")
 
     def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
-        self.replay.sample(self.config.batch * n_updates, out=self.batch)
+        self.replay.sample(self.config.batch, out=self.batch, batches=n_updates)
         self._totals[:] = 0.0
         self.updates = int(self.team.run(kernel.td3_update, self._frame.set(steps=self.updates).record, self._chunks))
         samples = max(self._totals[kernel.SAMPLES], 1.0)

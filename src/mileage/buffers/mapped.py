@@ -51,7 +51,9 @@ class FileStorage:
         return self._map(name, size * array.itemsize, array.dtype.type)
 
     def check(self) -> None:
-        """Raise if a file has become shorter than what is mapped."""
+        """Raise if a file has become shorter than what is mapped, or is no longer watched for it."""
+        if not self._files:
+            raise UsageError(f"replay {self._directory} is closed: open it again with MappedReplay.open")
         for name, (descriptor, size) in self._files.items():
             if os.fstat(descriptor).st_size < size:
                 raise CheckpointError(
@@ -169,10 +171,10 @@ class MappedReplay(ReplayBuffer):
         self._mapped.check()
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """As for `ReplayBuffer`."""
         self._mapped.check()
-        return super().sample(batch_size, out)
+        return super().sample(batch_size, out, batches=batches)
 
     def at(self, indices: ArrayLike) -> Batch:
         """As for `ReplayBuffer`."""
@@ -192,6 +194,16 @@ class MappedReplay(ReplayBuffer):
     def load(cls, path: str | Path) -> MappedReplay:
         """As `open`."""
         return cls.open(path)
+
+    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        return super().saved_arrays()
+
+    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        super().restore(arrays)
 
     def flush(self) -> None:
         """Have all transitions on disk when this returns."""

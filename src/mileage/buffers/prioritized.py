@@ -91,11 +91,12 @@ class PrioritizedReplay(ReplayBuffer):
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
         prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
 
-    def sample(self, batch_size: int, out: Batch | None = None) -> Batch:
+    def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample in proportion to priorities; `weights` of the batch are its importance weights."""
         held = len(self)
         if batch_size > held or batch_size < 1:
             self._refuse_sample(batch_size, held)
+        batch_size *= batches
         if out is None:
             out = Batch(self.layout, batch_size)
         elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):

@@ -41,8 +41,12 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Five rounds, without what takes long to set up.")] = False,
     rounds: Annotated[int | None, typer.Option(help="Samples of each arm; default: 15, or 5 with --quick.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    export: Annotated[ExportFormat | None, typer.Option(help="Also write the report in this format.")] = None,
-    output: Annotated[Path | None, typer.Option(help="File for --export; default: bench.json, .md or .csv.")] = None,
+    export: Annotated[
+        list[ExportFormat] | None, typer.Option(help="Also write the report in this format; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File for --export, its suffix that of the format; default: bench.json, …")
+    ] = None,
     save_baseline: Annotated[Path | None, typer.Option(help="Keep this run to compare later ones with.")] = None,
     baseline: Annotated[
         Path | None, typer.Option(help="Compare with this earlier run of the same machine; exits with 1 if slower.")
@@ -73,9 +77,9 @@ def bench(
         _print_report(report)
         if check is not None:
             _print_check(check)
-    if export:
-        path = output or Path(f"bench.{export}")
-        _write(path, bench_export.to_text(report, bench_export.ExportFormat(export.value)))
+    for form in export or ():
+        path = (output or Path("bench")).with_suffix(f".{form.value}")
+        _write(path, bench_export.to_text(report, bench_export.ExportFormat(form.value)))
     if save_baseline:
         bench_baseline.save(report, save_baseline)
         typer.echo(f"wrote {save_baseline}", err=True)

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from mileage._errors import UsageError
 from mileage.kernels._jit import kernel
+from mileage.kernels._results import empty
 
 F32_DTYPE = np.dtype(np.float32)
 F64_DTYPE = np.dtype(np.float64)
@@ -57,9 +58,7 @@ def matrix_shape(name: str, array: Any, axes: str) -> tuple[int, int]:
 def check_out(out: Any, names: tuple[str, str], shape: tuple[int, ...], inputs: tuple[Any, ...]) -> Any:
     """Return the pair of float32 arrays to write to: `out` if it fits and overlaps no input, new ones if it is None."""
     if out is None:
-        # One block, not two: glibc gives two blocks of a few megabytes back to the system after every call, and getting
-        # them again costs a page fault per 4 KB, ten times what GAE itself takes.
-        both = np.empty((2, *shape), F32_DTYPE)
+        both = empty((2, *shape))
         return both[0], both[1]
     if type(out) is not tuple or len(out) != 2:
         raise UsageError(f"out must be a tuple of two arrays: ({names[0]}, {names[1]})")

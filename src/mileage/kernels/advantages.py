@@ -31,6 +31,7 @@ from mileage.kernels._boundary import (
 )
 from mileage.kernels._exp import exp
 from mileage.kernels._jit import kernel
+from mileage.kernels._results import empty
 from mileage.kernels._shards import run_shards
 
 Mask = Bool | U8 | F32
@@ -124,7 +125,7 @@ def nstep_returns(
     if check_finite:
         _check_rollout_finite(*rollout)
     if out is None:
-        out = np.empty(shape, F32_DTYPE)
+        out = empty(shape)
     else:
         check_writable("out", out, shape, F32_DTYPE)
         check_disjoint((out,), rollout)

@@ -136,13 +136,11 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats[SAMPLES] = rows
         _chunk(frame, start + c * chunk_rows, rows, work, shift(grads, c * n_params), stats)
-    optim.descend(
-        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params,
-        chunks, f32(frame.squares), frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
+    optim.descend_and_follow(
+        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square),
+        f32(frame.target_params), n_params, chunks, f32(frame.squares), frame.max_norm, frame.rate, frame.beta1,
+        frame.beta2, frame.eps, step, frame.tau if step % frame.target_every == 0 else 0.0,
     )  # fmt: skip
-    if step % frame.target_every == 0:
-        for b in range(rank, optim.n_blocks(n_params), n_ranks):
-            optim.polyak(f32(frame.target_params), f32(frame.params), n_params, b, frame.tau)
     if rank == 0:
         totals, stats = f64(frame.totals), f64(frame.stats)
         for c in range(chunks):

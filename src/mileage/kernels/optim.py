@@ -130,3 +130,45 @@ def descend(
     for b in range(first, last):
         adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
     return norm
+
+
+@inner
+def descend_and_follow(
+    rank: Any,
+    n_ranks: Any,
+    barrier: Any,
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    targets: Any,
+    n_params: Any,
+    chunks: Any,
+    sums: Any,
+    max_norm: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    step: Any,
+    tau: Any,
+) -> None:
+    """As `descend`, after which `targets` move a share `tau` towards `params` (0: they are not touched).
+
+    Without clipping (`max_norm` <= 0) nothing has to be known about other blocks: each is reduced, stepped and followed
+    while it is in the first-level cache, and the ranks wait once instead of twice.
+    """
+    blocks = n_blocks(n_params)
+    meet(barrier, n_ranks)
+    scale = _F(1.0)
+    if max_norm > 0.0:
+        for b in range(rank, blocks, n_ranks):
+            sums[b] = reduce_gradients(grads, n_params, chunks, b)
+        meet(barrier, n_ranks)
+        _, scale = clip_scale(sums, blocks, max_norm)
+    for b in range(rank, blocks, n_ranks):
+        if max_norm <= 0.0:
+            reduce_gradients(grads, n_params, chunks, b)
+        adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
+        if tau > 0.0:
+            polyak(targets, params, n_params, b, tau)

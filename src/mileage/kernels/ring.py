@@ -120,7 +120,8 @@ def store(
     """Write one transition; `obs`, `action`, `next_obs` point to bytes. False if no final row is free."""
     record = record_at(ring, env, row)
     at_state = as_i64(shift(record, ring.state_at))
-    if at_state[0] > 3:
+    # Reading what is about to be overwritten would wait for memory, so only where it may keep a final row.
+    if ring.next_at == 0 and at_state[0] > 3:
         _release_final(ring, at_state[0])
     _copy_obs(record, obs, ring.obs_bytes)
     copy_bytes(shift(record, ring.action_at), action, ring.action_bytes)

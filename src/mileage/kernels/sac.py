@@ -148,8 +148,32 @@ def _actor_slopes(
 
 
 @inner
+def _keep_rows(
+    sizes: Any, n_sizes: Any, rows: Any, hidden: Any, q1: Any, q2: Any, n_kept: Any, first_smaller: Any
+) -> None:
+    """Pack a critic's activations, in place, into those of the `n_kept` rows where its value is the smaller one.
+
+    Values themselves, the last layer's, stay where they are.
+    """
+    source, target = hidden, hidden
+    for layer in range(1, n_sizes - 1):
+        width = sizes[layer]
+        kept = 0
+        for i in range(rows):
+            if (q1[i] <= q2[i]) == first_smaller:
+                row, out = shift(source, i * width), shift(target, kept * width)
+                for k in range(width):
+                    out[k] = row[k]
+                kept += 1
+        source, target = shift(source, rows * width), shift(target, n_kept * width)
+
+
+@inner
 def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads: Any, stats: Any) -> None:
-    """Gradient of alpha * log-probability minus the smaller critic's value."""
+    """Gradient of alpha * log-probability minus the smaller critic's value.
+
+    Of the two critics only the smaller one counts in a row, so each is differentiated in its own rows alone.
+    """
     n_obs, n_act, kind = frame.obs_size, frame.action_size, frame.activation
     critic, n, half = i64(frame.critic), frame.n_critic, frame.n_critic_params // 2
     actions = shift(work, frame.at_rows)
@@ -168,24 +192,31 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
     q1 = mlp.forward(weights1, critic, n, rows, inputs, hidden1, kind)
     q2 = mlp.forward(weights2, critic, n, rows, inputs, hidden2, kind)
     by_second = shift(by_input, rows * (n_obs + n_act))
+    n_first = 0
     for i in range(rows):
-        delta[i] = -weight if q1[i] <= q2[i] else _F(0.0)
-    mlp.input_gradient(weights1, critic, n, rows, hidden1, delta, spare, kind, by_input)
-    for i in range(rows):
-        delta[i] = _F(0.0) if q1[i] <= q2[i] else -weight
+        n_first += q1[i] <= q2[i]
         stats[ACTOR_LOSS] += alpha * log_probs[i] - min(q1[i], q2[i])
         stats[LOG_PROB] += log_probs[i]
-    mlp.input_gradient(weights2, critic, n, rows, hidden2, delta, spare, kind, by_second)
+    _keep_rows(critic, n, rows, hidden1, q1, q2, n_first, True)
+    _keep_rows(critic, n, rows, hidden2, q1, q2, rows - n_first, False)
+    for i in range(n_first):
+        delta[i] = -weight
+    mlp.input_gradient(weights1, critic, n, n_first, hidden1, delta, spare, kind, by_input)
+    for i in range(rows - n_first):
+        delta[i] = -weight
+    mlp.input_gradient(weights2, critic, n, rows - n_first, hidden2, delta, spare, kind, by_second)
 
     head = shift(work, frame.at_actor)
     actor = i64(frame.actor)
     for layer in range(1, frame.n_actor - 1):
         head = shift(head, rows * actor[layer])
+    by_first, by_second = shift(by_input, n_obs), shift(by_second, n_obs)
     for i in range(rows):
-        row = shift(by_input, i * (n_obs + n_act) + n_obs)
-        other = shift(by_second, i * (n_obs + n_act) + n_obs)
-        for k in range(n_act):
-            row[k] += other[k]
+        row = by_first if q1[i] <= q2[i] else by_second
+        if q1[i] <= q2[i]:
+            by_first = shift(by_first, n_obs + n_act)
+        else:
+            by_second = shift(by_second, n_obs + n_act)
         noise = shift(f32(frame.noise), (frame.batch * frame.n_updates + first + i) * n_act)
         out = shift(delta, 2 * n_act * i)
         _actor_slopes(frame, shift(head, 2 * n_act * i), noise, shift(actions, i * n_act), row, alpha, weight, out)
@@ -229,20 +260,20 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats[SAMPLES] = rows
         _critic_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_critic), stats)
-    optim.descend(
+    optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.critic_params), grads, f32(frame.critic_mean), f32(frame.critic_square),
-        n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2, frame.eps, step,
+        f32(frame.target_params), n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2,
+        frame.eps, step, frame.tau,
     )  # fmt: skip
-    for b in range(rank, optim.n_blocks(n_critic), n_ranks):
-        optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
     meet(barrier, n_ranks)
     for c in range(rank, chunks, n_ranks):
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats = shift(f64(frame.stats), c * N_STATS)
         _actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
-    optim.descend(
+    optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.actor_params), grads, f32(frame.actor_mean), f32(frame.actor_square),
-        n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1, frame.beta2, frame.eps, step,
+        f32(frame.actor_params), n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1, frame.beta2,
+        frame.eps, step, 0.0,
     )  # fmt: skip
     if rank == 0:
         totals, stats = f64(frame.totals), f64(frame.stats)

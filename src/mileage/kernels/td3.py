@@ -142,26 +142,24 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats[SAMPLES] = rows
         _critic_chunk(frame, start + c * chunk_rows, rows, work, shift(grads, c * n_critic), stats)
-    optim.descend(
+    learns_policy = step % frame.policy_delay == 0
+    tau = frame.tau if learns_policy else 0.0
+    optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.critic_params), grads, f32(frame.critic_mean), f32(frame.critic_square),
-        n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2, frame.eps, step,
+        f32(frame.target_params), n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2,
+        frame.eps, step, tau,
     )  # fmt: skip
     meet(barrier, n_ranks)
-    if step % frame.policy_delay == 0:
+    if learns_policy:
         for c in range(rank, chunks, n_ranks):
             rows = min(chunk_rows, batch - c * chunk_rows)
             stats = shift(f64(frame.stats), c * N_STATS)
             _actor_chunk(frame, start + c * chunk_rows, rows, work, shift(grads, c * n_actor), stats)
-        optim.descend(
+        optim.descend_and_follow(
             rank, n_ranks, barrier, f32(frame.actor_params), grads, f32(frame.actor_mean), f32(frame.actor_square),
-            n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1, frame.beta2, frame.eps,
-            step // frame.policy_delay,
+            f32(frame.target_actor_params), n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1,
+            frame.beta2, frame.eps, step // frame.policy_delay, tau,
         )  # fmt: skip
-        meet(barrier, n_ranks)
-        for b in range(rank, optim.n_blocks(n_critic), n_ranks):
-            optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
-        for b in range(rank, optim.n_blocks(n_actor), n_ranks):
-            optim.polyak(f32(frame.target_actor_params), f32(frame.actor_params), n_actor, b, frame.tau)
     if rank == 0:
         totals, stats = f64(frame.totals), f64(frame.stats)
         for c in range(chunks):

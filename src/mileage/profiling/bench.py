@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from mileage.profiling import bench_machine
 from mileage.profiling.bench_cases import Case
 from mileage.profiling.bench_machine import Condition, Reader, Reading, conditions
 from mileage.profiling.bench_peers import PeerLibraries, ProcessChannel
-from mileage.profiling.timing import Arm, Caution, Comparison, Executor, Measurement, compare
+from mileage.profiling.timing import Arm, Comparison, Executor, Measurement, compare
 
 OURS = "mileage"
 # 1: first format.
@@ -33,6 +33,16 @@ class BenchOptions:
     """Seconds after which a case with slow arms stops early (five rounds at least)."""
     peer_pythons: tuple[Path, ...] = ()
     """Interpreters whose libraries are measured too."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why one arm's numbers are to be read with care."""
+
+    arm: str
+    kind: str
+    evidence: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -54,29 +64,24 @@ class CaseResult:
         return tuple(sorted((pair for pair in found if pair[0].arm != OURS), key=lambda pair: pair[1]))
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What to keep in mind about this case, each with what to do."""
-        lines = []
-        for measurement in self.comparison.measurements:
-            findings = measurement.instabilities
-            # A handful of slow samples leaves the median alone; scatter all over does not.
-            noisy = Caution.NOISY in measurement.cautions
-            lines += [
-                f"{measurement.arm}: {finding.evidence}; {finding.kind.remedy}"
-                for finding in findings
-                if noisy or measurement.arm == OURS
-            ]
-            if noisy and not findings:
-                lines.append(f"{measurement.arm}: {Caution.NOISY.value}")
-            if Caution.FEW_ROUNDS in measurement.cautions:
-                lines.append(f"{measurement.arm}: {Caution.FEW_ROUNDS.value}")
-        return tuple(lines)
+    def warnings(self) -> tuple[Doubt, ...]:
+        """What to keep in mind about this case."""
+        found = []
+        for each in self.comparison.measurements:
+            found += [Doubt(each.arm, f"{f.kind}", f.evidence, f.kind.remedy) for f in each.instabilities]
+            for caution in each.cautions:
+                what, _, remedy = caution.value.partition(": ")
+                found.append(Doubt(each.arm, caution.name.lower().replace("_", " "), what, remedy))
+        return tuple(found)
 
     def record(self) -> dict[str, Any]:
         """Everything as plain data."""
         case = self.case
         description = {"primitive": case.primitive, "title": case.title, "work": case.work, "unit": case.unit}
-        return description | {"arms": self.comparison.record()["arms"], "warnings": list(self.warnings)}
+        return description | {
+            "arms": self.comparison.record()["arms"],
+            "warnings": [asdict(each) for each in self.warnings],
+        }
 
 
 @dataclass(frozen=True)

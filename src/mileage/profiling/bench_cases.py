@@ -81,8 +81,8 @@ CASES: tuple[Case, ...] = (
     Case("sac-update", "SAC update, 256×256, batch 256", {"width": 256, "batch": 256}, 256, "samples"),
     Case("evaluation", "evaluation, 100 episodes", {"episodes": 100}, 100, "episodes"),
     Case("mlp", "MLP forward 256 × 4-64-64-2", {"rows": 256, "sizes": _MLP}, _mlp_flops(256), "FLOP"),
-    Case("gemm", "GEMM 1024", {"size": 1024}, 2.0 * 1024**3, "FLOP"),
-    Case("memory", "memory copy 128 MiB", {"mib": 128}, 2.0 * 128 * 2**20, "bytes"),
+    Case("gemm", "limit: GEMM 1024", {"size": 1024}, 2.0 * 1024**3, "FLOP"),
+    Case("memory", "limit: memory copy 128 MiB", {"mib": 128}, 2.0 * 128 * 2**20, "bytes"),
     Case("phase-event", "ledger phase event", {}, 1, "events"),
 )
 

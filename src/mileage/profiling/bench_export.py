@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from mileage.profiling.bench import OURS, BenchReport
 from mileage.profiling.timing import ratio_of
+
+# Cases that a gathered warning names.
+_NAMED = 3
 
 
 class ExportFormat(StrEnum):
@@ -35,7 +38,7 @@ def rate(work: float, unit: str, seconds: float) -> str:
     for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= scale:
             return f"{_digits(value / scale)} {prefix}{_unit(unit)}/s"
-    return f"{_digits(value)} {_unit(unit)}/s"
+    return f"{_digits(value)} {_unit(unit).strip()}/s"
 
 
 def _unit(unit: str) -> str:
@@ -57,7 +60,10 @@ def summary_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     for case in record["cases"]:
         arms = {arm["arm"]: arm for arm in case["arms"]}
         ours = arms.pop(OURS)
-        peers = [(name, arm["median"], ratio_of(arm["samples"], ours["samples"])) for name, arm in arms.items()]
+        # The library alone; in which of its ways is in the record.
+        peers = [
+            (name.split(",")[0], arm["median"], ratio_of(arm["samples"], ours["samples"])) for name, arm in arms.items()
+        ]
         rows.append(
             {
                 "title": case["title"],
@@ -107,8 +113,23 @@ def warning_lines(record: Mapping[str, Any]) -> list[str]:
     from mileage.profiling.bench_machine import Condition
 
     lines = [f"{each['evidence']}: {Condition[each['kind']].value}" for each in record["conditions"]]
-    lines += [f"{case['title']}: {line}" for case in record["cases"] for line in case["warnings"]]
+    lines += _grouped(record["cases"])
     lines += [f"{each['case']}: {each['library']} is left out ({each['why']})" for each in record["absent"]]
+    return lines
+
+
+def _grouped(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per kind of warning, with the arms it is about; the evidence of each is in the record."""
+    where: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for case in cases:
+        for each in case["warnings"]:
+            where.setdefault((each["kind"], each["remedy"]), {}).setdefault(case["title"], []).append(each["arm"])
+    lines = []
+    for (kind, remedy), titles in where.items():
+        named = [f"{title}: {', '.join(arms)}" for title, arms in titles.items()]
+        rest = [f"{len(named) - _NAMED} more cases"] if len(named) > _NAMED else []
+        count = sum(map(len, titles.values()))
+        lines.append(f"{kind} in {count} arm{'s' * (count > 1)} ({'; '.join(named[:_NAMED] + rest)}): {remedy}")
     return lines
 
 

@@ -176,11 +176,11 @@ def sac_update(width: int, batch: int, threads: int) -> Way:
     from mileage.meter import PhaseClock
 
     agent = mileage.SAC(
-        "Pendulum-v1", preset="none", hidden=(width, width), batch=batch, learning_starts=100, threads=threads, seed=0
+        "Pendulum-v1", preset="none", hidden=(width, width), batch=batch, learning_starts=10**6, threads=threads, seed=0
     )
     agent.prepare()
     engine, clock = agent._built().engine, PhaseClock()
-    for _ in range(200):
+    while len(engine.replay) < 4 * batch:
         engine.iterate(clock, 0.0)
     return Way(_single_blas(lambda: engine._learn(1, 0.0)))
 

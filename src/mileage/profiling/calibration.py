@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mileage.kernels._blas import single_threaded_blas
+from mileage.meter.machine import usable_cores
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
-from mileage.profiling.limits import Limits, best, measure_limits, usable_cores
+from mileage.profiling.limits import Limits, best, measure_limits
 from mileage.profiling.memory import BufferSize, buffer_sizes
 from mileage.profiling.native_replay import NativeReplay, RolloutParts, UpdateStages
 from mileage.profiling.primitives import primitives as operations_alone
@@ -18,6 +19,8 @@ from mileage.profiling.what_if import WhatIf, what_ifs
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
+REPLAYED = ("ppo", "a2c", "sac", "td3", "dqn")
+"""Algorithms whose parts can be replayed; of others, only phases are known."""
 _TRACE_SECONDS = 1.0
 _PART_SECONDS = 0.12
 _SCALING_SECONDS = 0.12
@@ -101,7 +104,7 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
         else:
             stages, operations, splits = _torch_replays(agent, costs)
     changes = tuple(what_ifs(agent, native, scaling, effort))
-    table = layer_table(costs, splits, *_measured(run, costs))
+    table = layer_table(costs, splits, *_measured(run, costs), trace.plain_seconds)
     return Calibration(
         limits=limits,
         costs=costs,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mileage.meter import OTHER_SHARE_LIMIT
+from mileage.meter.machine import usable_cores
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck, Finding, ranked
-from mileage.profiling.limits import usable_cores
 from mileage.profiling.what_if import WhatIf
 
 # Shares of the training time that looking, saving and talking may take without being in the way.
@@ -54,6 +54,12 @@ def diagnose(
         _threads(run, workload, found),
     ]
     return ranked(finding for finding in findings if finding is not None)
+
+
+def _of_training(run: EndToEnd, share: float) -> float:
+    """A share of the wall-clock as a share of what is left of it without start-up and compilation."""
+    rest = 1.0 - run.share("init") - run.share("compile")
+    return share / rest if rest > 0.0 else 0.0
 
 
 def _percent(share: float) -> str:
@@ -171,7 +177,7 @@ def _env_share(run: EndToEnd, found: Calibration | None) -> tuple[float, str]:
 
 def _environment(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
     share, how = _env_share(run, found)
-    if share < _LEAST_TRAINING_SHARE:
+    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
     n_envs = int(workload.get("config", {}).get("n_envs", 1))
     each = run.mean_seconds("env_step") / max(1, n_envs)
@@ -220,7 +226,7 @@ def _best(run: EndToEnd, found: Calibration | None, *fixes: str) -> tuple[WhatIf
 
 def _rollout(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
     share = run.share("rollout")
-    if share < _LEAST_TRAINING_SHARE:
+    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
     evidence = f"{_percent(share)} in the fused rollout"
     roof = found.roof("rollout") if found else None
@@ -234,7 +240,7 @@ def _rollout(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | No
 
 def _dispatch(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
     share = run.share("inference")
-    if share < _LEAST_TRAINING_SHARE:
+    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
     each = run.mean_seconds("inference")
     roof = found.roof("inference") if found else None
@@ -264,7 +270,7 @@ def _dispatch(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | N
 
 def _learner(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
     share = run.share("learn")
-    if share < _LEAST_TRAINING_SHARE:
+    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
     evidence = f"{_percent(share)} in learn"
     roof = found.roof("learn") if found else None
@@ -276,12 +282,20 @@ def _learner(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | No
     change = _best(run, found, "backend_native")
     if change is None:
         nearly = roof is not None and roof.of_limit > 0.5
-        suggestion = (
-            "a machine with faster cores: this is near its limit" if nearly else "smaller networks or fewer epochs"
-        )
+        suggestion = "faster cores: this is near the machine's limit" if nearly else _less_learning(workload)
         return Finding(bottleneck, share, evidence, 0.0, suggestion)
     learn_only = {"learn": share}
     return Finding(bottleneck, share, evidence, change[0].gain(learn_only), change[0].suggestion, change[0].fix)
+
+
+def _less_learning(workload: Mapping[str, Any]) -> str:
+    """A setting that learns less often from the same steps; what it does to the target only a run can say."""
+    config = workload.get("config", {})
+    if int(config.get("epochs", 1)) > 1:
+        return f"--set epochs={int(config['epochs']) // 2}"
+    if "train_every" in config:
+        return f"--set train_every={2 * int(config['train_every'])}"
+    return "smaller networks, or fewer updates per step"
 
 
 def _advantage(run: EndToEnd) -> Finding | None:

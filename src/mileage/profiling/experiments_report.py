@@ -46,15 +46,20 @@ def _why_nothing(tried: Tried) -> str:
 def _ratio_text(found: Comparison) -> str:
     if found.ratio is None:
         if found.at_least is not None:
-            return f"at least {found.at_least:.2g} times cheaper (95 %); the baseline never reached it"
+            return f"at least {_times(found.at_least)} times cheaper (95 %); the baseline never reached it"
         return "where the baseline never reached it"
     word = "times cheaper" if found.ratio >= 1 else "times the baseline's cost"
     value = found.ratio if found.ratio >= 1 else 1 / found.ratio
     if found.interval is None:
-        return f"{value:.3g} {word} (too few runs for an interval)"
+        return f"{_times(value)} {word} (too few runs for an interval)"
     ends = (found.interval.low, found.interval.high)
     low, high = ends if found.ratio >= 1 else (1 / ends[1], 1 / ends[0])
-    return f"{value:.3g} {word} (95 %: {low:.2g} to {high:.2g})"
+    return f"{_times(value)} {word} (95 %: {_times(low)} to {_times(high)})"
+
+
+def _times(value: float) -> str:
+    """A factor to two or three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def summary(tried: Tried) -> list[str]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from mileage._errors import UsageError
 from mileage.profiling.experiments_arms import BASELINE, NOTABLE, Arm, Comparison, compare, cost_of, standing
 from mileage.profiling.experiments_runs import Executor, Setup, Trial
 from mileage.profiling.findings import Finding
@@ -27,18 +28,19 @@ from mileage.profiling.fixes import Evidence, Fix
 
 # A run of the baseline may take this share of the budget: one to begin with, three to verify against, time to search.
 BASELINE_CAP_SHARE = 1 / 8
-# Verification gets the time of this many baseline runs, within these shares of the budget.
-_RESERVED_RUNS = 6
+# Verification gets the time of this many baseline runs, within these shares of the budget; fewer of them show a gap as
+# large as the one given.
+_RESERVED_RUNS, _RESERVED_FOR_A_LARGE_GAP, _LARGE_GAP = 6, 4, 10.0
 _LEAST_RESERVED, _MOST_RESERVED = 0.25, 0.5
 # Of the rest, fixes alone get this share and combinations what is left. Where that is too short for one run of each,
 # they get the smaller share, and each of them only the time in which it would have to be twice as cheap.
-_SCREENING_SHARE, _SHORT_SHARE = 0.6, 0.3
+_SCREENING_SHARE, _SHORT_SHARE = 0.6, 0.4
 _SHORT_SLACK = 0.5
 _ROUNDS = 8
 # A fix alone is stopped at this many times the baseline's cost, or the best arm's where time is short.
 _SLACK, _SLACK_TO_BEST = 1.25, 1.5
-# In later rounds, of arms that have reached the target, it is given more time before it has failed.
-_SLACK_LATER = 2.0
+# In later rounds, of arms that have reached the target, it is given this many times the baseline's slowest run.
+_SLACK_LATER = 3.0
 _RACE_SEEDS = 3
 _RACE_SLACK = 1.15
 # A challenger must be this much cheaper: smaller gains on three seeds are luck.
@@ -112,6 +114,7 @@ class Search:
                 self._try_alone,
                 self._combine,
                 self._leave_out,
+                self._try_rest,
                 self._verify,
             ):
                 try:
@@ -156,12 +159,17 @@ class Search:
 
     def _measure_baseline(self) -> None:
         trial = self._trial(self.baseline, self.first_seed, self.cap)
+        if trial.steps == 0:
+            raise UsageError(f"there is nothing to compare with, as the baseline cannot be trained: {trial.reason}")
         self.evidence = Evidence.of(trial.phases, self.evidence.cores, self.evidence.findings)
         self.alone = self._candidates()
 
     def _reserve(self) -> float:
         """Seconds kept for verification."""
-        wanted = _RESERVED_RUNS * self.baseline.mean_seconds
+        gap = self.baseline.mean_seconds / min(
+            (arm.cost for arm in (*self.alone, *self.combined)), default=float("inf")
+        )
+        wanted = (_RESERVED_FOR_A_LARGE_GAP if gap >= _LARGE_GAP else _RESERVED_RUNS) * self.baseline.mean_seconds
         return min(max(wanted, _LEAST_RESERVED * self.budget), _MOST_RESERVED * self.budget)
 
     def _candidates(self) -> list[Arm]:
@@ -213,7 +221,8 @@ class Search:
             # Whatever slows the machine down for a while meets every arm: the order turns round by round.
             turn = [self.baseline, *arms] if round_ % 2 == 0 else [*reversed(arms), self.baseline]
             for arm in turn:
-                cap = self.cap if arm is self.baseline else min(self.cap, _SLACK_LATER * to_beat)
+                slowest = max(trial.seconds for trial in self.baseline.trials)
+                cap = self.cap if arm is self.baseline else min(self.cap, _SLACK_LATER * slowest)
                 self._trial(arm, self.first_seed + round_, cap)
 
     def _affordable(self, arms: list[Arm]) -> list[Arm]:
@@ -334,7 +343,7 @@ class Search:
             setup = self.best.setup.but(**{name: changed[name][0] for name in group})
             if not group or setup.key == self.baseline.setup.key:
                 continue
-            arm = Arm(f"without {', '.join(group)}", setup, self.best.fixes, ", ".join(group))
+            arm = Arm(f"{self.best.name} without {', '.join(group)}", setup, self.best.fixes, ", ".join(group))
             self.without.append(arm)
             for seed in seeds:
                 if not self.best.has(seed):
@@ -344,6 +353,13 @@ class Search:
             if len(arm.trials) == len(seeds) and arm.cost <= cost_of(self.best.on(seeds)):
                 arm.adopted = True
                 self.best = arm
+
+    def _try_rest(self) -> None:
+        """Where combinations left time, the fixes that have not been tried alone."""
+        self._begin("each fix alone", self._search_end())
+        for arm in self.alone:
+            if not arm.trials:
+                self._trial(arm, self.first_seed, _SHORT_SLACK * self.baseline.trials[0].seconds)
 
     def _verify(self) -> None:
         self._begin("verification", self.start + self.budget)

@@ -55,7 +55,13 @@ def _escaped(cell: str) -> str:
 
 def markdown(profile: Profile) -> str:
     """The whole profile in Markdown."""
-    parts = [f"# Profile: {_escaped(title(profile))}", f"**{_escaped(profile.verdict)}**", machine_line(profile)]
+    parts = [
+        f"# Profile: {_escaped(title(profile))}",
+        f"**{_escaped(profile.verdict)}**",
+        machine_line(profile),
+        "Configuration: "
+        + _escaped(", ".join(f"{name} {value}" for name, value in profile.workload["config"].items())),
+    ]
     for table in tables(profile):
         parts += [f"## {table.title}", markdown_table(table)]
     published = beside(profile)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -136,6 +135,8 @@ class LayerTable:
     measured_rollout: float
     """The same in the profiled run, by its phase clock."""
     measured_update: float
+    plain: float = 0.0
+    """The same iterations without probes, in turn with those that had them."""
 
     @property
     def total(self) -> float:
@@ -144,9 +145,8 @@ class LayerTable:
 
     @property
     def difference(self) -> float:
-        """By how much the sum of the layers differs from the run's own phases, as a share of those."""
-        measured = self.measured_rollout + self.measured_update
-        return self.total / measured - 1.0 if measured else 0.0
+        """By how much the sum of the layers differs from iterations without probes, as a share of those."""
+        return self.total / self.plain - 1.0 if self.plain else 0.0
 
 
 def layer_table(
@@ -154,6 +154,7 @@ def layer_table(
     splits: Mapping[str, Mapping[str, float]],
     measured_rollout: float,
     measured_update: float,
+    plain: float = 0.0,
 ) -> LayerTable:
     """Add up phases by layer.
 
@@ -162,6 +163,7 @@ def layer_table(
         splits: for a call's label, the shares of layers within it, adding up to 1 (a fused kernel is native code,
             BLAS and environments); and under `phase:NAME` the shares of torch and BLAS in what would be Python.
         measured_rollout, measured_update: seconds per iteration in the run.
+        plain: seconds of an iteration without probes.
     """
     parts: dict[str, dict[str, float]] = {ROLLOUT: {}, UPDATE: {}}
     for cost in costs:
@@ -179,19 +181,10 @@ def layer_table(
         into = parts[cost.part if cost.phase != Phase.OTHER else ROLLOUT]
         for layer, seconds in layers.items():
             into[layer] = into.get(layer, 0.0) + seconds
-    return LayerTable(parts[ROLLOUT], parts[UPDATE], measured_rollout, measured_update)
+    return LayerTable(parts[ROLLOUT], parts[UPDATE], measured_rollout, measured_update, plain)
 
 
 def all_calls(costs: tuple[PhaseCost, ...]) -> tuple[CallCount, ...]:
     """All kinds of crossings, rollout first."""
     found = [call for cost in costs for call in cost.calls]
     return tuple(sorted(found, key=lambda call: (call.part != ROLLOUT, -call.seconds)))
-
-
-def scaled(table: LayerTable, factor: float) -> LayerTable:
-    """The table with all layers times `factor`."""
-    return dataclasses.replace(
-        table,
-        rollout={name: factor * value for name, value in table.rollout.items()},
-        update={name: factor * value for name, value in table.update.items()},
-    )

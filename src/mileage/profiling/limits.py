@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from mileage.kernels._blas import sgemm, single_threaded_blas
 from mileage.kernels._jit import kernel
 from mileage.kernels._pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels._team import Team, meet
+from mileage.meter.machine import usable_cores
 from mileage.profiling.work import Product
 
 PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
@@ -206,8 +206,3 @@ def cache_bytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> fl
         unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
         sizes.append(float(text.rstrip("KM")) * unit)
     return max(sizes, default=_USUAL_CACHE)
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

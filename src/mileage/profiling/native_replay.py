@@ -14,7 +14,7 @@ from mileage.kernels import rollout as fused
 from mileage.kernels._pointers import Frame
 from mileage.kernels._team import Team
 from mileage.profiling import rollout_parts, update_parts
-from mileage.profiling.limits import best, medians, product_frame, products
+from mileage.profiling.limits import STREAM, best, medians, nothing, product_frame, products
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
@@ -44,11 +44,13 @@ class RolloutParts:
     storage: float
     blas: float
     """The part of inference that is matrix products."""
+    call: float = 0.0
+    """Entering the kernel and meeting at its end; the other parts are without it."""
 
     @property
     def total(self) -> float:
         """Sum of the parts."""
-        return self.environments + self.inference + self.storage
+        return self.environments + self.inference + self.storage + self.call
 
     @property
     def difference(self) -> float:
@@ -94,6 +96,8 @@ class NativeReplay:
         self.agent, self.engine = agent, agent._built().engine
         self.on_policy = agent.name in ("ppo", "a2c")
         self.fused = self.on_policy and self.engine._native
+        # What the update's threads share out: both networks on every chunk, or chunks.
+        self._pieces: int = self.engine._pieces if self.on_policy else self.engine._chunks
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {
@@ -150,23 +154,33 @@ class NativeReplay:
             "inference": self.part(rollout_parts.inference),
             "storage": self.part(rollout_parts.storage),
             "products": self.products(self.work["rollout"]),
+            "call": self.empty_call(len(self.engine._episode_sums)),
         }
         found = medians(arms, seconds=seconds, prepare=self.rewind)
+        net = {name: max(0.0, seconds - found["call"]) for name, seconds in found.items()}
         return RolloutParts(
-            found["fused"], found["environments"], found["inference"], found["storage"], found["products"]
+            found["fused"], net["environments"], net["inference"], net["storage"], net["products"], found["call"]
         )
 
     # The update
 
     def run_update(self, team: Team | None = None) -> None:
         """The real update kernel."""
-        (team or self.engine.team).run(_UPDATES[self.agent.name], self._update_frame.record, self.engine._chunks)
+        (team or self.engine.team).run(_UPDATES[self.agent.name], self._update_frame.record, self._pieces)
 
     def products(self, work: Work) -> Callable[[], object]:
         """A function that does the products of `work` and nothing else."""
         team = self.engine.team
-        frame = product_frame(work.products, work.pieces, max(1, round(work.repeats)), team.n_ranks)
-        return lambda: team.run(products, frame.record, work.pieces)
+        # Networks that are pieces of their own are alike: the products of the first stand for those of each.
+        each, pieces = work.products[: len(work.products) // work.networks], work.pieces * work.networks
+        frame = product_frame(each, pieces, max(1, round(work.repeats)), team.n_ranks)
+        return lambda: team.run(products, frame.record, pieces)
+
+    def empty_call(self, pieces: int) -> Callable[[], object]:
+        """A function that enters a kernel which does nothing, on as many threads as `pieces` of work would."""
+        empty, team = np.zeros(1, np.float32), self.engine.team
+        frame = Frame(STREAM, a=empty, b=empty, c=empty, size=0)
+        return lambda: team.run(nothing, frame.record, pieces)
 
     def staged_frame(self, stage: int) -> Frame:
         """The update's frame with a last stage."""
@@ -177,7 +191,7 @@ class NativeReplay:
 
     def run_stage(self, frame: Frame) -> Any:
         """The update up to the frame's stage."""
-        return self.engine.team.run(_STAGES[self.agent.name][0], frame.record, self.engine._chunks)
+        return self.engine.team.run(_STAGES[self.agent.name][0], frame.record, self._pieces)
 
     def update_stages(self, seconds: float) -> UpdateStages:
         """Time the update and its stages in alternation."""
@@ -200,17 +214,25 @@ class NativeReplay:
                 self.run_update()
 
         arms: dict[str, Callable[[], object]] = {name: run(frame) for name, frame in zip(names, frames, strict=True)}
-        arms |= {"whole": whole, "products": self.products(self.work["learn"])}
-        found = medians(arms, seconds=seconds)
+        arms |= {
+            "whole": whole,
+            "products": self.products(self.work["learn"]),
+            "call": self.empty_call(self._pieces),
+        }
+        # Differences of the shortest times: those of medians drown in what else the machine does.
+        found = best(arms, seconds=seconds)
         turns = 1 if last_only else period
         cumulative = [found[name] / turns for name in names]
         stages = dict(zip(names, np.diff([0.0, *cumulative]).tolist(), strict=True))
+        if "shuffle" in stages:
+            # One of a few microseconds: by itself it would drown in the meetings of threads around it.
+            stages = {"loop, barriers and shuffle": stages.pop("loop and barriers") + stages.pop("shuffle"), **stages}
         whole_seconds = found["whole"] / turns
         if last_only:
             rare = stages[names[-1]] * (1.0 - 1.0 / period)
             stages[names[-1]] -= rare
             whole_seconds -= rare
-        return UpdateStages(whole_seconds, stages, found["products"])
+        return UpdateStages(whole_seconds, stages, max(0.0, found["products"] - found["call"]))
 
     def _period(self) -> tuple[int, bool]:
         """After how many updates all stages have had their turn; whether only the last stage waits for it."""

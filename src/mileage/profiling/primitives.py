@@ -14,6 +14,7 @@ from mileage.envs.native import NativeEnv
 from mileage.envs.vector import VecEnv
 from mileage.kernels import gae, token_kl
 from mileage.kernels import rollout as kernels
+from mileage.kernels._blas import single_threaded_blas
 from mileage.kernels._pointers import Frame
 from mileage.profiling.limits import medians
 from mileage.profiling.tracing import TraceClock
@@ -29,8 +30,6 @@ _CALLS = 50
 
 def primitives(agent: Agent, effort: float = 1.0) -> dict[str, float]:
     """Median seconds of single operations with the shapes of the agent's own run; those it does not have are absent."""
-    arms: dict[str, tuple[Callable[[], object], int]] = {}
-    arms |= _environments(agent) | _storage(agent) | _arrays() | _policy(agent)
 
     def repeated(action: Callable[[], object], calls: int) -> Callable[[], object]:
         def several() -> None:
@@ -39,9 +38,15 @@ def primitives(agent: Agent, effort: float = 1.0) -> dict[str, float]:
 
         return several
 
-    found = {name: repeated(action, calls) for name, (action, calls) in arms.items()}
-    seconds = medians(found, seconds=0.02 * effort)
-    return {name: seconds[name] / calls for name, (_, calls) in arms.items()}
+    seconds: dict[str, float] = {}
+    # Each group by itself: an update leaves nothing of the others in the caches, and they nothing of its own.
+    for arms in (_environments(agent), _storage(agent), _arrays(), _policy(agent)):
+        found = {name: repeated(action, calls) for name, (action, calls) in arms.items()}
+        # As in a run: with threads of its own, BLAS would get in the way of ours.
+        with single_threaded_blas():
+            taken = medians(found, seconds=0.02 * effort)
+        seconds |= {name: taken[name] / calls for name, (_, calls) in arms.items()}
+    return seconds
 
 
 def _environments(agent: Agent) -> dict[str, tuple[Callable[[], object], int]]:
@@ -93,7 +98,7 @@ def _policy(agent: Agent) -> dict[str, tuple[Callable[[], object], int]]:
         arms: dict[str, tuple[Callable[[], object], int]] = {ACT: (lambda: engine._act(0.5), _CALLS)}
         if len(engine.replay) >= engine._samples_per_iteration > 0:
             updates = agent.config.gradient_steps
-            arms[UPDATE] = ((lambda: engine._learn(updates, 0.5)), 1)
+            arms[UPDATE] = (lambda: engine._learn(updates, 0.5), 5)
         return arms
     if agent.backend == "torch":
         return _torch_policy(agent, engine)

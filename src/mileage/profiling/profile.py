@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
-from mileage.profiling.calibration import Calibration, calibrate
-from mileage.profiling.diagnosis import diagnose
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, workload_of
 from mileage.profiling.findings import Finding
-from mileage.profiling.ledger_runs import failed_share, read_run, save
 from mileage.training.agent import agent_class
 
+if TYPE_CHECKING:
+    from mileage.profiling.calibration import Calibration
+
+# What replaying needs is imported after the run: it must not count as the run's start-up.
 # 1: first format.
 FORMAT = 1
 
@@ -114,6 +116,11 @@ def profile(
         effort: scales how long the replays after the run take; 1 is a few seconds.
         agent_arguments: as for `mileage.PPO`: seed, preset, threads, backend, hyperparameters, …
     """
+    if agent_class(algorithm).name == "impala":
+        raise UsageError(
+            "impala cannot be profiled, as its parts run at the same time and not one after the other: "
+            "train it with a ledger, then profile that run with --run"
+        )
     clock = clock or PhaseClock()
     options = RunOptions(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price
@@ -122,11 +129,15 @@ def profile(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = train(agent, clock, options)
+        from mileage.profiling.calibration import REPLAYED, calibrate
+        from mileage.profiling.diagnosis import diagnose
+        from mileage.profiling.ledger_runs import failed_share, save
+
         workload = workload_of(agent) | {
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        calibration = calibrate(agent, run, effort)
+        calibration = calibrate(agent, run, effort) if agent.name in REPLAYED else None
     failed = 0.0 if db is False else failed_share(db, workload, name)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
     if run.run_id is not None:
@@ -141,6 +152,9 @@ def profile_recorded(selection: str, *, db: str | None = None) -> Profile:
         selection: run id or its beginning, or a name that only one run has.
         db: the ledger; None is the default one.
     """
+    from mileage.profiling.diagnosis import diagnose
+    from mileage.profiling.ledger_runs import read_run, save
+
     run, workload, failed = read_run(db, selection)
     found = Profile(workload, run, diagnose(run, workload, None, failed))
     assert run.run_id is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mileage.profiling.calibration import Calibration
+from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import LAYERS, all_calls
 from mileage.profiling.profile import Profile
 
@@ -88,21 +89,18 @@ def phases(profile: Profile) -> Table:
     run = profile.run
     ordered = sorted(run.phases.items(), key=lambda item: -item[1])
     rows = [
-        (
-            name,
-            f"{value:.3f}",
-            percent(run.share(name)),
-            f"{run.entries.get(name, 0):,}",
-            seconds(run.mean_seconds(name)),
-        )
-        for name, value in ordered
-        if value > 0.0
+        (name, f"{value:.3f}", percent(run.share(name)), *_entries(run, name)) for name, value in ordered if value > 0.0
     ]
-    rows.append(
-        ("sum", f"{sum(run.phases.values()):.3f}", percent(sum(run.phases.values()) / run.wall_seconds), "", "")
-    )
+    whole = sum(run.phases.values())
+    rows.append(("sum", f"{whole:.3f}", percent(whole / run.wall_seconds), "", ""))
     note = f"Wall-clock {run.wall_seconds:.3f} s; the sum misses it by {percent(run.sum_error)}."
     return Table("phases", "Phases", ("phase", "seconds", "share", "entries", "each"), tuple(rows), note)
+
+
+def _entries(run: EndToEnd, phase: str) -> tuple[str, str]:
+    """How often a phase was entered and how long it lasted; `other` is never entered."""
+    entries = run.entries.get(phase, 0)
+    return (f"{entries:,}", seconds(run.mean_seconds(phase))) if entries else ("", "")
 
 
 def layers(found: Calibration) -> Table:
@@ -115,10 +113,11 @@ def layers(found: Calibration) -> Table:
         if a or b:
             rows.append((layer, seconds(a), seconds(b), percent((a + b) / whole)))
     rows.append(("sum", seconds(sum(table.rollout.values())), seconds(sum(table.update.values())), percent(1.0)))
+    rows.append(("the same without probes", "", f"{seconds(table.plain)} in all", ""))
     rows.append(("the run's phase clock", seconds(table.measured_rollout), seconds(table.measured_update), ""))
     note = (
-        f"One iteration, replayed {found.trace.iterations} times with probes whose cost is taken off. The sum differs "
-        f"from the run's own phases by {100 * table.difference:+.1f} %. Waiting is time off the CPU."
+        f"One iteration, mean of {found.trace.iterations} with probes, whose cost is taken off, in turn with as "
+        f"many without: the sum differs from those by {100 * table.difference:+.1f} %. Waiting is time off the CPU."
     )
     return Table("layers", "Layers", ("layer", "per rollout", "per update", "share"), tuple(rows), note)
 
@@ -133,6 +132,7 @@ def rollout(profile: Profile, found: Calibration) -> Table:
         ("inference", seconds(parts.inference), percent(parts.inference / fused)),
         ("  of it matrix products", seconds(parts.blas), percent(parts.blas / fused)),
         ("storage", seconds(parts.storage), percent(parts.storage / fused)),
+        ("call and meeting of threads", seconds(parts.call), percent(parts.call / fused)),
         ("sum of the parts", seconds(parts.total), percent(parts.total / fused)),
         ("fused rollout", seconds(parts.fused), percent(1.0)),
         ("difference", seconds(parts.total - parts.fused), f"{100 * parts.difference:+.1f} %"),

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from time import perf_counter_ns as _now
 from time import thread_time_ns as _cpu
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mileage.kernels._blas import single_threaded_blas
+from mileage.meter import PhaseClock
 from mileage.training.agent import Agent
 
 ENVIRONMENT, NATIVE, TORCH = "environment", "native", "torch"
@@ -174,27 +175,53 @@ def _loop_seconds(action: Any, calls: int) -> float:
 
 @dataclass(frozen=True)
 class Trace:
-    """Iterations that were replayed with probes."""
+    """Iterations that were replayed, with and without probes in turn; the slowest and the fastest quarter is left out.
+
+    A busy machine interrupts some iterations for longer than they take: quarters at both ends keep such out of means.
+    """
 
     spans: tuple[Span, ...]
+    """Of the iterations with probes."""
     iterations: int
     cost: ProbeCost
+    plain_seconds: float = 0.0
+    """Mean of the iterations without probes."""
 
 
-def replay(agent: Agent, *, seconds: float, most: int = 200, least: int = 3) -> Trace:
-    """Go on training for about `seconds`, at least `least` and at most `most` iterations, with probes on."""
+def replay(agent: Agent, *, seconds: float, most: int = 200, least: int = 4) -> Trace:
+    """Go on training for about `seconds`, at least `least` and at most `most` iterations of each kind."""
     algorithm = agent._built()
-    spans: list[Any] = []
-    clock: Any = TraceClock(spans)
-    cost = probe_cost()
-    with single_threaded_blas(), probed(boundaries(agent), spans):
-        algorithm.iterate(clock, 0.5)
-        spans.clear()
-        end = time.perf_counter() + seconds
-        done = 0
-        while done < least or (done < most and time.perf_counter() < end):
+    found, cost = boundaries(agent), probe_cost()
+    plain_clock = PhaseClock()
+    traced: list[tuple[int, list[Any]]] = []
+    plain: list[int] = []
+    with single_threaded_blas():
+        algorithm.iterate(plain_clock, 0.5)
+        end = time.perf_counter() + 2.0 * seconds
+        while len(traced) < least or (len(traced) < most and time.perf_counter() < end):
             start = _now()
-            algorithm.iterate(clock, 0.5)
-            spans.append(Span("iteration", "iteration", start, _now()))
-            done += 1
-    return Trace(tuple(Span._make(span) for span in spans), done, cost)
+            algorithm.iterate(plain_clock, 0.5)
+            plain.append(_now() - start)
+            spans: list[Any] = []
+            clock: Any = TraceClock(spans)
+            with probed(found, spans):
+                start = _now()
+                algorithm.iterate(clock, 0.5)
+                stop = _now()
+            spans.append(("iteration", "iteration", start, stop, 0, ""))
+            traced.append((stop - start, spans))
+    kept = _middle(traced, lambda each: each[0])
+    rest = _middle(plain, lambda each: each)
+    # Those of one iteration stay together, and iterations in their order in time.
+    spans = [span for _, each in sorted(kept, key=lambda pair: pair[1][-1][2]) for span in each]
+    return Trace(tuple(Span._make(span) for span in spans), len(kept), cost, sum(rest) / len(rest) / 1e9)
+
+
+_T = TypeVar("_T")
+
+
+def _middle(items: list[_T], size: Callable[[_T], int]) -> list[_T]:
+    """The middle half of the items by size; all of them if there are few."""
+    ordered = sorted(items, key=size)
+    quarter = len(ordered) // 4
+    return ordered[quarter : len(ordered) - quarter]

@@ -40,7 +40,7 @@ def _norm(rank: Any, n_ranks: Any, barrier: Any, grads: Any, n_params: Any, chun
     """The first half of `optim.descend`: add up the chunks' gradients and find their norm."""
     blocks = optim.n_blocks(n_params)
     meet(barrier, n_ranks)
-    for b in range(rank, blocks, n_ranks):
+    for b in range(rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks):
         sums[b] = optim.reduce_gradients(grads, n_params, chunks, b)
     meet(barrier, n_ranks)
     norm, scale = optim.clip_scale(sums, blocks, limit)
@@ -48,19 +48,18 @@ def _norm(rank: Any, n_ranks: Any, barrier: Any, grads: Any, n_params: Any, chun
 
 
 @inner
-def _forward_and_back(frame: Any, rows: Any, work: Any, grads: Any, back: Any) -> None:
-    """Both networks forwards, and backwards too, from whatever stands where the loss would put its slopes."""
+def _forward_and_back(frame: Any, rows: Any, work: Any, grads: Any, back: Any, of_actor: Any) -> None:
+    """One network forwards, and backwards too, from whatever stands where the loss would put its slopes."""
     params, hidden = f32(frame.params), shift(work, rows * frame.obs_size)
     delta = shift(work, frame.work_floats // 2)
     spare = shift(delta, frame.work_floats // 4)
-    actor, critic = i64(frame.actor), i64(frame.critic)
-    weights, slopes = shift(params, frame.critic_offset), shift(grads, frame.critic_offset)
-    mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
+    sizes, n, kind = i64(frame.actor), frame.n_actor, frame.activation
+    if not of_actor:
+        sizes, n = i64(frame.critic), frame.n_critic
+        params, grads = shift(params, frame.critic_offset), shift(grads, frame.critic_offset)
+    mlp.forward(params, sizes, n, rows, work, hidden, kind)
     if back:
-        mlp.backward(params, actor, frame.n_actor, rows, work, hidden, delta, spare, frame.activation, grads)
-    mlp.forward(weights, critic, frame.n_critic, rows, work, hidden, frame.activation)
-    if back:
-        mlp.backward(weights, critic, frame.n_critic, rows, work, hidden, delta, spare, frame.activation, slopes)
+        mlp.backward(params, sizes, n, rows, work, hidden, delta, spare, kind, grads)
 
 
 @inner
@@ -81,16 +80,19 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
     centre, inverse = _F(0.0), _F(1.0)
     if stage >= 5 and frame.normalise > 0 and size > 1:
         centre, inverse = actor_critic._advantage_moments(f32(frame.advantages), order, size)
-    for c in range(rank, chunks, n_ranks):
+    for piece in range(rank * 2 * chunks // n_ranks, (rank + 1) * 2 * chunks // n_ranks):
+        c, of_actor = piece % chunks, piece < chunks
         first = c * chunk_rows
         rows = min(chunk_rows, size - first)
-        stats, slopes = shift(f64(frame.stats), c * actor_critic.N_STATS), shift(grads, c * n_params)
+        stats, slopes = shift(f64(frame.stats), piece * actor_critic.N_STATS), shift(grads, c * n_params)
         if stage >= 5:
-            actor_critic._chunk(frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, slopes, stats)
+            actor_critic._piece(
+                frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, slopes, stats, of_actor
+            )
         elif stage >= 2:
             _gather(frame, shift(order, first), rows, work)
             if stage >= 3:
-                _forward_and_back(frame, rows, work, slopes, stage >= 4)
+                _forward_and_back(frame, rows, work, slopes, stage >= 4, of_actor)
     if stage == 6:
         _norm(rank, n_ranks, barrier, grads, n_params, chunks, squares, frame.max_norm)
     elif stage >= 7:

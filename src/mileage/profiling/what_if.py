@@ -16,7 +16,8 @@ from mileage._errors import MileageError
 from mileage.envs.make import make_vec
 from mileage.kernels import rollout as fused
 from mileage.kernels._blas import single_threaded_blas
-from mileage.profiling.limits import best, usable_cores
+from mileage.meter.machine import usable_cores
+from mileage.profiling.limits import best
 from mileage.profiling.native_replay import NativeReplay
 from mileage.profiling.tracing import TraceClock
 from mileage.training.agent import Agent
@@ -198,7 +199,7 @@ def _learner(engine: Any) -> Callable[[], object]:
     from mileage.kernels import actor_critic
 
     frame = engine._update.set(rate=0.0, clip=0.2, steps=1)
-    return lambda: engine.team.run(actor_critic.update, frame.record, engine._chunks)
+    return lambda: engine.team.run(actor_critic.update, frame.record, engine._pieces)
 
 
 def _saved(engine: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:

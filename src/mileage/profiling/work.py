@@ -27,6 +27,8 @@ class Work:
     """Read and written per entry, whether they come from memory or from a cache."""
     working_set: float = 0.0
     """Bytes that are used again and again; where they fit into the caches, memory is no limit."""
+    networks: int = 1
+    """Networks whose products follow each other in a piece and may run on threads of their own."""
 
     @property
     def flops(self) -> float:
@@ -75,8 +77,9 @@ def on_policy_learn(config: Any, actor: tuple[int, ...], critic: tuple[int, ...]
     n_params = sum(a * b + b for sizes in (actor, critic) for a, b in itertools.pairwise(sizes))
     gathered = 4.0 * minibatch * (actor[0] * 2 + 6)
     touched = steps * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, chunks) + gathered)
-    working_set = 4.0 * (batch * (actor[0] + 8) + n_params * (chunks + 4)) + chunks * _activation_bytes(products)
-    return Work(tuple(products), chunks, steps, touched, working_set)
+    activations = 3 * rows * chunks * (sum(actor) + sum(critic))
+    working_set = 4.0 * (batch * (actor[0] + 8) + n_params * (chunks + 4) + activations)
+    return Work(tuple(products), chunks, steps, touched, working_set, networks=2)
 
 
 def on_policy_rollout(config: Any, actor: tuple[int, ...], critic: tuple[int, ...], block: int) -> Work:
@@ -97,7 +100,9 @@ def one_forward(rows: int, *networks: tuple[int, ...]) -> Work:
 
 def _off_policy(products: list[Product], chunks: int, updates: int, n_params: int, gathered: float) -> Work:
     touched = updates * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, chunks) + gathered)
-    working_set = chunks * _activation_bytes(products) + 4.0 * n_params * (chunks + 4)
+    # Outputs of all layers that run forwards; parameters, targets, gradients of every chunk, both moments.
+    activations = chunks * sum(m * n for a, b, m, n, _ in products if a == b == 0)
+    working_set = 4.0 * (activations + n_params * (chunks + 5))
     return Work(tuple(products), chunks, updates, touched, working_set)
 
 
