@@ -71,7 +71,7 @@ def learn(options: argparse.Namespace) -> None:
     with mileage.PPO(ENV, seed=options.seed, preset="none", threads=options.threads, **chosen) as agent:
         agent.run_defaults["eval_every"] = EVAL_EVERY
         with recorded(
-            agent, exam, goal, clock, horizon=options.steps, name=OUR_RUNS, price=str(PRICE), db=options.db
+            agent, exam, goal, clock, horizon=options.steps, name=OUR_RUNS, price=str(PRICE), db=options.db[0]
         ) as recorder:
             run = agent.learn(
                 options.steps,
@@ -128,32 +128,38 @@ def speed_table(records: list[dict[str, Any]]) -> str:
     return markdown_table(["arm", "steps/s", f"{OURS} is faster by", "by round"], rows)
 
 
-def returns(db: str) -> tuple[str, list[dict[str, Any]]]:
-    """Held-out returns of the learning runs in a ledger: a table, and all evaluations."""
+def evaluations(dbs: list[str]) -> list[dict[str, Any]]:
+    """All held-out evaluations of the learning runs in some ledgers; every run sat the same exam."""
     from mileage.ledger import queries
     from mileage.ledger.store import Store
     from mileage.training.recorder import Ledger
 
     data = []
-    with Store(Ledger(db).url, create=False) as store:
-        for record in store.read(queries.records, None):
-            if record.run.name not in (OUR_RUNS, PEER_RUNS):
-                continue
-            points = [
-                (point.step, point.mean_return)
-                for point in store.read(queries.checkpoints, record.run.run_id)
-                if point.mean_return is not None
-            ]
-            data.append({"name": record.run.name, "seed": record.run.seed, "evaluations": points})
+    for db in dbs:
+        with Store(Ledger(db).url, create=False, recover=False) as store:
+            for record in store.read(queries.records, None):
+                rows = store.read(queries.checkpoints, record.run.run_id)
+                points = [(row.step, row.mean_return) for row in rows if row.mean_return is not None]
+                if record.run.name in (OUR_RUNS, PEER_RUNS) and points:
+                    if record.run.panel_id != panel().panel_id:
+                        raise SystemExit(f"run {record.run.run_id} sat another exam")
+                    data.append({"name": record.run.name, "seed": record.run.seed, "evaluations": points})
+    return data
+
+
+def returns_table(data: list[dict[str, Any]]) -> str:
+    """Each seed at the last step that both arms were examined at, and where each ended."""
+    runs = {(each["name"], each["seed"]): dict(each["evaluations"]) for each in data}
     rows = []
-    for name in (OUR_RUNS, PEER_RUNS):
-        runs = sorted((each for each in data if each["name"] == name), key=lambda each: each["seed"])
-        last = [each["evaluations"][-1] for each in runs if each["evaluations"]]
-        if last:
-            mean = f"{statistics.mean(value for _, value in last):,.0f}"
-            steps = " ".join(f"{step:,}" for step, _ in last)
-            rows.append([name, mean, " ".join(f"{value:,.0f}" for _, value in last), steps])
-    return markdown_table(["runs", "held-out return, mean", "by seed", "after steps"], rows), data
+    for seed in sorted({seed for _, seed in runs}):
+        ours, theirs = runs.get((OUR_RUNS, seed)), runs.get((PEER_RUNS, seed))
+        if ours is None or theirs is None:
+            continue
+        step = max(set(ours) & set(theirs))
+        ends = [f"{found[max(found)]:,.0f} after {max(found):,}" for found in (ours, theirs)]
+        rows.append([seed, f"{step:,}", f"{ours[step]:,.0f}", f"{theirs[step]:,.0f}", *ends])
+    header = ["seed", "steps", OURS, PEER, f"{OURS} at its end", f"{PEER} at its end"]
+    return markdown_table(header, rows)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -170,16 +176,30 @@ def compare(options: argparse.Namespace) -> None:
     write(options, records)
 
 
-def write(options: argparse.Namespace, records: list[dict[str, Any]]) -> None:
+def write(
+    options: argparse.Namespace,
+    records: list[dict[str, Any]],
+    command: str | None = None,
+    when: dict[str, Any] | None = None,
+) -> None:
+    """Write the result; `when` is the machine of the speed comparison, if that was made earlier."""
     network = f"two {options.hidden} × {options.hidden} tanh networks, {records[0]['parameters']:,} parameters"
     shown = ", ".join(f"{name} {value}" for name, value in SETTINGS.items() if name != "hidden")
     tables = [f"Both arms: {shown}; {network}.", "## Steps per second", speed_table(records)]
     data: dict[str, Any] = {"speed": records}
+    if when is not None:
+        data["speed_machine"] = when
+        tables.insert(2, f"Measured {when['time']}, load {when['load']}.")
     if options.db:
-        table, data["learning"] = returns(options.db)
-        tables += [f"## Return on {panel().env_id}, 20 held-out episodes", table]
+        data["learning"] = evaluations(options.db)
+        tables += [
+            "## Mean return over 20 held-out episodes, from the ledger",
+            "Both arms at the last step at which both were examined. Runs of a machine that did other work too: their "
+            "seconds mean nothing, so none are shown.",
+            returns_table(data["learning"]),
+        ]
     report = Report(options.name, "PPO on HalfCheetah-v5", tables, data)
-    print("\n\n".join(tables), *report.write(), sep="\n")
+    print("\n\n".join(tables), *report.write(command=command), sep="\n")
 
 
 def add_returns(options: argparse.Namespace) -> None:
@@ -187,7 +207,8 @@ def add_returns(options: argparse.Namespace) -> None:
     from _harness import RESULTS
 
     found = json.loads((RESULTS / f"{options.name}.json").read_text())
-    write(options, found["data"]["speed"])
+    when = found["data"].get("speed_machine", found["machine"])
+    write(options, found["data"]["speed"], found["command"], when)
 
 
 def main() -> None:
@@ -200,7 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=TOTAL_STEPS)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--db", help="ledger of the learning runs")
+    parser.add_argument("--db", action="append", help="ledger of the learning runs; may be given several times")
     parser.add_argument("--name", default="ppo_halfcheetah", help="name of the result files")
     options = parser.parse_args()
     if options.mode == "arm":

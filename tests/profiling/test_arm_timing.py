@@ -82,3 +82,40 @@ def test_unknown_arm_is_named() -> None:
     got = compare("job", [arm("a")], rounds=1, warmups=1, executor=MockExecutor({"a": [1.0, 1.0]}))
     with pytest.raises(ValueError, match="no arm 'b'"):
         got["b"]
+
+
+def test_times_are_per_job_of_a_call() -> None:
+    # A call of 64 jobs, 10 µs each: eight calls make 5 ms.
+    executor = MockExecutor({"a": [1e-5, 1e-5, 1e-5]})
+    got = compare("job", [Arm("a", units=64)], rounds=1, executor=executor)
+    assert got["a"].repeats == 7
+    calls: list[int] = []
+    sample = ClockExecutor().sample(Arm("a", lambda: calls.append(1), units=1000), 4)
+    assert len(calls) == 4
+    assert sample.wall < 1e-3
+
+
+def test_an_arm_may_time_itself() -> None:
+    asked: list[int] = []
+
+    def timer(repeats: int) -> Sample:
+        asked.append(repeats)
+        return Sample(0.001, 0.002)
+
+    got = compare("job", [Arm("a", timer=timer), arm("b")], rounds=2, warmups=1)
+    assert asked == [1, 5, 5]
+    assert got["a"].samples == (Sample(0.001, 0.002),) * 2
+
+
+@pytest.mark.parametrize(("budget", "rounds"), [(None, 9), (100.0, 9), (7.0, 7), (0.0, 5)])
+def test_a_budget_cuts_rounds_of_slow_arms(budget: float | None, rounds: int) -> None:
+    # Both arms together take a second a round.
+    executor = MockExecutor({"a": itertools.repeat(0.25), "b": itertools.repeat(0.75)})
+    got = compare("job", [arm("a"), arm("b")], rounds=9, budget=budget, executor=executor)
+    assert len(got["a"].samples) == rounds
+
+
+def test_instabilities_are_those_of_the_samples_in_order() -> None:
+    found = measurement(5.0, 1.0, 1.01, 0.99, 1.0).instabilities
+    assert [each.kind.value for each in found] == ["slow start"]
+    assert measurement(1.0, 1.0, 1.0, 1.0).instabilities == ()

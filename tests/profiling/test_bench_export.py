@@ -67,7 +67,7 @@ def test_markdown_names_the_command_the_fastest_and_the_doubts() -> None:
 def test_warnings_are_gathered_by_kind() -> None:
     lines = warning_lines(report().record())
     assert lines[1] == (
-        "outliers in 1 arms (group advantages 64×8: rlox): "
+        "outliers in 1 arm (group advantages 64×8: rlox): "
         "quit other programs or pin the process, and repeat with more runs"
     )
     assert lines[-1] == "group advantages 64×8: JAX is left out (ImportError: x)"

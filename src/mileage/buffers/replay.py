@@ -138,14 +138,14 @@ class ReplayBuffer:
             rewards: (n,) float32 or float64.
             terminated, truncated: (n,) bool or uint8.
         """
-        bound = self._bound
+        bound_obs, bound_actions, bound_rewards, bound_terminated, bound_truncated, bound_next_obs = self._bound
         if (
-            obs is not bound[0]
-            or actions is not bound[1]
-            or rewards is not bound[2]
-            or terminated is not bound[3]
-            or truncated is not bound[4]
-            or next_obs is not bound[5]
+            obs is not bound_obs
+            or actions is not bound_actions
+            or rewards is not bound_rewards
+            or terminated is not bound_terminated
+            or truncated is not bound_truncated
+            or next_obs is not bound_next_obs
         ):
             self._bind(obs, actions, rewards, terminated, truncated, next_obs)
         if self._derived and self._count[ring.FREE] < len(obs):
@@ -269,9 +269,20 @@ class ReplayBuffer:
         """Check the arrays of a batch and remember them: passing the same ones again costs only the copying."""
         self._bound = (None,) * 6
         # Numba would compile the kernel anew for every dtype it is called with, so the wrong ones are kept from it.
-        if any(
-            getattr(array, "dtype", None) not in allowed for array, allowed in zip(arrays, self._dtypes, strict=True)
-        ):
+        obs, actions, rewards, terminated, truncated, next_obs = arrays
+        obs_dtypes, action_dtypes, *_ = self._dtypes
+        try:
+            known = (
+                obs.dtype in obs_dtypes
+                and next_obs.dtype in obs_dtypes
+                and actions.dtype in action_dtypes
+                and rewards.dtype in _REWARD_DTYPES
+                and terminated.dtype in _FLAG_DTYPES
+                and truncated.dtype in _FLAG_DTYPES
+            )
+        except AttributeError:
+            known = False
+        if not known:
             self._explain_push(*arrays)
         if not ring.bind_source(self._record, *arrays):
             self._explain_push(*arrays)

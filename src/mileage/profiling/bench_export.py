@@ -12,6 +12,9 @@ from typing import Any
 from mileage.profiling.bench import OURS, BenchReport
 from mileage.profiling.timing import ratio_of
 
+# Cases that a gathered warning names.
+_NAMED = 3
+
 
 class ExportFormat(StrEnum):
     """A file format of the report."""
@@ -121,12 +124,13 @@ def _grouped(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     for case in cases:
         for each in case["warnings"]:
             where.setdefault((each["kind"], each["remedy"]), {}).setdefault(case["title"], []).append(each["arm"])
-    return [
-        f"{kind} in {sum(map(len, titles.values()))} arms ("
-        + "; ".join(f"{title}: {', '.join(arms)}" for title, arms in titles.items())
-        + f"): {remedy}"
-        for (kind, remedy), titles in where.items()
-    ]
+    lines = []
+    for (kind, remedy), titles in where.items():
+        named = [f"{title}: {', '.join(arms)}" for title, arms in titles.items()]
+        rest = [f"{len(named) - _NAMED} more cases"] if len(named) > _NAMED else []
+        count = sum(map(len, titles.values()))
+        lines.append(f"{kind} in {count} arm{'s' * (count > 1)} ({'; '.join(named[:_NAMED] + rest)}): {remedy}")
+    return lines
 
 
 def to_json(report: BenchReport) -> str:

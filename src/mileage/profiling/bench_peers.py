@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +13,6 @@ from typing import Any, Protocol
 
 from mileage._errors import UsageError
 from mileage.profiling.timing import Arm, Sample
-
-# After a sample, a library's threads may spin for a while before they sleep, on cores that the next arm needs.
-SETTLE_SECONDS = 0.002
 
 
 class Channel(Protocol):
@@ -130,7 +126,6 @@ class PeerLibraries:
             answer = self._channel.ask(do="sample", key=key, repeats=repeats)
             if "absent" in answer:
                 raise UsageError(f"{key} failed while it was timed: {answer['absent']}; leave it out")
-            time.sleep(SETTLE_SECONDS)
             return Sample(answer["wall"], answer["cpu"])
 
         return sample

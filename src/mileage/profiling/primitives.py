@@ -14,6 +14,7 @@ from mileage.envs.native import NativeEnv
 from mileage.envs.vector import VecEnv
 from mileage.kernels import gae, token_kl
 from mileage.kernels import rollout as kernels
+from mileage.kernels._blas import single_threaded_blas
 from mileage.kernels._pointers import Frame
 from mileage.profiling.limits import medians
 from mileage.profiling.tracing import TraceClock
@@ -41,7 +42,9 @@ def primitives(agent: Agent, effort: float = 1.0) -> dict[str, float]:
     # Each group by itself: an update leaves nothing of the others in the caches, and they nothing of its own.
     for arms in (_environments(agent), _storage(agent), _arrays(), _policy(agent)):
         found = {name: repeated(action, calls) for name, (action, calls) in arms.items()}
-        taken = medians(found, seconds=0.02 * effort)
+        # As in a run: with threads of its own, BLAS would get in the way of ours.
+        with single_threaded_blas():
+            taken = medians(found, seconds=0.02 * effort)
         seconds |= {name: taken[name] / calls for name, (_, calls) in arms.items()}
     return seconds
 

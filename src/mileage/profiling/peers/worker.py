@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -34,6 +35,8 @@ _DISTRIBUTIONS = {
 }  # fmt: skip
 # Answers in float32 by different orders of summation.
 TOLERANCE = 2e-3
+# How long to wait at most for threads that spin, how long to look, and what counts as idle.
+SETTLE_SECONDS, _LOOK_SECONDS, _IDLE_SHARE = 0.3, 0.003, 0.1
 
 
 class Worker:
@@ -72,6 +75,7 @@ class Worker:
             return {"absent": problem}
         best = min(variants, key=_quick_seconds) if len(variants) > 1 else variants[0]
         self._arms[request["key"]] = best
+        settle()
         return {"label": best.label if len(variants) > 1 else "", "units": best.units}
 
     def _check(self, peer: Peer, request: dict[str, Any], variants: list[Way]) -> str:
@@ -91,6 +95,7 @@ class Worker:
 
     def _sample(self, request: dict[str, Any]) -> dict[str, Any]:
         sample = timed(self._arms[request["key"]], request["repeats"])
+        settle()
         return {"wall": sample.wall, "cpu": sample.cpu}
 
     def _drop(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +114,20 @@ def same(got: Any, want: Any) -> bool:
 def timed(arm: Way, repeats: int) -> Sample:
     """Seconds per job over `repeats` calls, by the harness that times our own arms."""
     return ClockExecutor().sample(Arm(arm.label, arm.run, arm.prepare, arm.units), repeats)
+
+
+def settle() -> None:
+    """Wait until no thread of this process uses a core.
+
+    Threads of OpenMP and BLAS spin for a while after their work, which would slow whoever is timed next: on cores that
+    share their units, to half its speed.
+    """
+    end = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < end:
+        before = time.process_time()
+        time.sleep(_LOOK_SECONDS)
+        if time.process_time() - before < _IDLE_SHARE * _LOOK_SECONDS:
+            return
 
 
 def _quick_seconds(arm: Way) -> float:
