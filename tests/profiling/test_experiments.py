@@ -322,7 +322,9 @@ def leap(name: str, value: object) -> Fix:
 
 def test_where_the_baseline_is_slow_everything_is_tried_at_once_and_what_is_worth_nothing_is_taken_back() -> None:
     def script(setup: Setup, seed: int) -> tuple[float, float]:
-        speed = 100.0 * (20.0 if setup.config["n_envs"] == 8 else 1.0) * (5.0 if setup.config["minibatch"] == 64 else 1.0)
+        speed = (
+            100.0 * (20.0 if setup.config["n_envs"] == 8 else 1.0) * (5.0 if setup.config["minibatch"] == 64 else 1.0)
+        )
         return speed, 2000 * jitter(seed)
 
     fixes = [leap("gamma", 0.9), leap("n_envs", 8), leap("minibatch", 64)]
