@@ -157,7 +157,7 @@ def ppo_update(n_envs: int, n_steps: int, minibatch: int, epochs: int, threads: 
 
     def run() -> None:
         frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
-        engine.team.run(actor_critic.update, frame.record, engine._chunks)
+        engine.team.run(actor_critic.update, frame.record, engine._pieces)
 
     return Way(_single_blas(run))
 
