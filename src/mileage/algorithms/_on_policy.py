@@ -18,8 +18,9 @@ from mileage.envs.vector import VecEnv
 from mileage.kernels import actor_critic, optim, random
 from mileage.kernels import rollout as kernels
 from mileage.kernels._pointers import Frame
+from mileage.kernels._shards import run_shards
 from mileage.kernels._team import Team
-from mileage.kernels.advantages import gae
+from mileage.kernels.advantages import gae_columns
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -246,16 +247,21 @@ class OnPolicy:
         shape = (s.n_steps, self.n_envs)
         if s.normalise_rewards:
             self._scale_rewards()
-        gae(
+        # The arrays are this engine's own: what `gae` would check of a user's, holds.
+        run_shards(
+            gae_columns,
+            self.n_envs,
+            s.n_steps,
             self.rewards.reshape(shape),
             self.values.reshape(shape),
             self.terminated.reshape(shape),
             self.last_values,
-            truncated=self.truncated.reshape(shape),
-            truncated_values=self.truncated_values.reshape(shape),
-            gamma=float(s.gamma),
-            lambda_=float(s.gae_lambda),
-            out=(self.advantages.reshape(shape), self.returns.reshape(shape)),
+            self.truncated.reshape(shape),
+            self.truncated_values.reshape(shape),
+            float(s.gamma),
+            float(s.gae_lambda),
+            self.advantages.reshape(shape),
+            self.returns.reshape(shape),
         )
         if s.normalise_observations:
             self._update_obs_normalisation()
