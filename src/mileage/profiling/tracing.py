@@ -95,7 +95,7 @@ def boundaries(agent: Agent) -> list[Boundary]:
         )
         found += [Boundary(engine.replay, name, f"replay.{name}", NATIVE) for name in names]
     else:
-        found.append(Boundary(_on_policy, "gae", "gae", NATIVE))
+        found.append(Boundary(_on_policy, "run_shards", "gae", NATIVE))
     if agent.backend == "torch":
         return [*found, Boundary(random, "uniform_rows", "uniform_rows", NATIVE)]
     found.append(Boundary(engine.team, "run", "", NATIVE))
