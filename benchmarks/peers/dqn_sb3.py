@@ -1,7 +1,7 @@
 """Stable-Baselines3 DQN on CartPole-v1 at the settings of its zoo: updates per second, or time to the target.
 
-`--width` replaces its zoo's networks (256 × 256), 64 being the library's own default. `--evaluate-every` steps a matched
-run is also evaluated on the way, after the updates that follow that step.
+`--width` replaces its zoo's networks (256 × 256), 64 being the library's own default. With `--evaluate-every`, a matched
+run is evaluated on the way too, after the updates that follow so many steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from _arm import Arm, Panel
 from _off_policy_arm import DQN_ZOO, Watch
-
 
 
 def take_option(name: str, default: int) -> int:

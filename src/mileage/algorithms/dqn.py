@@ -16,8 +16,8 @@ from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
-from mileage.kernels import columns
 from mileage.kernels import dqn as kernel
+from mileage.kernels import units
 from mileage.kernels._memory import aligned_zeros
 from mileage.kernels._pointers import Frame
 from mileage.policies.native import ACTIVATIONS
@@ -138,7 +138,7 @@ class DQN(OffPolicy):
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self._totals: F64 = np.zeros(kernel.N_STATS)
-        self._pieces = columns.n_pieces(config.batch, policy.actor_sizes)
+        self._pieces = units.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
         layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self._pieces)
         network: dict[str, Any] = {

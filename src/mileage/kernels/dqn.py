@@ -2,9 +2,9 @@
 
 Targets bootstrap from the target network at the online network's choice (van Hasselt et al., 2016,
 arXiv:1509.06461) or at its own; a dueling head holds the state's value first and the actions' advantages after it
-(Wang et al., 2016, arXiv:1511.06581). The loss is Huber's. Threads share the network by columns
-(`mileage.kernels.columns`): results do not depend on their number. The target network stands still for many updates:
-what it says of all their samples is computed before them, as matrix products of many rows are faster than those of few.
+(Wang et al., 2016, arXiv:1511.06581). The loss is Huber's. Threads share the network by hidden units
+(`mileage.kernels.units`): results do not depend on their number. The target network stands still for many updates: what
+it says of all their samples is computed before them, as matrix products of many rows are faster than those of few.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import columns, heads, mlp, random
+from mileage.kernels import heads, mlp, random, units
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._pointers import f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels._team import meet
@@ -27,8 +27,7 @@ DQN = frame_type(
     arrays="params target_params sizes obs actions rewards next_obs terminated discounts weights td_errors next_q"
     " adam_mean adam_square grads squares totals works shared",
     integers="n_sizes n_params n_actions obs_size activation dueling double batch n_updates pieces ahead_rows steps"
-    " target_every work_floats at_q at_slopes at_hidden at_more_hidden at_shares at_more_shares at_delta at_partial"
-    " at_more_partial",
+    " target_every work_floats at_delta at_q at_slopes at_parts at_more_parts at_deltas",
     floats="tau rate beta1 beta2 eps max_norm huber",
 )
 # Rows that the target network sees at a time: more are no faster.
@@ -37,11 +36,10 @@ AHEAD_ROWS = 128
 
 def layout(batch: int, ahead_rows: int, sizes: tuple[int, ...], pieces: int) -> dict[str, int]:
     """Where the parts of a rank's own memory and of that which ranks share start, and how many floats both have."""
-    at_q = -(-batch * sizes[1] // 16) * 16
-    at_slopes = at_q + 2 * batch * sizes[-1]
-    floats = max(at_slopes + batch * sizes[-1], ahead_rows * sum(sizes[1:]))
-    own = {"at_q": at_q, "at_slopes": at_slopes, "work_floats": -(-floats // 16) * 16}
-    return own | columns.layout(batch, sizes, pieces)
+    hidden, delta = units.own_floats(batch, sizes)
+    own = {"at_delta": hidden, "at_q": hidden + delta, "at_slopes": hidden + delta + 2 * batch * sizes[-1]}
+    floats = max(own["at_slopes"] + batch * sizes[-1], ahead_rows * sum(sizes[1:]))
+    return own | {"work_floats": -(-floats // 16) * 16} | units.layout(batch, sizes, pieces)
 
 
 @inner
@@ -131,21 +129,16 @@ def _slopes(frame: Any, rank: Any, first: Any, q: Any, choosers: Any, out: Any) 
 @inner
 def forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: Any, work: Any) -> None:
     """Write the gradient of the loss on the samples from `first` on, once `next_q` is there."""
-    shared, outputs = f32(frame.shared), frame.batch * (frame.n_actions + frame.dueling)
-    obs, hidden, shares = shift(f32(frame.obs), first * frame.obs_size), shift(shared, frame.at_hidden), frame.at_shares
+    shared, obs = f32(frame.shared), shift(f32(frame.obs), first * frame.obs_size)
     q, slopes = shift(work, frame.at_q), shift(work, frame.at_slopes)
-    choosers = shift(q, outputs)
+    choosers = shift(q, frame.batch * (frame.n_actions + frame.dueling))
     if frame.double > 0:
-        next_obs, more = shift(f32(frame.next_obs), first * frame.obs_size), shift(shared, frame.at_more_hidden)
-        columns.forward(frame, rank, n_ranks, barrier, next_obs, work, more, shift(shared, frame.at_more_shares))
-    columns.forward(frame, rank, n_ranks, barrier, obs, work, hidden, shift(shared, shares))
-    meet(barrier, n_ranks)
-    columns.add_shares(frame, shift(shared, shares), q)
-    if frame.double > 0:
-        columns.add_shares(frame, shift(shared, frame.at_more_shares), choosers)
+        next_obs, parts = shift(f32(frame.next_obs), first * frame.obs_size), shift(shared, frame.at_more_parts)
+        units.forward(frame, rank, n_ranks, barrier, next_obs, work, parts, choosers)
         choosers = _q_rows(frame, choosers, frame.batch)
+    units.forward(frame, rank, n_ranks, barrier, obs, work, shift(shared, frame.at_parts), q)
     _slopes(frame, rank, first, _q_rows(frame, q, frame.batch), choosers, slopes)
-    columns.backward(frame, rank, n_ranks, barrier, obs, work, hidden, slopes)
+    units.backward(frame, rank, n_ranks, barrier, obs, work, slopes, shift(work, frame.at_delta))
 
 
 @kernel
@@ -164,7 +157,7 @@ def dqn_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
         look_ahead(frame, rank, n_ranks, meeting, u, step, work)
         forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
         tau = frame.tau if step % frame.target_every == 0 else 0.0
-        columns.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
+        units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
         meet(meeting, n_ranks)
     meet(meeting, n_ranks)
     return frame.steps + frame.n_updates

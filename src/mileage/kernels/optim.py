@@ -119,8 +119,8 @@ def adam(
     size = min(BLOCK, n_params - first)
     length, unbias = adam_lengths(rate, beta1, beta2, step)
     adam_range(
-        shift(params, first), shift(grads, first), shift(means, first), shift(squares, first), size, scale, length, unbias,
-        beta1, beta2, eps,
+        shift(params, first), shift(grads, first), shift(means, first), shift(squares, first), size, scale, length,
+        unbias, beta1, beta2, eps,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def descend_and_follow(
     Without clipping (`max_norm` <= 0) nothing has to be known about other blocks: each is reduced, stepped and followed
     while it is in the first-level cache, and the ranks wait once instead of twice.
     """
-    # Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take lines from the other.
+    # Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
     blocks = n_blocks(n_params)
     first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
     meet(barrier, n_ranks)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import actor_critic, columns, dqn, mlp, optim, sac, td3
+from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3, units
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._pointers import f32, f64, i64, pointer_to, shift, u64
 from mileage.kernels._team import meet
@@ -164,7 +164,7 @@ def _sac_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         f32(frame.critic_square), n_critic, chunks, frame.critic_rate, step,
     )  # fmt: skip
     if stage >= 4:
-        for b in range(rank, optim.n_blocks(n_critic), n_ranks):
+        for b in range(rank * optim.n_blocks(n_critic) // n_ranks, (rank + 1) * optim.n_blocks(n_critic) // n_ranks):
             optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
     meet(barrier, n_ranks)
     if stage >= 5:
@@ -231,9 +231,11 @@ def _td3_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         )  # fmt: skip
         meet(barrier, n_ranks)
         if stage >= 6:
-            for b in range(rank, optim.n_blocks(n_critic), n_ranks):
+            for b in range(
+                rank * optim.n_blocks(n_critic) // n_ranks, (rank + 1) * optim.n_blocks(n_critic) // n_ranks
+            ):
                 optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
-            for b in range(rank, optim.n_blocks(n_actor), n_ranks):
+            for b in range(rank * optim.n_blocks(n_actor) // n_ranks, (rank + 1) * optim.n_blocks(n_actor) // n_ranks):
                 optim.polyak(f32(frame.target_actor_params), f32(frame.actor_params), n_actor, b, frame.tau)
     if rank == 0 and stage >= 6:
         totals, stats = f64(frame.totals), f64(frame.stats)
@@ -268,7 +270,7 @@ def dqn_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
             dqn.forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
         if frame.stage >= 3:
             tau = frame.tau if frame.stage >= 4 and step % frame.target_every == 0 else 0.0
-            columns.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
+            units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
         meet(meeting, n_ranks)
     meet(meeting, n_ranks)
     return frame.steps + frame.n_updates

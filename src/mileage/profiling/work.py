@@ -53,15 +53,15 @@ def backward(rows: int, sizes: tuple[int, ...]) -> list[Product]:
     return by_weights + [(0, 1, rows, inputs, outputs) for inputs, outputs in layers[1:]]
 
 
-def by_columns(rows: int, sizes: tuple[int, ...], pieces: int, passes: int) -> list[Product]:
-    """Products of one piece of a network cut by columns (see `mileage.kernels.columns`): forward passes, gradient."""
+def by_units(rows: int, sizes: tuple[int, ...], pieces: int, passes: int) -> list[Product]:
+    """Products of a piece of a network cut by hidden units (`mileage.kernels.units`): forward passes and gradient."""
     *_, last, outputs = sizes
     hidden = list(itertools.pairwise(sizes[1:-1]))
-    forwards = [(0, 0, rows, sizes[1], sizes[0]), *((0, 0, rows, n // pieces, k) for k, n in hidden)]
-    forwards.append((0, 0, rows, outputs, last // pieces))
+    forwards = [(0, 0, rows, sizes[1], sizes[0]), *((0, 0, rows, n, k // pieces) for k, n in hidden)]
+    forwards.append((0, 0, rows, outputs, last))
     gradients = [(1, 0, last // pieces, outputs, rows), (1, 0, sizes[0], sizes[1] // pieces, rows)]
-    gradients += [(1, 0, k, n // pieces, rows) for k, n in hidden]
-    back = [(0, 1, rows, last // pieces, outputs), *((0, 1, rows, k, n // pieces) for k, n in hidden)]
+    gradients += [(1, 0, k // pieces, n, rows) for k, n in hidden]
+    back = [(0, 1, rows, last, outputs), *((0, 1, rows, k // pieces, n) for k, n in hidden)]
     return forwards * passes + gradients + back
 
 
@@ -88,7 +88,7 @@ def on_policy_learn(config: Any, actor: tuple[int, ...], critic: tuple[int, ...]
     steps = epochs * batch / minibatch
     n_params = sum(a * b + b for sizes in (actor, critic) for a, b in itertools.pairwise(sizes))
     gathered = 4.0 * minibatch * (actor[0] * 2 + 6)
-    touched = steps * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, gradients) + gathered)
+    touched = steps * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, chunks) + gathered)
     activations = 3 * rows * chunks * (sum(actor) + sum(critic))
     working_set = 4.0 * (batch * (actor[0] + 8) + n_params * (chunks + 4) + activations)
     return Work(tuple(products), chunks, steps, touched, working_set, networks=2)
@@ -129,7 +129,7 @@ def off_policy_learn(
     updates = max(1, config.gradient_steps)
     gathered = 4.0 * config.batch * (2 * actor[0] + 6)
     if algorithm == "dqn":
-        products = forward(rows // chunks, actor) + by_columns(rows, actor, chunks, 2 if config.double else 1)
+        products = forward(rows // chunks, actor) + by_units(rows, actor, chunks, 2 if config.double else 1)
         n_params = sum(a * b + b for a, b in itertools.pairwise(actor))
         return _off_policy(products, chunks, updates, n_params, gathered, gradients=1)
     products = forward(rows, actor) + forward(rows, critic) * 2
