@@ -1,6 +1,6 @@
 """Does DQN at the settings of Stable-Baselines3's zoo learn as well here as there? Many seeds of both, not timed.
 
-    PYTHONPATH=src python benchmarks/dqn_seeds.py --peer-python PYTHON --seeds 20 --keep runs.jsonl
+    PYTHONPATH=src python benchmarks/dqn_seeds.py --peer-python PYTHON --keep runs.jsonl
 
 CartPole-v1, 50,000 steps, the arms of `dqn_cartpole.py`. These settings let a policy rise and fall again, so that the
 last network alone says little: every run is also evaluated on the way, always on 100 held-out episodes. A run's *late*
@@ -87,7 +87,7 @@ def verdict(records: Sequence[Record]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default=sys.executable, help="the Python that has Stable-Baselines3")
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[20, 20], help="how many at each width")
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 256], help="of both hidden layers")
     parser.add_argument("--keep", type=Path, help="file of runs that are done, which grows")
     options = parser.parse_args()
@@ -99,9 +99,9 @@ def main() -> None:
     lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
     done = {(each["arm"], each["width"], each["seed"]): each for each in map(json.loads, lines)}
     tables, data = [], {}
-    for width in options.widths:
+    for width, seeds in zip(options.widths, options.seeds, strict=True):
         records = []
-        for seed in range(options.seeds):
+        for seed in range(seeds):
             for arm in arms:
                 key = (arm.name, width, seed)
                 if key not in done:

@@ -1,7 +1,7 @@
 """Stable-Baselines3 DQN on CartPole-v1 at the settings of its zoo: updates per second, or time to the target.
 
-`--width` replaces its zoo's networks (256 × 256), 64 being the library's own default. With `--evaluate-every`, a matched
-run is evaluated on the way too, after the updates that follow so many steps.
+`--width` replaces its zoo's networks (256 × 256), 64 being the library's own default. With `--evaluate-every`, a
+matched run is evaluated on the way too, after the updates that follow so many steps.
 """
 
 from __future__ import annotations
