@@ -36,7 +36,8 @@ from _harness import Report, markdown_table
 HERE = Path(__file__).resolve().parent
 OURS, OURS_COLD, RIVAL = "mileage", "mileage, empty cache", "Stable-Baselines3"
 PEERS = {"rejax": "ppo_rejax.py", "rlox": "ppo_rlox.py", "Stable-Baselines3": "ppo_sb3.py"}
-TIMEOUT_SECONDS = 300.0
+# Against hanging; a process that is paused for a while is not hanging.
+TIMEOUT_SECONDS = 1800.0
 # Enough for a thread count to show, few enough to be quick.
 CALIBRATION_STEPS = 10_240
 BOOTSTRAP_DRAWS, SOLVED = 10_000, 475
