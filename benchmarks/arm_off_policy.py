@@ -63,7 +63,7 @@ class Speed:
 
 def matched(algorithm: str, seed: int, steps: int, threads: int | None, width: int | None) -> dict[str, Any]:
     """Train for a number of steps at the shared settings; evaluate once, at the end."""
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     settings = SETTINGS[algorithm] | ({} if width is None else {"hidden": (width, width)})
     agent = agent_class(algorithm)(ENVS[algorithm], seed=seed, preset="none", threads=threads, **settings)

@@ -19,7 +19,7 @@ from _harness import Report, markdown_table
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.profile import profile
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 from mileage.training.recording import recorded
 
 ROUNDS = 6

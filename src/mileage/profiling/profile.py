@@ -10,7 +10,7 @@ from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, workload_of
 from mileage.profiling.findings import Finding
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
     from mileage.profiling.calibration import Calibration
