@@ -61,13 +61,13 @@ Record = dict[str, Any]
 Runner = Callable[[ArmCommand, str, int], Record]
 
 
-def run_process(arm: ArmCommand, mode: str, seed: int) -> Record:
+def run_process(arm: ArmCommand, mode: str, seed: int, timeout: float | None = TIMEOUT_SECONDS) -> Record:
     """Run an arm once; what it printed, plus the wall-clock of its whole process."""
     with tempfile.TemporaryDirectory() as empty:
         environment = os.environ | ({"MILEAGE_CACHE_DIR": empty} if arm.cold else {})
         start = time.perf_counter()
         done = subprocess.run(
-            arm.line(mode, seed), env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            arm.line(mode, seed), env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
         seconds = time.perf_counter() - start
     if done.returncode:

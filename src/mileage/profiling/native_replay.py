@@ -96,8 +96,8 @@ class NativeReplay:
         self.agent, self.engine = agent, agent._built().engine
         self.on_policy = agent.name in ("ppo", "a2c")
         self.fused = self.on_policy and self.engine._native
-        # What the update's threads share out: both networks on every chunk, or chunks.
-        self._pieces: int = self.engine._pieces if self.on_policy else self.engine._chunks
+        # What the update's threads share out: both networks on every chunk, chunks, or units of a network.
+        self._pieces: int = self.engine._chunks if agent.name in ("sac", "td3") else self.engine._pieces
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {
