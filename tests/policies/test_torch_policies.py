@@ -205,7 +205,7 @@ def test_work_decides_how_many_threads_are_used() -> None:
     assert useful_threads(1e6, 8) == 1
     assert useful_threads(1e12, 8) == 8
     assert n_pieces(256, 1e3) == 1
-    assert n_pieces(256, 1e7) == 4
+    assert n_pieces(256, 1e7) == 2
     assert n_pieces(10_000, 1e9) == 8
 
 
