@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
-from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, workload_of
+from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import Finding
 from mileage.training.agent import agent_class
 
@@ -128,7 +128,7 @@ def profile(
     with clock.phase(Phase.INIT):
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
-        run = train(agent, clock, options)
+        run = with_clock_cost(train(agent, clock, options))
         from mileage.profiling.calibration import REPLAYED, calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
