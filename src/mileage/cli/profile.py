@@ -18,7 +18,7 @@ FORMATS = ("md", "html", "trace", "speedscope")
 
 
 def profile(
-    algorithm: Annotated[str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --run.")] = None,
+    algorithm: Annotated[str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --run.")] = None,
     env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler
-from mileage.meter.memory import ProcessTree
 
 _MIB = 2**20
 # Share of a core that readings may take: some ten a second, twice as many as a recorded run makes. Each wakes a thread
@@ -107,13 +106,3 @@ def _is_network(name: str) -> bool:
     return name in ("params", "critic_params", "target_params", "target_actor_params") or name.startswith(
         ("module.", "target0", "target1", "actor.", "critic.")
     )
-
-
-def resident_mib() -> float:
-    """Resident memory of this process and its children, in MiB."""
-    tree = ProcessTree()
-    try:
-        tree.discover()
-        return tree.rss_bytes() / _MIB
-    finally:
-        tree.close()

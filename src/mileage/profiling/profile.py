@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import Finding
@@ -106,7 +105,7 @@ def profile(
     """Train once and say where the time went.
 
     Args:
-        algorithm: `ppo`, `a2c`, `sac`, `td3` or `dqn`.
+        algorithm: `ppo`, `a2c`, `impala`, `sac`, `td3` or `dqn`.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -116,11 +115,6 @@ def profile(
         effort: scales how long the replays after the run take; 1 is a few seconds.
         agent_arguments: as for `mileage.PPO`: seed, preset, threads, backend, hyperparameters, …
     """
-    if agent_class(algorithm).name == "impala":
-        raise UsageError(
-            "impala cannot be profiled, as its parts run at the same time and not one after the other: "
-            "train it with a ledger, then profile that run with --run"
-        )
     clock = clock or PhaseClock()
     options = RunOptions(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price

@@ -12,7 +12,7 @@ import gc
 import statistics
 import time
 from _thread import get_ident as _ident
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter_ns as _now
@@ -28,6 +28,8 @@ ENVIRONMENT, NATIVE, TORCH = "environment", "native", "torch"
 _BLOCK_SECONDS = 0.004
 # Below this share of an iteration, what probes cost in a loop by themselves is near enough.
 _LEAST_PROBE_SHARE = 0.01
+# A probe has been seen to cost four times as much between threads that wake each other; more is another's doing.
+_MOST_IN_PLACE = 5.0
 _MOST_SHOWN = 200
 
 
@@ -126,7 +128,7 @@ class Boundary:
 
 def boundaries(agent: Agent) -> list[Boundary]:
     """Every call of a training iteration that leaves Python for native code or for the environment."""
-    from mileage.algorithms import _on_policy
+    from mileage.algorithms import _on_policy, impala
     from mileage.kernels import dqn, random, rollout, sac, td3
 
     engine = agent._built().engine
@@ -138,6 +140,8 @@ def boundaries(agent: Agent) -> list[Boundary]:
             *(("update_priorities",) if hasattr(engine.replay, "update_priorities") else ()),
         )
         found += [Boundary(engine.replay, name, f"replay.{name}", NATIVE) for name in names]
+    elif agent.name == "impala":
+        found.append(Boundary(impala, "vtrace", "vtrace", NATIVE))
     else:
         found.append(Boundary(_on_policy, "run_shards", "gae", NATIVE))
     if agent.backend == "torch":
@@ -240,11 +244,11 @@ def _loop_seconds(action: Any, calls: int) -> float:
 
 @dataclass(frozen=True)
 class Trace:
-    """Iterations that were replayed in blocks, with and without probes in turn; the slowest and the fastest quarter of
-    the rounds is left out.
+    """Iterations that were replayed in blocks, with and without probes in turn; of each kind, blocks around the lower
+    quartile count.
 
-    A busy machine interrupts some iterations for longer than they take: quarters at both ends keep such out of means.
-    Whole rounds are left out, so that a slow minute falls to all kinds of blocks alike.
+    A busy machine interrupts some blocks, and threads that wake each other do so sooner or later: the lower quartile of
+    many blocks is the same from one trace to the next where their mean is not.
     """
 
     spans: tuple[Span, ...]
@@ -276,21 +280,19 @@ class _Blocks:
     spans: list[list[Any]] = field(default_factory=list)
     """Of every block, in the order of their ends; where there are two probes, none."""
 
-    def kept(self, rounds: Sequence[int]) -> tuple[Span, ...]:
-        """Spans of some rounds."""
-        return tuple(Span._make(span) for number in rounds for span in self.spans[number])
+    def counted(self) -> list[int]:
+        """Numbers of the blocks around the lower quartile, from a tenth to four tenths, in order of time."""
+        ordered = sorted(range(len(self.seconds)), key=self.seconds.__getitem__)
+        return sorted(ordered[len(ordered) // 10 : -(-4 * len(ordered) // 10)])
 
-    def mean(self, rounds: Sequence[int]) -> float:
-        """Mean seconds of an iteration in some rounds."""
-        return statistics.fmean(self.seconds[number] for number in rounds)
+    def kept(self) -> tuple[Span, ...]:
+        """Spans of the blocks that count."""
+        return tuple(Span._make(span) for number in self.counted() for span in self.spans[number])
 
-
-def _middle(kinds: Sequence[_Blocks]) -> list[int]:
-    """Numbers of the rounds that are neither among the fastest nor among the slowest quarter, in order."""
-    totals = [sum(blocks) for blocks in zip(*(kind.seconds for kind in kinds), strict=True)]
-    ordered = sorted(range(len(totals)), key=totals.__getitem__)
-    quarter = len(ordered) // 4
-    return sorted(ordered[quarter : len(ordered) - quarter])
+    @property
+    def mean(self) -> float:
+        """Mean seconds of an iteration in the blocks that count."""
+        return statistics.fmean(self.seconds[number] for number in self.counted())
 
 
 def replay(agent: Agent, *, seconds: float, most: int = 10_000, least: int = 4) -> Trace:
@@ -317,11 +319,10 @@ def replay(agent: Agent, *, seconds: float, most: int = 10_000, least: int = 4) 
         finally:
             # Some algorithms collect on threads of their own.
             getattr(algorithm, "rest", _nothing)()
-    rounds = _middle(kinds)
-    plain, once, twice = (kind.mean(rounds) for kind in kinds[:3])
-    spans, iterations = kinds[1].kept(rounds), size * len(rounds)
-    factor = _in_place(plain, once, twice, cost.of(spans) / iterations)
-    return Trace(spans, iterations, cost.times(factor), plain, kinds[3].kept(rounds), factor)
+    plain, once, twice, watched = kinds
+    spans, iterations = once.kept(), size * len(once.counted())
+    factor = _in_place(plain.mean, once.mean, twice.mean, cost.of(spans) / iterations)
+    return Trace(spans, iterations, cost.times(factor), plain.mean, watched.kept(), factor)
 
 
 def _in_place(plain: float, once: float, twice: float, expected: float) -> float:
@@ -329,7 +330,7 @@ def _in_place(plain: float, once: float, twice: float, expected: float) -> float
     # The difference of two noisy means says nothing about what is hardly there; and a probe is never cheaper in place.
     if expected < _LEAST_PROBE_SHARE * plain:
         return 1.0
-    return max(1.0, (twice - once) / expected)
+    return min(max(1.0, (twice - once) / expected), _MOST_IN_PLACE)
 
 
 def _block_size(algorithm: Any) -> int:
