@@ -21,7 +21,7 @@ from mileage.training.agent import Agent
 
 REPLAYED = ("ppo", "a2c", "impala", "sac", "td3", "dqn")
 """Algorithms whose parts can be replayed; of others, only phases are known."""
-_TRACE_SECONDS = 1.0
+_TRACE_SECONDS = 1.5
 _PART_SECONDS = 0.12
 _SCALING_SECONDS = 0.12
 _COLLECTING = ("rollout", "inference", "env_step", "advantage", "sync")

@@ -131,9 +131,7 @@ def _phase_cost(name: str, sums: _Sums, trace: Trace, off_cpu: float) -> PhaseCo
     tools = sums.nested / n * cost.phase + (0.0 if name == Phase.OTHER else sums.entries / n * cost.phase_inside)
     seconds = max(inside, sums.wall / n / 1e9 - probing - tools)
     waiting = 0.0 if name == Phase.OTHER else off_cpu * seconds
-    return PhaseCost(
-        name, part_of(name), sums.entries / n, seconds, max(0.0, seconds - inside), waiting, tuple(calls)
-    )
+    return PhaseCost(name, part_of(name), sums.entries / n, seconds, max(0.0, seconds - inside), waiting, tuple(calls))
 
 
 @dataclass(frozen=True)

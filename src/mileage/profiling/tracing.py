@@ -198,9 +198,7 @@ class ProbeCost:
 
     def times(self, factor: float) -> ProbeCost:
         """All of them `factor` times as much."""
-        return ProbeCost(
-            factor * self.inside, factor * self.outside, factor * self.phase, factor * self.phase_inside
-        )
+        return ProbeCost(factor * self.inside, factor * self.outside, factor * self.phase, factor * self.phase_inside)
 
 
 def probe_cost(calls: int = 5_000) -> ProbeCost:
