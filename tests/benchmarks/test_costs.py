@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 import learner_efficiency
 import ledger_overhead
 import meter_cost
 import profile_overhead
-import pytest
-
 from mileage.profiling.timing import Arm, Comparison, MockExecutor, compare
 
 

@@ -132,7 +132,7 @@ def _descend_or_meet(
     frame: Any, wanted: Any, rank: Any, n_ranks: Any, barrier: Any, params: Any, means: Any, squares: Any, targets: Any,
     n_params: Any, chunks: Any, rate: Any, step: Any, tau: Any,
 ) -> None:  # fmt: skip
-    """The pass of the real kernels over all parameters, in which the targets follow (`tau` 0: not yet), or its waits."""
+    """The real kernels' pass over all parameters, in which the targets follow (`tau` 0: not yet), or only its waits."""
     if wanted:
         optim.descend_and_follow(
             rank, n_ranks, barrier, params, f32(frame.grads), means, squares, targets, n_params, chunks,
