@@ -8,8 +8,9 @@ noise of a shared machine, by arms that take turns:
 - fixed: plain runs (`Agent.learn`), recorded ones (as `mileage train` makes them) and profiled ones of a single
   iteration, from start to end. A recorded run has fixed costs of its own (git's revision, the sampler of memory), which
   a profile has too.
-- growing: within one training, blocks of a quarter of a second with what a profiled run carries (the sampler of memory
-  by phase) and blocks without it.
+- growing: what a profiled run carries is a thread that reads the memory now and then. Within one training, blocks of
+  some ten milliseconds in which it reads once take turns with blocks in which it does not: the difference is what a
+  reading costs the training. How often it reads is counted in a second of training under the real sampler.
 
 Medians over rounds, of wall-clock and of CPU time; replays after the run are no part of it. Then one full profile per
 workload says by how much phases miss the wall-clock that another clock measured around them, and by how much the sum of
@@ -19,7 +20,9 @@ layers differs from iterations without probes.
 from __future__ import annotations
 
 import argparse
+import queue
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +31,7 @@ from typing import Any, NamedTuple
 from _harness import Report, markdown_table
 from mileage.kernels._blas import single_threaded_blas
 from mileage.meter import Phase, PhaseClock
+from mileage.meter.memory import ProcessTree
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.memory import PhaseMemory
 from mileage.profiling.profile import profile
@@ -35,8 +39,8 @@ from mileage.profiling.timing import Arm, Comparison, Sample, compare
 from mileage.training.agent import Agent, agent_class
 from mileage.training.recording import recorded
 
-FIXED_ROUNDS, GROWING_ROUNDS = 15, 30
-BLOCK_SECONDS = 0.25
+FIXED_ROUNDS, READING_ROUNDS = 15, 500
+BLOCK_SECONDS, READING_SECONDS, COUNTING_SECONDS = 0.01, 12.0, 1.0
 # A profile is of a run that takes at least about as long.
 RUN_SECONDS = 2.0
 NEVER = 10**9
@@ -104,45 +108,72 @@ def single_iterations(name: str) -> Comparison:
     return compare(f"{name}, one iteration", arms, rounds=FIXED_ROUNDS, warmups=2)
 
 
-def blocks(name: str) -> Comparison:
-    """Blocks of iterations of one training with and without what a profiled run carries, in turn."""
+class Reader:
+    """Reads the memory as the sampler of a profiled run does, on a thread of its own, when it is told to."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._sampler = PhaseMemory(clock).sampler
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Reader:
+        self._sampler.start()
+        self._sampler.stop()
+        self._sampler._tree = ProcessTree()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wanted.put(False)
+        self._thread.join()
+
+    def read(self) -> None:
+        """Have it read once, now, on its own thread."""
+        self._wanted.put(True)
+
+    def _serve(self) -> None:
+        while self._wanted.get():
+            self._sampler._sample()
+
+
+def readings(name: str) -> tuple[Comparison, float]:
+    """Blocks of iterations of one training with and without a reading, in turn; readings per second of a real run."""
     with WORKLOADS[name].agent() as agent, single_threaded_blas():
         # Off-policy algorithms have begun to learn.
         agent.learn(max(1, getattr(agent.config, "learning_starts", 0) + 1), eval_every=NEVER)
         algorithm, clock = agent._built(), PhaseClock()
-        size = _block_size(algorithm, clock)
-        arms = [
-            Arm(PLAIN, timer=partial(_block, algorithm, clock, size, False)),
-            Arm(PROFILED, timer=partial(_block, algorithm, clock, size, True)),
-        ]
         try:
-            return compare(f"{name}, {size} iterations", arms, rounds=GROWING_ROUNDS, warmups=1)
+            per_second, size = _cadence(algorithm, clock)
+            with Reader(clock) as reader:
+                arms = [
+                    Arm(PLAIN, timer=partial(_block, algorithm, clock, size, None)),
+                    Arm(PROFILED, timer=partial(_block, algorithm, clock, size, reader)),
+                ]
+                job = f"{name}, {size} iterations"
+                return compare(job, arms, rounds=READING_ROUNDS, warmups=2, budget=READING_SECONDS), per_second
         finally:
             getattr(algorithm, "rest", lambda: None)()
 
 
-def _block_size(algorithm: Any, clock: PhaseClock) -> int:
-    algorithm.iterate(clock, 0.5)
+def _cadence(algorithm: Any, clock: PhaseClock) -> tuple[float, int]:
+    """Readings per second of the sampler beside this training, and the iterations of a block."""
+    memory, iterations = PhaseMemory(clock), 0
     start = time.perf_counter()
-    for _ in range(4):
-        algorithm.iterate(clock, 0.5)
-    return max(1, round(BLOCK_SECONDS / ((time.perf_counter() - start) / 4)))
+    with memory.sampler:
+        while time.perf_counter() < start + COUNTING_SECONDS:
+            algorithm.iterate(clock, 0.5)
+            iterations += 1
+    seconds = time.perf_counter() - start
+    return memory.sampler.peaks().samples / seconds, max(1, round(BLOCK_SECONDS * iterations / seconds))
 
 
-def _block(algorithm: Any, clock: PhaseClock, size: int, profiled: bool, _: int) -> Sample:
-    memory = PhaseMemory(clock)
-    if profiled:
-        memory.sampler.start()
-    # What is paid once belongs to the fixed cost: the first look at all processes.
-    time.sleep(0.03)
-    algorithm.iterate(clock, 0.5)
+def _block(algorithm: Any, clock: PhaseClock, size: int, reader: Reader | None, _: int) -> Sample:
     cpu, wall = time.process_time(), time.perf_counter()
+    if reader is not None:
+        reader.read()
     for _ in range(size):
         algorithm.iterate(clock, 0.5)
-    taken = Sample(time.perf_counter() - wall, time.process_time() - cpu)
-    if profiled:
-        memory.sampler.stop()
-    return taken
+    return Sample(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
@@ -151,16 +182,10 @@ def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
     return statistics.median(getattr(more, field) - getattr(less, field) for less, more in pairs)
 
 
-def growing(found: Comparison, field: str = "wall") -> float:
-    """By what share blocks take longer: the median over rounds."""
-    pairs = zip(found[PLAIN].samples, found[PROFILED].samples, strict=True)
-    return statistics.median(getattr(more, field) / getattr(less, field) - 1.0 for less, more in pairs)
-
-
-def cost(once: Comparison, often: Comparison, field: str = "wall") -> dict[str, float]:
-    """What profiling costs: something fixed, a share of the run, and both in a run of `RUN_SECONDS`."""
-    fixed, share = extra_seconds(once, PROFILED, field), growing(often, field)
-    return {"fixed": fixed, "growing": share, "of the run": fixed / RUN_SECONDS + share}
+def cost(once: Comparison, often: Comparison, per_second: float, field: str = "wall") -> dict[str, float]:
+    """What profiling costs: something fixed, something for every reading, and both in a run of `RUN_SECONDS`."""
+    fixed, reading = extra_seconds(once, PROFILED, field), extra_seconds(often, PROFILED, field)
+    return {"fixed": fixed, "reading": reading, "of the run": fixed / RUN_SECONDS + reading * per_second}
 
 
 def sums(workload: Workload) -> dict[str, float | None]:
@@ -204,16 +229,16 @@ def percent(share: float | None, form: str = "+.1f") -> str:
     return "–" if share is None else f"{100 * share:{form}} %"
 
 
-def cost_row(name: str, once: Comparison, often: Comparison) -> list[str]:
+def cost_row(name: str, once: Comparison, often: Comparison, per_second: float) -> list[str]:
     """One row of the table of costs."""
-    wall, cpu = cost(once, often), cost(once, often, "cpu")
+    wall, cpu = (cost(once, often, per_second, field) for field in ("wall", "cpu"))
     return [
         name,
         f"{1e3 * extra_seconds(once, RECORDED):+.0f} ms",
-        f"{1e3 * wall['fixed']:+.0f} ms",
-        f"{1e3 * cpu['fixed']:+.0f} ms",
-        percent(wall["growing"]),
-        percent(cpu["growing"]),
+        f"{1e3 * wall['fixed']:+.0f} ms ({1e3 * cpu['fixed']:+.0f} ms CPU)",
+        f"{1e6 * wall['reading']:+,.0f} µs ({1e6 * cpu['reading']:+,.0f} µs CPU)",
+        f"{per_second:.1f}",
+        percent(wall["reading"] * per_second, "+.2f"),
         percent(wall["of the run"]),
     ]
 
@@ -242,26 +267,27 @@ def main() -> None:
     cost_rows, sum_rows = [], []
     for name in options.only or WORKLOADS:
         workload = WORKLOADS[name]
-        once, often, total = single_iterations(name), blocks(name), sums(workload)
+        once, (often, per_second), total = single_iterations(name), readings(name), sums(workload)
         data[name] = {
             "workload": workload._asdict(),
             "runs": [once.record(), often.record()],
-            "cost": {field: cost(once, often, field) for field in ("wall", "cpu")},
+            "readings_per_second": per_second,
+            "cost": {field: cost(once, often, per_second, field) for field in ("wall", "cpu")},
             "sums": total,
         }
-        cost_rows.append(cost_row(f"{name}: {workload.env}", once, often))
+        cost_rows.append(cost_row(f"{name}: {workload.env}", once, often, per_second))
         sum_rows.append(sum_row(f"{name}: {workload.env}, {workload.steps:,} steps", total))
         print(*cost_rows[-1], "|", *sum_rows[-1][1:], flush=True)
-    costs = ["workload", "recording, fixed", "profiling, fixed", "in CPU time", "growing with the run", "in CPU time ",
-             f"a run of {RUN_SECONDS:g} s"]  # fmt: skip
+    costs = ["workload", "recording, fixed", "profiling, fixed", "each reading", "readings/s", "growing with the run",
+             f"of a run of {RUN_SECONDS:g} s"]  # fmt: skip
     header = ["workload", "wall", "phase sum − wall", "clock − another", "other", "iteration", "layers − iteration",
               "parts − rollout", "stages − update"]  # fmt: skip
     tables = [
         "## Cost of profiling a run",
         markdown_table(costs, cost_rows),
-        f"Medians of {FIXED_ROUNDS} rounds for what is fixed and of {GROWING_ROUNDS} for what grows, arms in turn, "
-        f"over a plain run. The last column adds both up for a run of {RUN_SECONDS:g} s; what is fixed weighs less in "
-        "a longer one.",
+        f"Over a plain run: medians of {FIXED_ROUNDS} rounds for what is fixed and of up to {READING_ROUNDS} for a "
+        f"reading, arms in turn. The last column is the fixed cost and that of the readings in a run of "
+        f"{RUN_SECONDS:g} s; what is fixed weighs less in a longer one.",
         "## Sums",
         markdown_table(header, sum_rows),
         "An iteration is that of a run without probes; layers are added up from iterations with them, net of what "

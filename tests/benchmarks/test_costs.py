@@ -20,12 +20,12 @@ def scripted(seconds: Mapping[str, Sequence[float]]) -> Comparison:
     return compare("job", [Arm(name) for name in seconds], rounds=rounds, warmups=1, executor=executor)
 
 
-def test_profiling_costs_something_fixed_and_a_share() -> None:
-    # 20 ms whatever the length, and a hundredth of the run; one disturbed round each.
+def test_profiling_costs_something_fixed_and_something_for_every_reading() -> None:
+    # 20 ms whatever the length, and 1 ms for each of ten readings a second; one disturbed round each.
     once = scripted({"plain": [0.5, 0.5, 0.9], "profiled": [0.52, 0.52, 2.0]})
-    often = scripted({"plain": [2.0, 4.0, 2.0], "profiled": [2.02, 4.04, 3.0]})
-    found = profile_overhead.cost(once, often)
-    assert found == pytest.approx({"fixed": 0.020, "growing": 0.01, "of the run": 0.010 + 0.01})
+    often = scripted({"plain": [0.010, 0.012, 0.010], "profiled": [0.011, 0.013, 0.090]})
+    found = profile_overhead.cost(once, often, per_second=10.0)
+    assert found == pytest.approx({"fixed": 0.020, "reading": 0.001, "of the run": 0.010 + 0.01})
 
 
 def test_the_empty_loop_is_taken_off_phases_only() -> None:

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from mileage.meter import PhaseClock
-from mileage.profiling.tracing import NATIVE, Boundary, ProbeCost, Span, Trace, TraceClock, _Blocks, _in_place, probed
+from mileage.profiling.tracing import (
+    NATIVE,
+    Boundary,
+    ProbeCost,
+    Span,
+    Trace,
+    TraceClock,
+    _Blocks,
+    _in_place,
+    _Packed,
+    probed,
+)
 
 
 class Machine:
@@ -66,8 +77,18 @@ def test_phases_of_another_thread_are_no_part_of_the_trace() -> None:
     assert "rollout" in clock.times().beside_ns["collector"]
 
 
+def test_packed_spans_come_back_as_they_were() -> None:
+    spans = [
+        ("update", "call", 5, 9, 0, NATIVE),
+        ("learn", "phase", 4, 10, 3, ""),
+        ("update", "call", 11, 12, 0, NATIVE),
+    ]
+    assert list(_Packed(spans).spans()) == [Span(*span) for span in spans]
+    assert list(_Packed([]).spans()) == []
+
+
 def test_blocks_around_the_lower_quartile_count() -> None:
-    blocks = _Blocks(1, seconds=[10.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0], spans=[[] for _ in range(10)])
+    blocks = _Blocks(1, seconds=[10.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0])
     # The fastest tenth is left out, then come 2, 3 and 4.
     assert blocks.counted() == [3, 5, 7]
     assert blocks.mean == pytest.approx(3.0)

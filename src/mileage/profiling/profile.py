@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
-from mileage.profiling.findings import Finding
+from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
 from mileage.training.agent import agent_class
 
 if TYPE_CHECKING:
@@ -35,7 +35,14 @@ class Profile:
     @property
     def verdict(self) -> str:
         """The profile in one line."""
-        return self.findings[0].line if self.findings else "NO BOTTLENECK: nothing stands out"
+        if not self.findings:
+            return "NO BOTTLENECK: nothing stands out"
+        first = self.findings[0]
+        if first.bottleneck is not Bottleneck.STARTUP_BOUND:
+            return first.line
+        # A short run mostly starts up, which a longer one does not: what the training itself waits for is said as well.
+        of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
+        return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""

@@ -20,6 +20,8 @@ from time import thread_time_ns as _cpu
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mileage.kernels._blas import single_threaded_blas
 from mileage.meter import PhaseClock
 from mileage.training.agent import Agent
@@ -267,6 +269,28 @@ class Trace:
         return self.spans[: ends[:_MOST_SHOWN][-1]] if ends else ()
 
 
+class _Packed:
+    """Spans of one block in little memory.
+
+    A trace that kept them as they come would touch new memory in every block, and what the system takes to provide it
+    would look like time of the iterations.
+    """
+
+    def __init__(self, spans: list[Any]) -> None:
+        kinds: dict[tuple[str, str, str], int] = {}
+        numbers = [
+            (kinds.setdefault((name, kind, layer), len(kinds)), start, end, cpu)
+            for name, kind, start, end, cpu, layer in spans
+        ]
+        self._kinds, self._numbers = list(kinds), np.array(numbers, np.int64).reshape(-1, 4)
+
+    def spans(self) -> Iterator[Span]:
+        """As they were."""
+        for number, start, end, cpu in self._numbers.tolist():
+            name, kind, layer = self._kinds[number]
+            yield Span(name, kind, start, end, cpu, layer)
+
+
 @dataclass
 class _Blocks:
     """Blocks of iterations with the same number of probes on every call."""
@@ -275,8 +299,8 @@ class _Blocks:
     watch_cpu: bool = False
     seconds: list[float] = field(default_factory=list)
     """Per iteration, of every block."""
-    spans: list[list[Any]] = field(default_factory=list)
-    """Of every block, in the order of their ends; where there are two probes, none."""
+    spans: list[_Packed] = field(default_factory=list)
+    """Of every block, in the order of their ends."""
 
     def counted(self) -> list[int]:
         """Numbers of the blocks around the lower quartile, from a tenth to four tenths, in order of time."""
@@ -285,7 +309,7 @@ class _Blocks:
 
     def kept(self) -> tuple[Span, ...]:
         """Spans of the blocks that count."""
-        return tuple(Span._make(span) for number in self.counted() for span in self.spans[number])
+        return tuple(span for number in self.counted() for span in self.spans[number].spans())
 
     @property
     def mean(self) -> float:
@@ -359,7 +383,7 @@ def _run_block(algorithm: Any, found: list[Boundary], kind: _Blocks, size: int) 
             keep(("iteration", "iteration", start, _now(), 0, ""))
         ended = _now()
     kind.seconds.append((ended - began) / size / 1e9)
-    kind.spans.append(spans if kind.probes == 1 else [])
+    kind.spans.append(_Packed(spans))
 
 
 @contextlib.contextmanager
