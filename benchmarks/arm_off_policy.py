@@ -138,10 +138,7 @@ def main() -> None:
     parser.add_argument("--timed-steps", type=int, help="first steps of a matched run that its speed is taken from")
     parser.add_argument("--evaluate-every", type=int, help="steps between evaluations of a matched run")
     options = parser.parse_args()
-    if options.mode == "matched":
-        result = matched(options)
-    else:
-        result = target(options.algorithm, options.seed, options.threads)
+    result = matched(options) if options.mode == "matched" else target(options.algorithm, options.seed, options.threads)
     json.dump({"mode": options.mode, "seed": options.seed, "import_s": 0.0} | result, sys.stdout)
     print()
 

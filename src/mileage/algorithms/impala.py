@@ -239,8 +239,8 @@ class ActorLearner(OnPolicy):
             self._update_policy(learning_rate, clip, self._ranks)
             self.iterations += 1
             self._crew.publish(self.iterations)
-        self.lags[min(lag, MOST_LAG)] += 1
-        return self._impala_stats(lag)
+            self.lags[min(lag, MOST_LAG)] += 1
+            return self._impala_stats(lag)
 
     def _copy_in(self, slot: int) -> None:
         """Take a rollout out of its slot, so that the slot can be filled again while this one is learned from."""
