@@ -74,7 +74,7 @@ class Speed:
 
 def matched(options: argparse.Namespace) -> dict[str, Any]:
     """Train for a number of steps at the shared settings; evaluate at the end, and on the way if asked to."""
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     algorithm, width = options.algorithm, options.width
     settings = SETTINGS[algorithm] | ({} if width is None else {"hidden": (width, width)})
@@ -138,8 +138,7 @@ def main() -> None:
     parser.add_argument("--timed-steps", type=int, help="first steps of a matched run that its speed is taken from")
     parser.add_argument("--evaluate-every", type=int, help="steps between evaluations of a matched run")
     options = parser.parse_args()
-    seeded = (options.algorithm, options.seed, options.threads)
-    result = matched(options) if options.mode == "matched" else target(*seeded)
+    result = matched(options) if options.mode == "matched" else target(options.algorithm, options.seed, options.threads)
     json.dump({"mode": options.mode, "seed": options.seed, "import_s": 0.0} | result, sys.stdout)
     print()
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mileage._errors import UsageError
-from mileage.kernels.ring import KINDS
 
 _OBS_DTYPES = ("float32", "uint8")
 _ACTION_DTYPES = ("float32", "int64", "int32", "uint8")
@@ -129,8 +128,6 @@ class Layout:
             "action_shape": np.array([0, *self.action_shape], np.int64),
             "obs_axes": 1 + len(self.obs_shape),
             "action_axes": 1 + len(self.action_shape),
-            "obs_kind": KINDS[self.obs_dtype],
-            "action_kind": KINDS[self.action_dtype],
             "gamma": self.gamma,
         } | {
             name: getattr(self, name)

@@ -97,7 +97,6 @@ class MappedReplay(ReplayBuffer):
     """
 
     kind = "mapped"
-    short_push = False
 
     def __init__(
         self,
@@ -165,6 +164,11 @@ class MappedReplay(ReplayBuffer):
         """Transitions that can be sampled."""
         self._mapped.check()
         return super().__len__()
+
+    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        super().push(obs, action, reward, terminated, truncated, next_obs)
 
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """As for `ReplayBuffer`."""

@@ -31,7 +31,6 @@ class PrioritizedReplay(ReplayBuffer):
     """
 
     kind = "prioritized"
-    short_push = False
 
     def __init__(
         self,
@@ -84,6 +83,12 @@ class PrioritizedReplay(ReplayBuffer):
     def max_priority(self) -> float:
         """The highest priority ** alpha so far; what a new transition gets."""
         return float(self._schedule[5])
+
+    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+        """As for `ReplayBuffer`; the new transition gets the highest priority there has been."""
+        before = self._count[ring.BEGUN]
+        super().push(obs, action, reward, terminated, truncated, next_obs)
+        prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
 
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """As for `ReplayBuffer`; the new transitions get the highest priority there has been."""

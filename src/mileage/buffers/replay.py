@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from mileage._errors import UsageError
 from mileage._types import I64, U64
-from mileage.buffers import files
+from mileage.buffers import entries, files
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
-from mileage.buffers.single import short_push
 from mileage.buffers.storage import HeapStorage, Storage
 from mileage.kernels import ring
 from mileage.kernels._pointers import Frame
@@ -32,12 +30,12 @@ _REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
 
 
-class ReplayBuffer:
+class ReplayBuffer(entries.HasEntry):
     """Holds the last `capacity` transitions and samples them uniformly, with replacement.
 
     `terminated` and `truncated` are kept apart; `n_step` returns stop at the end of an episode and at the newest
-    transition. Sampling is reproducible from `seed`. Pushing and sampling release the GIL, but must not run at the same
-    time in two threads.
+    transition. Sampling is reproducible from `seed`. Where there is much to copy, pushing and
+    sampling release the GIL; they must not run at the same time in two threads.
 
     >>> buffer = ReplayBuffer(1000, obs_shape=3, action_shape=1, seed=0)
     >>> obs = np.ones(3, np.float32)
@@ -47,8 +45,6 @@ class ReplayBuffer:
     """
 
     kind = "replay"
-    # Whether storing a transition takes no more than writing it to the ring.
-    short_push = True
 
     def __init__(
         self,
@@ -95,8 +91,10 @@ class ReplayBuffer:
         nowhere = dict.fromkeys(f"{ring.SOURCE} {ring.SOURCE_INTEGERS}".split(), 0)
         self._frame = Frame(ring.RING, **layout.frame_fields(), **nowhere)
         self._count = memoryview(self._counters)  # type: ignore[arg-type]
+        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
+        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
         self._rebuild_free_rows()
-        self._prepare_push()
+        self._entry = entries.describe(self._record, layout)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -125,8 +123,9 @@ class ReplayBuffer:
             terminated: whether the episode came to its own end.
             truncated: whether it was cut off.
         """
-        # Where a call's own cost counts, a shorter way takes this method's place: see `_prepare_push`.
-        self._push_one(obs, action, reward, terminated, truncated, next_obs)
+        # Compiled at first use; the compiled method takes this one's place.
+        pushed = ReplayBuffer.push if entries.install(ReplayBuffer, "push") else ReplayBuffer._push_checked
+        pushed(self, obs, action, reward, terminated, truncated, next_obs)
 
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """Store n transitions, n a multiple of `n_envs`: for each step, one per environment.
@@ -138,19 +137,10 @@ class ReplayBuffer:
             rewards: (n,) float32 or float64.
             terminated, truncated: (n,) bool or uint8.
         """
-        bound_obs, bound_actions, bound_rewards, bound_terminated, bound_truncated, bound_next_obs = self._bound
-        if (
-            obs is not bound_obs
-            or actions is not bound_actions
-            or rewards is not bound_rewards
-            or terminated is not bound_terminated
-            or truncated is not bound_truncated
-            or next_obs is not bound_next_obs
-        ):
-            self._bind(obs, actions, rewards, terminated, truncated, next_obs)
-        if self._derived and self._count[ring.FREE] < len(obs):
-            self._make_room(len(obs))
-        ring.push(self._record)
+        # As for `push`.
+        compiled = entries.install(ReplayBuffer, "push_batch")
+        pushed = ReplayBuffer.push_batch if compiled else ReplayBuffer._push_batch_checked
+        pushed(self, obs, actions, rewards, terminated, truncated, next_obs)
 
     def batch(self, size: int) -> Batch:
         """Memory for `size` transitions, to be passed to `sample` again and again."""
@@ -238,56 +228,45 @@ class ReplayBuffer:
         work = max(1, 2 * self.layout.obs_bytes // _BYTES_PER_STEP)
         run_shards(ring.gather_rows, out.size, work, self._record, out._record)
 
-    def _push_one(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
-        """The general way for one transition: as a batch of one."""
+    def _push_checked(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """`push` of whatever compiled code left alone: as a batch of one, or an error."""
         if self.layout.n_envs != 1:
             raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
-        action_array = np.array(action) if self.layout.action_shape == () else action
+        action_array = self._number(action) if self.layout.action_shape == () else action
         arrays = (obs, action_array, next_obs)
         if any(not isinstance(array, np.ndarray) for array in arrays):
             raise UsageError("obs, action and next_obs must be NumPy arrays of the buffer's shapes and dtypes")
-        if self.layout.action_shape == () and np.can_cast(action_array.dtype, self.layout.action_dtype, "same_kind"):
-            action_array = action_array.astype(self.layout.action_dtype)
         try:
             rewards = np.array([reward], np.float32)
             flags = np.array([[terminated], [truncated]], np.bool_)
         except (TypeError, ValueError) as error:
             raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
-        self.push_batch(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
+        self._push_batch_checked(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
 
-    def _prepare_push(self) -> None:
-        layout = self.layout
-        self._bound: tuple[Any, ...] = (None,) * 6
-        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
-        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
-        # A vector per observation and one environment: the case where the cost of a call counts.
-        if self.short_push and layout.n_envs == 1 and len(layout.obs_shape) == 1 and len(layout.action_shape) <= 1:
-            general = weakref.WeakMethod(self._push_one)
-            self.push = short_push(layout, self._records, self._count, general)  # type: ignore[method-assign]
+    def _number(self, action: Any) -> np.ndarray[Any, Any]:
+        """An action that is a single number as an array, in the buffer's dtype if nothing is lost by that."""
+        dtype = self.layout.action_dtype
+        if type(action) is int:
+            try:
+                return np.array(action, dtype)
+            except OverflowError as error:
+                raise UsageError(f"action {action} does not fit the buffer's action dtype {dtype}") from error
+        array = np.array(action)
+        return array.astype(dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
 
-    def _bind(self, *arrays: Any) -> None:
-        """Check the arrays of a batch and remember them: passing the same ones again costs only the copying."""
-        self._bound = (None,) * 6
-        # Numba would compile the kernel anew for every dtype it is called with, so the wrong ones are kept from it.
-        obs, actions, rewards, terminated, truncated, next_obs = arrays
-        obs_dtypes, action_dtypes, *_ = self._dtypes
-        try:
-            known = (
-                obs.dtype in obs_dtypes
-                and next_obs.dtype in obs_dtypes
-                and actions.dtype in action_dtypes
-                and rewards.dtype in _REWARD_DTYPES
-                and terminated.dtype in _FLAG_DTYPES
-                and truncated.dtype in _FLAG_DTYPES
-            )
-        except AttributeError:
-            known = False
-        if not known:
-            self._explain_push(*arrays)
-        if not ring.bind_source(self._record, *arrays):
-            self._explain_push(*arrays)
-            raise UsageError("the transitions cannot be stored: check their dtypes and shapes")
-        self._bound = arrays
+    def _push_batch_checked(
+        self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
+    ) -> None:
+        """`push_batch` of whatever compiled code left alone: checked, with room made, or an error."""
+        arrays = (obs, actions, rewards, terminated, truncated, next_obs)
+        self._explain_push(*arrays)
+        if self._derived and self._count[ring.FREE] < len(obs):
+            self._make_room(len(obs))
+        record = self._record[0]
+        for name, array in zip(ring.SOURCE.split(), arrays, strict=True):
+            record[name] = array.ctypes.data
+        record["source_n"], record["source_wide_rewards"] = len(obs), rewards.dtype == np.float64
+        ring.push(self._record)
 
     def _first_finals(self) -> int:
         return max(_FEWEST_FINALS, self.layout.n_envs, self.layout.capacity // 64)

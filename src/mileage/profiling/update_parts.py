@@ -129,17 +129,19 @@ def on_policy(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
 
 @inner
 def _descend_or_meet(
-    frame: Any, wanted: Any, rank: Any, n_ranks: Any, barrier: Any, params: Any, means: Any, squares: Any,
-    n_params: Any, chunks: Any, rate: Any, step: Any,
+    frame: Any, wanted: Any, rank: Any, n_ranks: Any, barrier: Any, params: Any, means: Any, squares: Any, targets: Any,
+    n_params: Any, chunks: Any, rate: Any, step: Any, tau: Any,
 ) -> None:  # fmt: skip
+    """The real kernels' pass over all parameters, in which the targets follow (`tau` 0: not yet), or only its waits."""
     if wanted:
-        optim.descend(
-            rank, n_ranks, barrier, params, f32(frame.grads), means, squares, n_params, chunks, f32(frame.squares),
-            frame.max_norm, rate, frame.beta1, frame.beta2, frame.eps, step,
+        optim.descend_and_follow(
+            rank, n_ranks, barrier, params, f32(frame.grads), means, squares, targets, n_params, chunks,
+            f32(frame.squares), frame.max_norm, rate, frame.beta1, frame.beta2, frame.eps, step, tau,
         )  # fmt: skip
     else:
         meet(barrier, n_ranks)
-        meet(barrier, n_ranks)
+        if frame.max_norm > 0.0:
+            meet(barrier, n_ranks)
 
 
 @inner
@@ -155,17 +157,16 @@ def _sac_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         for k in range(sac.N_STATS):
             stats[k] = 0.0
         rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
+        stats[sac.SAMPLES] = rows
         if stage >= 2:
             sac._critic_chunk(frame, first, rows, alpha, work, shift(grads, c * n_critic), stats)
         elif stage == 1:
             sac._targets(frame, first, rows, alpha, work, shift(work, frame.at_rows))
     _descend_or_meet(
         frame, stage >= 3, rank, n_ranks, barrier, f32(frame.critic_params), f32(frame.critic_mean),
-        f32(frame.critic_square), n_critic, chunks, frame.critic_rate, step,
+        f32(frame.critic_square), f32(frame.target_params), n_critic, chunks, frame.critic_rate, step,
+        frame.tau if stage >= 4 else 0.0,
     )  # fmt: skip
-    if stage >= 4:
-        for b in range(rank * optim.n_blocks(n_critic) // n_ranks, (rank + 1) * optim.n_blocks(n_critic) // n_ranks):
-            optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
     meet(barrier, n_ranks)
     if stage >= 5:
         for c in range(rank, chunks, n_ranks):
@@ -173,7 +174,7 @@ def _sac_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
             sac._actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
     _descend_or_meet(
         frame, stage >= 6, rank, n_ranks, barrier, f32(frame.actor_params), f32(frame.actor_mean),
-        f32(frame.actor_square), n_actor, chunks, frame.actor_rate, step,
+        f32(frame.actor_square), f32(frame.actor_params), n_actor, chunks, frame.actor_rate, step, 0.0,
     )  # fmt: skip
     if rank == 0 and stage >= 7:
         totals, stats = f64(frame.totals), f64(frame.stats)
@@ -211,32 +212,28 @@ def _td3_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         for k in range(td3.N_STATS):
             stats[k] = 0.0
         rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
+        stats[td3.SAMPLES] = rows
         if stage >= 2:
             td3._critic_chunk(frame, first, rows, work, shift(grads, c * n_critic), stats)
         elif stage == 1:
             td3._targets(frame, first, rows, work, shift(work, frame.at_rows))
+    learns_policy = step % frame.policy_delay == 0
+    tau = frame.tau if learns_policy and stage >= 6 else 0.0
     _descend_or_meet(
         frame, stage >= 3, rank, n_ranks, barrier, f32(frame.critic_params), f32(frame.critic_mean),
-        f32(frame.critic_square), n_critic, chunks, frame.critic_rate, step,
+        f32(frame.critic_square), f32(frame.target_params), n_critic, chunks, frame.critic_rate, step, tau,
     )  # fmt: skip
     meet(barrier, n_ranks)
-    if step % frame.policy_delay == 0:
+    if learns_policy:
         if stage >= 4:
             for c in range(rank, chunks, n_ranks):
                 rows, stats = min(chunk_rows, batch - c * chunk_rows), shift(f64(frame.stats), c * td3.N_STATS)
                 td3._actor_chunk(frame, start + c * chunk_rows, rows, work, shift(grads, c * n_actor), stats)
         _descend_or_meet(
             frame, stage >= 5, rank, n_ranks, barrier, f32(frame.actor_params), f32(frame.actor_mean),
-            f32(frame.actor_square), n_actor, chunks, frame.actor_rate, step // frame.policy_delay,
+            f32(frame.actor_square), f32(frame.target_actor_params), n_actor, chunks, frame.actor_rate,
+            step // frame.policy_delay, tau,
         )  # fmt: skip
-        meet(barrier, n_ranks)
-        if stage >= 6:
-            for b in range(
-                rank * optim.n_blocks(n_critic) // n_ranks, (rank + 1) * optim.n_blocks(n_critic) // n_ranks
-            ):
-                optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
-            for b in range(rank * optim.n_blocks(n_actor) // n_ranks, (rank + 1) * optim.n_blocks(n_actor) // n_ranks):
-                optim.polyak(f32(frame.target_actor_params), f32(frame.actor_params), n_actor, b, frame.tau)
     if rank == 0 and stage >= 6:
         totals, stats = f64(frame.totals), f64(frame.stats)
         for k in range(chunks * td3.N_STATS):

@@ -81,8 +81,8 @@ def _optimizer_bytes(n_params: int, chunks: int) -> float:
 
 
 def on_policy_learn(config: Any, actor: tuple[int, ...], critic: tuple[int, ...], rows: int, chunks: int) -> Work:
-    """The update of PPO and A2C on all samples of a rollout, minibatches cut into `chunks` of `rows`."""
-    batch = config.n_envs * config.n_steps
+    """The update of PPO, A2C and IMPALA on all samples of a rollout, minibatches cut into `chunks` of `rows`."""
+    batch = config.n_envs // getattr(config, "collectors", 1) * config.n_steps
     epochs, minibatch = getattr(config, "epochs", 1), min(getattr(config, "minibatch", batch), batch)
     products = forward(rows, actor) + backward(rows, actor) + forward(rows, critic) + backward(rows, critic)
     steps = epochs * batch / minibatch
@@ -154,10 +154,12 @@ def works(agent: Any) -> dict[str, Work]:
     if sizes is None:
         return _by_operations(agent)
     (actor, critic), config, engine = sizes, agent.config, agent._built().engine
-    if agent.name in ("ppo", "a2c"):
+    if agent.name in ("ppo", "a2c", "impala"):
         minibatch = min(getattr(config, "minibatch", engine.batch), engine.batch)
         rows, chunks = getattr(engine, "_chunk_rows", minibatch), getattr(engine, "_chunks", 1)
         found = {"learn": on_policy_learn(config, actor, critic, rows, chunks)}
+        if agent.name == "impala":
+            return found
         if agent.backend == "native" and engine._native:
             return found | {"rollout": on_policy_rollout(config, actor, critic, engine._block)}
         return found | {"inference": one_forward(config.n_envs, critic, actor)}
