@@ -11,45 +11,34 @@ forward, four backward, two fewer for the first layer.
 from __future__ import annotations
 
 import itertools
-import statistics
 import sys
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import mileage
 from _harness import Report, markdown_table
 from mileage.kernels import actor_critic
-from mileage.kernels._blas import sgemm, single_threaded_blas
-from mileage.kernels._jit import kernel
-from mileage.kernels._pointers import pointer_to
+from mileage.kernels._blas import single_threaded_blas
+from mileage.profiling.limits import product_frame, products
+from mileage.profiling.timing import Arm, Comparison, Sample, compare
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.
 UPDATES = 50
 SIZES = {"8 envs x 128 steps, minibatch 256": (8, 256), "64 envs x 128 steps, minibatch 2048": (64, 2048)}
+LARGE, SMALL = "GEMM 1024", "GEMM 128 x 64 x 64"
+PRODUCTS = {LARGE: ((0, 0, 1024, 1024, 1024), 4), SMALL: ((0, 0, 128, 64, 64), 8000)}
+STEPS = 51_200
 
 
-@kernel
-def products(repeats: Any, m: Any, n: Any, k: Any, a: Any, b: Any, out: Any) -> None:
-    """`repeats` products out[m, n] = a[m, k] @ b[k, n]."""
-    for _ in range(repeats):
-        sgemm(0, 0, m, n, k, pointer_to(a), k, pointer_to(b), n, pointer_to(out), n)
-
-
-def gemm_rate(cores: int, m: int, n: int, k: int, repeats: int) -> float:
-    """GFLOP/s of one product after the other on every core."""
-    operands = [[np.ones(size, np.float32) for size in (m * k, k * n, m * n)] for _ in range(cores)]
-    threads = [threading.Thread(target=products, args=(repeats, m, n, k, *arrays)) for arrays in operands]
-    start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return 2.0 * m * n * k * repeats * cores / (time.perf_counter() - start) / 1e9
+def product_arm(name: str, team: Any) -> tuple[Arm, float]:
+    """One product after the other on every core, and the GFLOP of them all."""
+    shape, repeats = PRODUCTS[name]
+    frame = product_frame([shape], team.n_ranks, repeats, team.n_ranks)
+    flops = 2.0 * shape[2] * shape[3] * shape[4] * repeats * team.n_ranks
+    return Arm(name, lambda: team.run(products, frame.record, team.n_ranks)), flops / 1e9
 
 
 def update_flops(sizes: tuple[int, ...]) -> int:
@@ -58,68 +47,74 @@ def update_flops(sizes: tuple[int, ...]) -> int:
     return 6 * sum(layers) - 2 * layers[0]
 
 
-def learner(n_envs: int, minibatch: int) -> tuple[Any, float]:
-    """An engine with a rollout in it, and the GFLOP of one update."""
+def update_arm(name: str) -> tuple[Arm, float, Any]:
+    """Updates of an engine with a rollout in it, the GFLOP of one, and the engine."""
+    n_envs, minibatch = SIZES[name]
     agent = mileage.PPO("CartPole-v1", preset="none", n_envs=n_envs, n_steps=128, minibatch=minibatch, epochs=4)
     agent.learn(2 * n_envs * 128, eval_every=10**9)
-    engine = agent._built().engine
-    policy = agent.policy
+    engine, policy = agent._built().engine, agent.policy
     flops = (update_flops(policy.actor_sizes) + update_flops(policy.critic_sizes)) * engine.batch * 4
-    return engine, flops / 1e9
+    frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
+    pieces = actor_critic.n_pieces(engine.settings.minibatch)
+
+    def updates() -> None:
+        for _ in range(UPDATES):
+            engine.team.run(actor_critic.update, frame.record, pieces)
+
+    return Arm(name, updates, units=UPDATES), flops / 1e9, engine
 
 
-def efficiency_table() -> tuple[str, list[dict[str, Any]]]:
-    learners = {name: learner(*size) for name, size in SIZES.items()}
-    cores = next(iter(learners.values()))[0].team.n_ranks
-    gemm_rate(cores, 128, 64, 64, 10)
-    rates: dict[str, list[float]] = {"GEMM 1024": [], "GEMM 128 x 64 x 64": [], **{name: [] for name in learners}}
+def efficiency() -> tuple[Comparison, dict[str, float], int]:
+    """Updates and products in turn, the GFLOP of one job of each, and the number of threads."""
+    learners = {name: update_arm(name) for name in SIZES}
+    team = next(iter(learners.values()))[2].team
+    limits = {name: product_arm(name, team) for name in PRODUCTS}
+    arms = [*(arm for arm, _ in limits.values()), *(arm for arm, _, _ in learners.values())]
+    work = {name: gflop for name, (_, gflop) in limits.items()} | {name: each[1] for name, each in learners.items()}
     with single_threaded_blas():
-        for _ in range(ROUNDS):
-            rates["GEMM 1024"].append(gemm_rate(cores, 1024, 1024, 1024, 4))
-            rates["GEMM 128 x 64 x 64"].append(gemm_rate(cores, 128, 64, 64, 8000))
-            for name, (engine, gflop) in learners.items():
-                frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
-                start = time.perf_counter()
-                for _ in range(UPDATES):
-                    engine.team.run(actor_critic.update, frame.record, actor_critic.n_pieces(engine.settings.minibatch))
-                rates[name].append(gflop * UPDATES / (time.perf_counter() - start))
-    medians = {name: statistics.median(samples) for name, samples in rates.items()}
-    large, small = medians["GEMM 1024"], medians["GEMM 128 x 64 x 64"]
-    rows = [[name, f"{rate:.1f}", f"{rate / large:.0%}", f"{rate / small:.0%}"] for name, rate in medians.items()]
-    data = [
-        {"name": name, "gflop_per_s": rates[name], "of_large": rate / large, "of_small": rate / small}
-        for name, rate in medians.items()
+        return compare("update against matrix products", arms, rounds=ROUNDS), work, team.n_ranks
+
+
+def efficiency_table(found: Comparison, gflop: dict[str, float], threads: int) -> str:
+    """Rates of all arms, and what share of the two limits each is."""
+    rates = {each.arm: gflop[each.arm] / each.median for each in found.measurements}
+    rows = [
+        [name, f"{rate:.1f}", f"{rate / rates[LARGE]:.0%}", f"{rate / rates[SMALL]:.0%}"]
+        for name, rate in rates.items()
     ]
-    header = [f"{cores} threads", "GFLOP/s, median", "of GEMM 1024", "of GEMM 128 x 64 x 64"]
-    return markdown_table(header, rows), data
+    return markdown_table([f"{threads} threads", "GFLOP/s, median", "of GEMM 1024", "of GEMM 128 x 64 x 64"], rows)
 
 
-def training_rate(env: Any) -> float:
-    """Steady steps per second of PPO at shared settings."""
+def training(env: str, _: int) -> Sample:
+    """Seconds per step of PPO at shared settings, once started."""
     with mileage.PPO(env, preset="none", n_envs=8, n_steps=128, minibatch=256, epochs=4) as agent:
-        return agent.learn(51_200, eval_every=10**9).steady_steps_per_second
+        agent.prepare()
+        cpu = time.process_time()
+        record = agent.learn(STEPS, eval_every=10**9)
+        return Sample(1.0 / record.steady_steps_per_second, (time.process_time() - cpu) / record.steps)
 
 
-def user_env_table() -> tuple[str, list[dict[str, Any]]]:
+def user_envs() -> Comparison:
+    """A built-in environment and one of a user's, in turn."""
     example = f"{Path(__file__).resolve().parent.parent / 'examples' / 'custom_env.py'}:Lander"
     names = {"CartPole-v1 (built in)": "CartPole-v1", "examples/custom_env.py:Lander": example}
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        training_rate(names[name])
-    for _ in range(ROUNDS):
-        for name, env in names.items():
-            rates[name].append(training_rate(env))
-    rows = [[name, f"{statistics.median(samples):,.0f}"] for name, samples in rates.items()]
-    return markdown_table(["environment", "PPO, steady steps/s, median"], rows), [
-        {"name": name, "steps_per_second": samples} for name, samples in rates.items()
-    ]
+    arms = [Arm(name, timer=partial(training, env), units=STEPS) for name, env in names.items()]
+    return compare("training, per step", arms, rounds=ROUNDS, warmups=1)
 
 
 def main() -> None:
-    efficiency, efficiency_data = efficiency_table()
-    envs, env_data = user_env_table()
-    tables = ["## Update against matrix products", efficiency, "## A user's environment", envs]
-    report = Report("learner_efficiency", "Learner efficiency", tables, [*efficiency_data, *env_data])
+    """Measure and write the report."""
+    updates, gflop, threads = efficiency()
+    envs = user_envs()
+    rows = [[each.arm, f"{1.0 / each.median:,.0f}"] for each in envs.measurements]
+    tables = [
+        "## Update against matrix products",
+        efficiency_table(updates, gflop, threads),
+        "## A user's environment",
+        markdown_table(["environment", "PPO, steady steps/s, median"], rows),
+    ]
+    data = {"gflop_per_job": gflop, "comparisons": [updates.record(), envs.record()]}
+    report = Report("learner_efficiency", "Learner efficiency", tables, data)
     print("\n\n".join(tables), *report.write(), sep="\n")
 
 

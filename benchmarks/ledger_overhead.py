@@ -1,6 +1,6 @@
 """What recording costs: the same training loop with the ledger on and off, arms alternating.
 
-    python benchmarks/ledger_overhead.py [--out benchmarks/results/ledger_overhead.json]
+    PYTHONPATH=src python benchmarks/ledger_overhead.py
 
 Two mixes, both with a compiled kernel that releases the interpreter, as fused training does:
 
@@ -17,22 +17,24 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
+import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from _harness import Report, markdown_table
 from mileage.kernels._jit import kernel
-from mileage.meter import PhaseClock, fingerprint
+from mileage.meter import PhaseClock
+from mileage.profiling.timing import Arm, Comparison, Sample, compare
 from mileage.training.recorder import Ledger, RunRecorder
 
-PAIRS = 150
+ROUNDS = 150
+OFF, ON = "not recorded", "recorded"
 
 
 @kernel
@@ -79,94 +81,102 @@ MIXES = {"1,000 events/s": Mix(0.010, 9), "1,000 checkpoints/s": Mix(0.001, 2)}
 
 
 def block_off(mix: Mix, x: np.ndarray, part: int) -> None:
+    """A block of iterations that nobody records."""
     for _ in range(mix.iterations):
         for _ in range(mix.phases):
             _work(x, part)
 
 
-def block_on(mix: Mix, x: np.ndarray, part: int, run: RunRecorder, step: int) -> None:
+def block_on(mix: Mix, x: np.ndarray, part: int, run: RunRecorder, steps: Iterator[int]) -> None:
+    """The same recorded."""
     learn = run.phase("learn")
-    for i in range(mix.iterations):
+    for _ in range(mix.iterations):
         for _ in range(mix.phases):
             with learn:
                 _work(x, part)
-        run.checkpoint(step + i)
+        run.checkpoint(next(steps))
 
 
-def timed(call: Callable[[], None]) -> tuple[float, float]:
-    """Return wall-clock and CPU seconds of this thread."""
-    wall, cpu = time.perf_counter(), time.thread_time()
-    call()
-    return time.perf_counter() - wall, time.thread_time() - cpu
+def own_time(call: Callable[[], object]) -> Callable[[int], Sample]:
+    """Wall-clock of a call, and CPU time of the calling thread alone: the writer's stands beside it."""
+
+    def timer(repeats: int) -> Sample:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(repeats):
+            call()
+        return Sample((time.perf_counter() - wall) / repeats, (time.thread_time() - cpu) / repeats)
+
+    return timer
 
 
-def measure(mix: Mix, directory: Path) -> dict[str, object]:
+def slow_down(found: Comparison, field: str) -> float:
+    """By how much recording slows a block down: the median over rounds."""
+    pairs = zip(found[OFF].samples, found[ON].samples, strict=True)
+    return statistics.median(getattr(on, field) / getattr(off, field) - 1.0 for off, on in pairs)
+
+
+def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison, dict[str, float]]:
+    """Blocks with and without recording in turn, and what follows from them."""
     x = np.ones(1_000, np.float64)
     part = max(1, calibrate(x, mix.seconds) // mix.phases)
-    off, on = [], []
     with Ledger(directory / "mileage.db").run("overhead", price=2.2, clock=PhaseClock()) as run:
         time.sleep(2.0)  # the database library has been loaded
-        block_on(mix, x, part, run, 0)
+        steps = itertools.count()
+        arms = [
+            Arm(OFF, timer=own_time(functools.partial(block_off, mix, x, part))),
+            Arm(ON, timer=own_time(functools.partial(block_on, mix, x, part, run, steps))),
+        ]
         others = time.process_time() - time.thread_time()
-        for pair in range(PAIRS):
-            step = pair * mix.iterations
-            arms = [
-                (off, functools.partial(block_off, mix, x, part)),
-                (on, functools.partial(block_on, mix, x, part, run, step)),
-            ]
-            for times, block in arms if pair % 2 else arms[::-1]:
-                times.append(timed(block))
+        found = compare("block", arms, rounds=rounds)
         time.sleep(0.5)  # the last rows are written
         others = time.process_time() - time.thread_time() - others
-    recorded = sum(cpu for _, cpu in on)
-    return {
-        "pairs": PAIRS,
-        "events_per_cpu_second": PAIRS * mix.iterations * (mix.phases + 1) / recorded,
-        "slow_down_cpu": statistics.median(b[1] / a[1] - 1 for a, b in zip(off, on, strict=True)),
-        "slow_down_wall": statistics.median(b[0] / a[0] - 1 for a, b in zip(off, on, strict=True)),
+    iterations = next(steps)
+    recorded = found[ON].median_cpu / mix.iterations * iterations
+    extra = statistics.median(on.cpu - off.cpu for off, on in zip(found[OFF].samples, found[ON].samples, strict=True))
+    return found, {
+        "events_per_cpu_second": iterations * (mix.phases + 1) / recorded,
+        "slow_down_cpu": slow_down(found, "cpu"),
+        "slow_down_wall": slow_down(found, "wall"),
         "background_cpu_share": others / recorded,
-        "us_per_iteration": 1e6 * statistics.median(b[1] - a[1] for a, b in zip(off, on, strict=True)) / mix.iterations,
-        "background_us_per_iteration": 1e6 * others / (PAIRS * mix.iterations),
+        "us_per_iteration": 1e6 * extra / mix.iterations,
+        "background_us_per_iteration": 1e6 * others / iterations,
     }
 
 
-def event_costs(db: Path) -> dict[str, float]:
-    """Return nanoseconds of the calling thread per phase and per checkpoint."""
+def event_costs(db: Path, rounds: int = 100) -> Comparison:
+    """Seconds of the calling thread per phase and per checkpoint."""
     with Ledger(db).run("events", clock=PhaseClock()) as run:
         time.sleep(1.0)
-        phase = run.phase("learn")
-        n = 100_000
-        start = time.thread_time_ns()
-        for _ in range(n):
+        phase, steps = run.phase("learn"), itertools.count()
+
+        def enter() -> None:
             with phase:
                 pass
-        per_phase = (time.thread_time_ns() - start) / n
-        costs = []
-        for step in range(2_000):
-            start = time.thread_time_ns()
-            run.checkpoint(step)
-            costs.append(time.thread_time_ns() - start)
-            time.sleep(0.0005)
-    return {"phase_enter_and_exit_ns": per_phase, "checkpoint_call_ns": statistics.median(costs)}
+
+        arms = [
+            Arm("phase", timer=own_time(enter)),
+            Arm("checkpoint", timer=own_time(lambda: run.checkpoint(next(steps)))),
+        ]
+        return compare("one event", arms, rounds=rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    """Measure and write the report."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        result = {
-            "machine": fingerprint().as_dict(),
-            **{name: measure(mix, directory) for name, mix in MIXES.items()},
-            "events": event_costs(directory / "events.db"),
-            "load_average": os.getloadavg()[0],
-        }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+        mixes = {mix: measure(MIXES[mix], Path(name)) for mix in MIXES}
+        events = event_costs(Path(name) / "events.db")
+    rows = [
+        [mix, f"{found['slow_down_wall']:+.1%}", f"{found['slow_down_cpu']:+.1%}",
+         f"{found['background_cpu_share']:.1%} of a core", f"{found['us_per_iteration']:.0f} µs"]
+        for mix, (_, found) in mixes.items()
+    ]  # fmt: skip
+    header = ["what", "training thread, wall-clock", "training thread, CPU", "background writer, CPU", "per iteration"]
+    each = [[name, f"{1e9 * events[name].median_cpu:,.0f}"] for name in ("phase", "checkpoint")]
+    tables = [markdown_table(header, rows), markdown_table(["event", "ns of CPU, median"], each)]
+    data = {mix: found | {"blocks": blocks.record()} for mix, (blocks, found) in mixes.items()}
+    data["events"] = {each.arm: {"median_cpu": each.median_cpu, "best": each.best} for each in events.measurements}
+    print("\n\n".join(tables), *Report("ledger_overhead", "What recording costs", tables, data).write(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,76 +1,95 @@
 """What measuring costs: nanoseconds per phase event, and the sampler's share of one core.
 
-python benchmarks/meter_cost.py --out benchmarks/results/meter_cost.json
+    PYTHONPATH=src python benchmarks/meter_cost.py
+
+Loops that enter and leave a phase take turns with an empty loop, whose time is taken off.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from mileage.meter import PhaseClock, ResourceSampler, fingerprint
+from _harness import Report, markdown_table
+from mileage.meter import PhaseClock, ResourceSampler
+from mileage.profiling.timing import Arm, ClockExecutor, Comparison, Sample, compare
 
-PAIRS = 100_000
-ROUNDS = 9
+PAIRS = 20_000
+ROUNDS = 15
+EMPTY, READ = "empty loop", "reading all phases"
 
 
-def empty_loop() -> float:
-    start = time.perf_counter_ns()
+def empty_loop() -> None:
+    """As many turns of a loop as the others make."""
     for _ in range(PAIRS):
         pass
-    return (time.perf_counter_ns() - start) / PAIRS
 
 
-def kept_handle(clock: PhaseClock) -> float:
+def kept_handle(clock: PhaseClock) -> Callable[[], None]:
+    """Enter a phase whose handle was kept."""
     phase = clock.phase("learn")
-    start = time.perf_counter_ns()
-    for _ in range(PAIRS):
-        with phase:
-            pass
-    return (time.perf_counter_ns() - start) / PAIRS
+
+    def loop() -> None:
+        for _ in range(PAIRS):
+            with phase:
+                pass
+
+    return loop
 
 
-def looked_up(clock: PhaseClock) -> float:
-    start = time.perf_counter_ns()
-    for _ in range(PAIRS):
-        with clock.phase("learn"):
-            pass
-    return (time.perf_counter_ns() - start) / PAIRS
+def looked_up(clock: PhaseClock) -> Callable[[], None]:
+    """Enter a phase by its name."""
+
+    def loop() -> None:
+        for _ in range(PAIRS):
+            with clock.phase("learn"):
+                pass
+
+    return loop
 
 
-def other_thread(clock: PhaseClock) -> float:
-    result: list[float] = []
-    thread = threading.Thread(target=lambda: result.append(kept_handle(clock)), name="collector")
-    thread.start()
-    thread.join()
-    return result[0]
+def on_another_thread(loop: Callable[[], None]) -> Callable[[int], Sample]:
+    """Time a loop on a thread that does not own the clock."""
+
+    def timer(repeats: int) -> Sample:
+        samples: list[Sample] = []
+        arm = Arm("", loop, units=PAIRS)
+        work = threading.Thread(target=lambda: samples.append(ClockExecutor().sample(arm, repeats)), name="collector")
+        work.start()
+        work.join()
+        return samples[0]
+
+    return timer
 
 
-def clock_costs() -> dict[str, Any]:
+def events(rounds: int = ROUNDS) -> Comparison:
+    """All kinds of phase events in turn, in seconds each."""
     clock = PhaseClock()
-    samples: dict[str, list[float]] = {"kept_handle": [], "looked_up": [], "other_thread": []}
-    for _ in range(ROUNDS):
-        base = empty_loop()
-        samples["kept_handle"].append(kept_handle(clock) - base)
-        samples["looked_up"].append(looked_up(clock) - base)
-        samples["other_thread"].append(other_thread(clock) - base)
-    start = time.perf_counter_ns()
-    for _ in range(1000):
-        clock.times()
-    read = (time.perf_counter_ns() - start) / 1000
+    arms = [
+        Arm(EMPTY, empty_loop, units=PAIRS),
+        Arm("phase, kept handle", kept_handle(clock), units=PAIRS),
+        Arm("phase, looked up", looked_up(clock), units=PAIRS),
+        Arm("phase, on another thread", timer=on_another_thread(kept_handle(clock)), units=PAIRS),
+        Arm(READ, clock.times),
+    ]
+    return compare("one event", arms, rounds=rounds)
+
+
+def net_nanoseconds(found: Comparison) -> dict[str, float]:
+    """Nanoseconds of every kind of event, net of the loop around it."""
+    loop = found[EMPTY].median
     return {
-        "ns_per_enter_exit_pair": {name: statistics.median(values) for name, values in samples.items()},
-        "ns_per_times": read,
-        "raw": samples,
+        each.arm: 1e9 * (each.median - (0.0 if each.arm == READ else loop))
+        for each in found.measurements
+        if each.arm != EMPTY
     }
 
 
 def sampler_share(seconds: float, busy: bool) -> dict[str, Any]:
+    """What the sampler takes beside a thread that works, or sleeps."""
     with ResourceSampler() as sampler:
         stop = time.monotonic() + seconds
         while time.monotonic() < stop:
@@ -83,24 +102,22 @@ def sampler_share(seconds: float, busy: bool) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each sampler measurement")
-    args = parser.parse_args()
-    result = {
-        "machine": fingerprint().as_dict(),
-        "clock": clock_costs(),
-        "sampler_idle": sampler_share(args.seconds, busy=False),
-        "sampler_busy": sampler_share(args.seconds, busy=True),
-    }
-    for name, ns in result["clock"]["ns_per_enter_exit_pair"].items():  # type: ignore[index]
-        print(f"phase enter + exit, {name:13} {ns:7.0f} ns")
-    for name in ("sampler_idle", "sampler_busy"):
-        share = result[name]
-        print(f"{name}: {share['share_of_one_core']:.3%} of one core, {share['samples']} samples")  # type: ignore[index]
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    options = parser.parse_args()
+    found = events()
+    shares = {name: sampler_share(options.seconds, busy=name == "busy") for name in ("idle", "busy")}
+    nanoseconds = net_nanoseconds(found)
+    tables = [
+        markdown_table(["event", "ns, median"], [[name, f"{ns:,.0f}"] for name, ns in nanoseconds.items()]),
+        markdown_table(
+            ["sampler beside a thread that is", "readings", "of one core"],
+            [[name, share["samples"], f"{share['share_of_one_core']:.3%}"] for name, share in shares.items()],
+        ),
+    ]
+    data = {"ns_per_event": nanoseconds, "events": found.record(), "sampler": shares}
+    print("\n\n".join(tables), *Report("meter_cost", "What measuring costs", tables, data).write(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,87 +1,197 @@
-"""What profiling costs a run, and whether its sums hold: phases against the wall-clock, layers against the phases.
+"""What profiling costs a run, and whether its sums hold: phases against the wall-clock, layers against the iterations.
 
     PYTHONPATH=src python benchmarks/profile_overhead.py
 
-For every algorithm, plain runs (`Agent.learn`), recorded ones (as `mileage train` makes them) and profiled ones of the
-same seed take turns; the cost over each of the others is the median of the ratios of wall-clocks, replays after the run
-not included, as they are no part of it. Recording has a cost of its own per run, which a profile has too. Then one full
-profile per algorithm says by how much phases miss the wall-clock that another clock measured around them, and by how
-much the sum of layers differs from iterations without probes.
+A profile costs something fixed, and something that grows with the run; each is measured where it can be told from the
+noise of a shared machine, by arms that take turns:
+
+- fixed: plain runs (`Agent.learn`), recorded ones (as `mileage train` makes them) and profiled ones of a single
+  iteration, from start to end. A recorded run has fixed costs of its own (git's revision, the sampler of memory), which
+  a profile has too.
+- growing: what a profiled run carries is a thread that reads the memory now and then. Within one training, blocks of
+  some ten milliseconds in which it reads once take turns with blocks in which it does not: the difference is what a
+  reading costs the training. How often it reads is counted in a second of training under the real sampler.
+
+Medians over rounds, of wall-clock and of CPU time; replays after the run are no part of it. Then one full profile per
+workload says by how much phases miss the wall-clock that another clock measured around them, and by how much the sum of
+layers differs from iterations without probes.
 """
 
 from __future__ import annotations
 
+import argparse
+import queue
 import statistics
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 from _harness import Report, markdown_table
+from mileage.kernels._blas import single_threaded_blas
 from mileage.meter import Phase, PhaseClock
+from mileage.meter.memory import ProcessTree
 from mileage.profiling.end_to_end import RunOptions, train
+from mileage.profiling.memory import PhaseMemory
 from mileage.profiling.profile import profile
-from mileage.training.agent import agent_class
+from mileage.profiling.timing import Arm, Comparison, Sample, compare
+from mileage.training.agent import Agent
+from mileage.training.agents import agent_class
 from mileage.training.recording import recorded
 
-ROUNDS = 6
+FIXED_ROUNDS, READING_ROUNDS = 15, 500
+BLOCK_SECONDS, READING_SECONDS, COUNTING_SECONDS = 0.01, 12.0, 1.0
+# A profile is of a run that takes at least about as long.
+RUN_SECONDS = 2.0
 NEVER = 10**9
-WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "ppo": ("CartPole-v1", 400_000, {"preset": "none"}),
-    "a2c": ("CartPole-v1", 200_000, {"preset": "none"}),
-    "sac": ("Pendulum-v1", 1_300, {}),
-    "td3": ("Pendulum-v1", 1_500, {}),
-    "dqn": ("CartPole-v1", 20_000, {}),
+PLAIN, RECORDED, PROFILED = "plain", "recorded", "profiled"
+
+
+class Workload(NamedTuple):
+    """What is trained, for as many steps as take one or two seconds on a slow core."""
+
+    algorithm: str
+    env: str
+    steps: int
+    options: dict[str, Any]
+
+    def agent(self) -> Agent:
+        """A new agent, the same every time."""
+        return agent_class(self.algorithm)(self.env, seed=0, **self.options)
+
+
+WORKLOADS = {
+    "ppo": Workload("ppo", "CartPole-v1", 400_000, {"preset": "none"}),
+    "a2c": Workload("a2c", "CartPole-v1", 700_000, {"preset": "none"}),
+    "impala": Workload("impala", "CartPole-v1", 600_000, {"preset": "none"}),
+    "sac": Workload("sac", "Pendulum-v1", 15_000, {}),
+    "td3": Workload("td3", "Pendulum-v1", 18_000, {}),
+    "dqn": Workload("dqn", "CartPole-v1", 18_000, {}),
+    "ppo, torch": Workload("ppo", "CartPole-v1", 20_480, {"preset": "none", "backend": "torch"}),
+    "sac, torch": Workload("sac", "Pendulum-v1", 1_500, {"backend": "torch"}),
 }
 
 
-def plain(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> float:
-    """Wall-clock of a run that nobody looks at."""
-    with agent_class(algorithm)(env, seed=0, **options) as agent:
+def learn_plainly(agent: Agent, steps: int) -> None:
+    """Train with nobody looking."""
+    agent.learn(steps, eval_every=NEVER)
+
+
+def learn_recorded(agent: Agent, steps: int) -> None:
+    """The same as `mileage train` does it: recorded, with memory sampled, not profiled."""
+    clock, panel = PhaseClock(), agent.default_panel()
+    with recorded(agent, panel, None, clock, horizon=agent.plan_horizon(steps), db=False) as recorder:
+        done = agent.learn(steps, panel=panel, eval_every=NEVER, clock=clock, on_evaluation=recorder.on_evaluation)
+        recorder.finish(done)
+
+
+def learn_profiled(agent: Agent, steps: int) -> None:
+    """The same under the profiler."""
+    train(agent, PhaseClock(), RunOptions(steps=steps, eval_every=NEVER))
+
+
+def timed(workload: Workload, learn: Callable[[Agent, int], None], steps: int, _: int) -> Sample:
+    """Wall-clock and CPU seconds of one run; building the agent is not part of it."""
+    with workload.agent() as agent:
         agent.prepare()
-        start = time.perf_counter()
-        agent.learn(steps, eval_every=NEVER)
-        return time.perf_counter() - start
+        cpu, wall = time.process_time(), time.perf_counter()
+        learn(agent, steps)
+        return Sample(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def recorded_run(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> float:
-    """Wall-clock of the same run as `mileage train` makes it: recorded, with memory sampled, not profiled."""
-    with agent_class(algorithm)(env, seed=0, **options) as agent:
-        agent.prepare()
-        start = time.perf_counter()
-        clock, panel = PhaseClock(), agent.default_panel()
-        with recorded(agent, panel, None, clock, horizon=agent.plan_horizon(steps), db=False) as recorder:
-            done = agent.learn(steps, panel=panel, eval_every=NEVER, clock=clock, on_evaluation=recorder.on_evaluation)
-            recorder.finish(done)
-        return time.perf_counter() - start
+WAYS = {PLAIN: learn_plainly, RECORDED: learn_recorded, PROFILED: learn_profiled}
 
 
-def profiled(algorithm: str, env: str, steps: int, options: dict[str, Any]) -> float:
-    """Wall-clock of the same run under the profiler."""
-    with agent_class(algorithm)(env, seed=0, **options) as agent:
-        agent.prepare()
-        start = time.perf_counter()
-        train(agent, PhaseClock(), RunOptions(steps=steps, eval_every=NEVER))
-        return time.perf_counter() - start
+def single_iterations(name: str) -> Comparison:
+    """Runs of one iteration in all ways, in turn."""
+    arms = [Arm(way, timer=partial(timed, WORKLOADS[name], learn, 1)) for way, learn in WAYS.items()]
+    return compare(f"{name}, one iteration", arms, rounds=FIXED_ROUNDS, warmups=2)
 
 
-def costs(algorithm: str) -> dict[str, Any]:
-    env, steps, options = WORKLOADS[algorithm]
-    arms = (plain, recorded_run, profiled)
-    for arm in arms:
-        arm(algorithm, env, steps // 4, options)
-    samples: dict[str, list[float]] = {arm.__name__: [] for arm in arms}
-    for turn in range(ROUNDS):
-        for arm in (*arms[turn % 3 :], *arms[: turn % 3]):
-            samples[arm.__name__].append(arm(algorithm, env, steps, options))
+class Reader:
+    """Reads the memory as the sampler of a profiled run does, on a thread of its own, when it is told to."""
 
-    def cost(base: str) -> float:
-        return statistics.median(b / a for a, b in zip(samples[base], samples["profiled"], strict=True)) - 1.0
+    def __init__(self, clock: PhaseClock) -> None:
+        self._sampler = PhaseMemory(clock).sampler
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
 
-    return samples | {"cost": cost("plain"), "cost over recorded": cost("recorded_run")}
+    def __enter__(self) -> Reader:
+        self._sampler.start()
+        self._sampler.stop()
+        self._sampler._tree = ProcessTree()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wanted.put(False)
+        self._thread.join()
+
+    def read(self) -> None:
+        """Have it read once, now, on its own thread."""
+        self._wanted.put(True)
+
+    def _serve(self) -> None:
+        while self._wanted.get():
+            self._sampler._sample()
 
 
-def sums(algorithm: str) -> dict[str, float]:
-    env, steps, options = WORKLOADS[algorithm]
-    with agent_class(algorithm)(env, **options) as agent:
+def readings(name: str) -> tuple[Comparison, float]:
+    """Blocks of iterations of one training with and without a reading, in turn; readings per second of a real run."""
+    with WORKLOADS[name].agent() as agent, single_threaded_blas():
+        # Off-policy algorithms have begun to learn.
+        agent.learn(max(1, getattr(agent.config, "learning_starts", 0) + 1), eval_every=NEVER)
+        algorithm, clock = agent._built(), PhaseClock()
+        try:
+            per_second, size = _cadence(algorithm, clock)
+            with Reader(clock) as reader:
+                arms = [
+                    Arm(PLAIN, timer=partial(_block, algorithm, clock, size, None)),
+                    Arm(PROFILED, timer=partial(_block, algorithm, clock, size, reader)),
+                ]
+                job = f"{name}, {size} iterations"
+                return compare(job, arms, rounds=READING_ROUNDS, warmups=2, budget=READING_SECONDS), per_second
+        finally:
+            getattr(algorithm, "rest", lambda: None)()
+
+
+def _cadence(algorithm: Any, clock: PhaseClock) -> tuple[float, int]:
+    """Readings per second of the sampler beside this training, and the iterations of a block."""
+    memory, iterations = PhaseMemory(clock), 0
+    start = time.perf_counter()
+    with memory.sampler:
+        while time.perf_counter() < start + COUNTING_SECONDS:
+            algorithm.iterate(clock, 0.5)
+            iterations += 1
+    seconds = time.perf_counter() - start
+    return memory.sampler.peaks().samples / seconds, max(1, round(BLOCK_SECONDS * iterations / seconds))
+
+
+def _block(algorithm: Any, clock: PhaseClock, size: int, reader: Reader | None, _: int) -> Sample:
+    cpu, wall = time.process_time(), time.perf_counter()
+    if reader is not None:
+        reader.read()
+    for _ in range(size):
+        algorithm.iterate(clock, 0.5)
+    return Sample(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
+    """What this way takes more than the plain one: the median of the differences within rounds."""
+    pairs = zip(found[PLAIN].samples, found[way].samples, strict=True)
+    return statistics.median(getattr(more, field) - getattr(less, field) for less, more in pairs)
+
+
+def cost(once: Comparison, often: Comparison, per_second: float, field: str = "wall") -> dict[str, float]:
+    """What profiling costs: something fixed, something for every reading, and both in a run of `RUN_SECONDS`."""
+    fixed, reading = extra_seconds(once, PROFILED, field), extra_seconds(often, PROFILED, field)
+    return {"fixed": fixed, "reading": reading, "of the run": fixed / RUN_SECONDS + reading * per_second}
+
+
+def sums(workload: Workload) -> dict[str, float | None]:
+    """One full profile: what its phases and its layers miss."""
+    with workload.agent() as agent:
         agent.prepare()
     clock = PhaseClock()
     start = time.perf_counter()
@@ -90,63 +200,103 @@ def sums(algorithm: str) -> dict[str, float]:
     def note(_: Any) -> None:
         ends.append(time.perf_counter())
 
-    found = profile(algorithm, env, steps=steps, eval_every=NEVER, clock=clock, callback=note, **options)
+    found = profile(
+        workload.algorithm, workload.env, steps=workload.steps, eval_every=NEVER, clock=clock, callback=note,
+        **workload.options,
+    )  # fmt: skip
     run = found.run
     assert found.calibration is not None
     # The last callback lies just before the end: another clock's word for the wall-clock up to there.
     outside = ends[-1] - start
     inside = run.wall_seconds - run.phases.get(Phase.CHECKPOINT, 0.0)
-    parts = found.calibration.rollout_parts
+    parts, stages = found.calibration.rollout_parts, found.calibration.update_stages
     return {
         "wall": run.wall_seconds,
         "sum of phases": sum(run.phases.values()),
         "phases miss the wall-clock by": run.sum_error,
         "the clock misses another by": abs(inside - outside) / outside,
         "other": run.share("other"),
+        "iteration": found.calibration.layers.plain,
         "layers differ by": found.calibration.layers.difference,
-        "parts of the rollout differ by": 0.0 if parts is None else parts.difference,
+        "probes cost in place": found.calibration.trace.in_place,
+        "parts of the rollout differ by": None if parts is None else parts.difference,
+        "stages of the update differ by": None if stages is None else stages.difference,
+        "calibration": found.calibration.seconds,
     }
+
+
+def percent(share: float | None, form: str = "+.1f") -> str:
+    """A share as per cent."""
+    return "–" if share is None else f"{100 * share:{form}} %"
+
+
+def cost_row(name: str, once: Comparison, often: Comparison, per_second: float) -> list[str]:
+    """One row of the table of costs."""
+    wall, cpu = (cost(once, often, per_second, field) for field in ("wall", "cpu"))
+    return [
+        name,
+        f"{1e3 * extra_seconds(once, RECORDED):+.0f} ms",
+        f"{1e3 * wall['fixed']:+.0f} ms ({1e3 * cpu['fixed']:+.0f} ms CPU)",
+        f"{1e6 * wall['reading']:+,.0f} µs ({1e6 * cpu['reading']:+,.0f} µs CPU)",
+        f"{per_second:.1f}",
+        percent(wall["reading"] * per_second, "+.2f"),
+        percent(wall["of the run"]),
+    ]
+
+
+def sum_row(name: str, total: dict[str, float | None]) -> list[str]:
+    """One row of the table of sums."""
+    return [
+        name,
+        f"{total['wall']:.2f} s",
+        percent(total["phases miss the wall-clock by"], ".2f"),
+        percent(total["the clock misses another by"], ".2f"),
+        percent(total["other"], ".1f"),
+        f"{1e6 * (total['iteration'] or 0.0):,.0f} µs",
+        percent(total["layers differ by"]),
+        percent(total["parts of the rollout differ by"]),
+        percent(total["stages of the update differ by"]),
+    ]
 
 
 def main() -> None:
     """Measure and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=sorted(WORKLOADS), action="append", help="this workload (may be repeated)")
+    options = parser.parse_args()
     data: dict[str, Any] = {}
     cost_rows, sum_rows = [], []
-    for algorithm, (env, steps, _) in WORKLOADS.items():
-        cost, total = costs(algorithm), sums(algorithm)
-        data[algorithm] = {"cost": cost, "sums": total}
-        name = f"{algorithm}, {env}, {steps:,} steps"
-        medians = [statistics.median(cost[arm]) for arm in ("plain", "recorded_run", "profiled")]
-        shares = [f"{100 * cost[key]:+.1f} %" for key in ("cost", "cost over recorded")]
-        cost_rows.append([name, *(f"{median:.3f} s" for median in medians), *shares])
-        sum_rows.append(
-            [
-                name,
-                f"{total['wall']:.3f} s",
-                f"{100 * total['phases miss the wall-clock by']:.2f} %",
-                f"{100 * total['the clock misses another by']:.2f} %",
-                f"{100 * total['other']:.1f} %",
-                f"{100 * total['layers differ by']:+.1f} %",
-                f"{100 * total['parts of the rollout differ by']:+.1f} %",
-            ]
-        )
-    header = [
-        "workload",
-        "wall",
-        "phase sum − wall",
-        "clock − another",
-        "other",
-        "layers − iteration",
-        "parts − rollout",
-    ]
+    for name in options.only or WORKLOADS:
+        workload = WORKLOADS[name]
+        once, (often, per_second), total = single_iterations(name), readings(name), sums(workload)
+        data[name] = {
+            "workload": workload._asdict(),
+            "runs": [once.record(), often.record()],
+            "readings_per_second": per_second,
+            "cost": {field: cost(once, often, per_second, field) for field in ("wall", "cpu")},
+            "sums": total,
+        }
+        cost_rows.append(cost_row(f"{name}: {workload.env}", once, often, per_second))
+        sum_rows.append(sum_row(f"{name}: {workload.env}, {workload.steps:,} steps", total))
+        print(*cost_rows[-1], "|", *sum_rows[-1][1:], flush=True)
+    costs = ["workload", "recording, fixed", "profiling, fixed", "each reading", "readings/s", "growing with the run",
+             f"of a run of {RUN_SECONDS:g} s"]  # fmt: skip
+    header = ["workload", "wall", "phase sum − wall", "clock − another", "other", "iteration", "layers − iteration",
+              "parts − rollout", "stages − update"]  # fmt: skip
     tables = [
         "## Cost of profiling a run",
-        markdown_table(["workload", "plain", "recorded", "profiled", "over plain", "over recorded"], cost_rows),
+        markdown_table(costs, cost_rows),
+        f"Over a plain run: medians of {FIXED_ROUNDS} rounds for what is fixed and of up to {READING_ROUNDS} for a "
+        f"reading, arms in turn. The last column is the fixed cost and that of the readings in a run of "
+        f"{RUN_SECONDS:g} s; what is fixed weighs less in a longer one.",
         "## Sums",
         markdown_table(header, sum_rows),
+        "An iteration is that of a run without probes; layers are added up from iterations with them, net of what "
+        "probes cost, in turn with the others.",
     ]
     report = Report("profile_overhead", "What profiling costs, and whether its sums hold", tables, data)
-    print("\n\n".join(tables), *report.write(), sep="\n")
+    if options.only is None:
+        print(*report.write(), sep="\n")
 
 
 if __name__ == "__main__":

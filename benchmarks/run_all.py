@@ -32,7 +32,7 @@ def commands(python: str, peer_python: str | None) -> dict[str, list[str]]:
         "kernels": script("kernels", *peers),
         "env_step": script("env_step", *peers),
         "learner_efficiency": script("learner_efficiency"),
-        "meter_cost": script("meter_cost", "--out", str(RESULTS / "meter_cost.json")),
+        "meter_cost": script("meter_cost"),
     }
     if peer_python:
         found["ppo_cartpole"] = script("ppo_cartpole", "--peers", *peers, "--cold")

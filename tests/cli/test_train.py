@@ -47,6 +47,16 @@ def test_the_table_is_shown_without_a_terminal(tmp_path: Path) -> None:
     assert "\x1b[" not in done.stdout + done.stderr
 
 
+def test_torch_trains_from_the_command_line(tmp_path: Path) -> None:
+    words = ["--backend", "torch", "--policy", "mlp", "--device", "cpu", "--preset", "none", "--set", "n_steps=32"]
+    done = mileage("train", "ppo", "CartPole-v1", *words, "--steps", "512", "--episodes", "4", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)["runs"][0]
+    again = mileage("eval", run["checkpoint"], "--episodes", "4", "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["mean_return"] == pytest.approx(run["mean_return"])
+
+
 def test_eval_plays_the_same_episodes_as_training_did(tmp_path: Path) -> None:
     done = mileage("train", "ppo", "CartPole-v1", "--steps", "4096", "--json", cwd=tmp_path)
     run = json.loads(done.stdout)["runs"][0]
@@ -73,7 +83,7 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     directory = next(tmp_path.glob("runs/ppo-*"))
     assert str(directory.relative_to(tmp_path)) in errors
 
-    from mileage.training.agent import load
+    from mileage.training.agents import load
 
     stopped = load(directory / "checkpoint.safetensors")
     at = stopped.steps
@@ -116,6 +126,9 @@ BAD_INPUT = [
     (["train", "ppo", "CartPole-v1", "--preset", "absent.toml"], "preset 'absent.toml' does not exist"),
     (["train", "ppo", "CartPole-v1", "--env-kwargs", "{"], "--env-kwargs is not JSON"),
     (["train", "ppo", "CartPole-v1", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
+    (["train", "--resume", "a.safetensors", "--backend", "torch"], "--resume keeps the run's back end"),
+    (["train", "ppo", "CartPole-v1", "--backend", "tensorflow"], "unknown backend 'tensorflow'"),
+    (["train", "ppo", "CartPole-v1", "--backend", "native", "--policy", "cnn"], "use backend='torch'"),
     (["train", "--resume", "absent.safetensors"], "absent.safetensors does not exist"),
     (["train", "sac", "CartPole-v1"], "sac needs continuous actions"),
     (["train", "dqn", "Pendulum-v1"], "dqn needs discrete actions"),

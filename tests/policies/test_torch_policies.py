@@ -224,7 +224,8 @@ def test_the_migration_page_names_hyperparameters_that_exist() -> None:
     import dataclasses
     import inspect
 
-    from mileage.training.agent import ALGORITHMS, Agent
+    from mileage.training.agent import Agent
+    from mileage.training.agents import ALGORITHMS
 
     known = {field.name for kind in ALGORITHMS.values() for field in dataclasses.fields(kind.algorithm().Config)}
     for function in (Agent.__init__, Agent.learn, Agent.predict, Agent.default_panel):

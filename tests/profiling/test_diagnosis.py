@@ -9,6 +9,7 @@ import pytest
 from mileage.profiling.diagnosis import diagnose
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck
+from mileage.profiling.profile import Profile
 
 WORKLOAD: dict[str, Any] = {"algorithm": "ppo", "env": "X", "threads": 1, "config": {"n_envs": 8}, "native_env": True}
 
@@ -67,3 +68,29 @@ def test_python_environments_go_to_processes_when_a_step_is_long() -> None:
     fast = diagnose(run({"env_step": 8.0, "learn": 2.0}, {"env_step": 1_000_000}), bridged)[0]
     assert (fast.bottleneck, fast.fix) == (Bottleneck.ENV_BOUND, None)
     assert diagnose(run({"env_step": 8.0}, {"env_step": 100}), bridged | {"processes": True})[0].fix is None
+
+
+def test_a_short_run_starts_up_and_says_what_its_training_waits_for() -> None:
+    phases = {"init": 0.6, "compile": 0.2, "learn": 0.15, "rollout": 0.05}
+    found = Profile(WORKLOAD, run(phases), diagnose(run(phases), WORKLOAD))
+    first, second = found.verdict.split(". Of the training, ")
+    assert first.startswith("STARTUP-BOUND: 60 % starting up")
+    assert second.startswith("LEARN-BOUND: 15 % in learn")
+    only = {"init": 0.9, "compile": 0.1}
+    assert "Of the training" not in Profile(WORKLOAD, run(only), diagnose(run(only), WORKLOAD)).verdict
+
+
+@pytest.mark.parametrize(
+    ("config", "cores", "suggestion"),
+    [
+        ({"n_envs": 16}, 8, "fewer workers, or more steps between exchanges"),
+        ({"n_envs": 16, "collectors": 2}, 8, "--set collectors=4"),
+        ({"n_envs": 16, "collectors": 2}, 4, "more cores for collectors: the learner waits for rollouts"),
+    ],
+)
+def test_a_learner_that_waits_gets_more_collectors(
+    config: dict[str, int], cores: int, suggestion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mileage.profiling.diagnosis.usable_cores", lambda: cores)
+    found = diagnose(run({"sync": 8.0, "learn": 2.0}, {"sync": 10, "learn": 10}), WORKLOAD | {"config": config})[0]
+    assert (found.bottleneck, found.suggestion) == (Bottleneck.SYNC_BOUND, suggestion)

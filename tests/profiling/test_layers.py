@@ -22,7 +22,7 @@ def trace(cost: ProbeCost = FREE) -> Trace:
             Span("learn", "phase", first + 5 * MS, first + 10 * MS, 3 * MS),
             Span("update", "call", first + 5 * MS, first + 9 * MS, 0, NATIVE),
         ]
-    return Trace(tuple(spans), 2, cost)
+    return Trace(tuple(spans), 2, cost, watched=tuple(spans))
 
 
 def test_phases_are_exclusive_and_add_up() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
 from mileage.profiling.export import FORMATS, export
 from mileage.profiling.layers import LAYERS
 from mileage.profiling.profile import Profile, profile
@@ -20,6 +19,7 @@ WORKLOADS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "ppo": ("ppo", "CartPole-v1", 512, ON | {"minibatch": 64}),
     "ppo, continuous": ("ppo", "Pendulum-v1", 512, ON | {"normalise_observations": True}),
     "a2c": ("a2c", "CartPole-v1", 512, ON),
+    "impala": ("impala", "CartPole-v1", 512, ON),
     "sac": ("sac", "Pendulum-v1", 400, OFF),
     "td3": ("td3", "Pendulum-v1", 400, OFF),
     "dqn": ("dqn", "CartPole-v1", 400, OFF),
@@ -140,7 +140,7 @@ def test_a_trace_holds_the_replayed_iterations() -> None:
     assert found.calibration is not None
     events = json.loads(export(found, "trace"))["traceEvents"]
     iterations = [event for event in events if event["name"] == "iteration"]
-    assert len(iterations) == found.calibration.trace.iterations
+    assert len(iterations) == min(200, found.calibration.trace.iterations)
     first = iterations[0]
     inside = [event for event in events if event.get("cat") == "call" and event["ts"] < first["ts"] + first["dur"]]
     assert [event["name"] for event in inside] == ["rollout", "gae", "update"]
@@ -172,5 +172,11 @@ def test_formats_are_those_of_the_command() -> None:
 
 
 def test_parts_that_run_at_the_same_time_are_not_replayed() -> None:
-    with pytest.raises(UsageError, match=r"^impala cannot be profiled"):
-        profile("impala", "CartPole-v1")
+    found = measured("impala").calibration
+    assert found is not None
+    assert found.rollout_parts is None
+    assert found.update_stages is not None
+    calls = {call.label: call.per_iteration for cost in found.costs for call in cost.calls}
+    assert calls == {"score": 1.0, "vtrace": 1.0, "update": 1.0}
+    # The learner waits for collectors off the CPU.
+    assert "sync" in {cost.phase for cost in found.costs}

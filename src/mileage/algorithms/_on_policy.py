@@ -233,8 +233,8 @@ class OnPolicy:
             self._compute_advantages()
         with clock.phase(Phase.LEARN):
             self._update_policy(learning_rate, clip, self._pieces)
-        self.iterations += 1
-        return self._stats()
+            self.iterations += 1
+            return self._stats()
 
     def _update_policy(self, learning_rate: float, clip: float, ranks: int) -> None:
         """Update the policy, on `ranks` threads at most."""

@@ -131,8 +131,8 @@ class TorchOnPolicy(OnPolicy):
         self._transfer(clock, self._columns["advantages"], self._columns["returns"])
         with torch_threads(self._learning_threads), clock.phase(Phase.LEARN):
             self._totals[:] = self._learn(learning_rate, clip).double().cpu().numpy()
-        self.iterations += 1
-        return self._stats()
+            self.iterations += 1
+            return self._stats()
 
     def _transfer(self, clock: PhaseClock, *twins: Twin) -> None:
         if twins[0].separate:

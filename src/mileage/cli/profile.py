@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mileage._errors import UsageError
+from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.cli.profile_try import Trying
@@ -18,32 +19,26 @@ FORMATS = ("md", "html", "trace", "speedscope")
 
 
 def profile(
-    algorithm: Annotated[str | None, typer.Argument(help="ppo, a2c, sac, td3 or dqn; not needed with --run.")] = None,
-    env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --run.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')
-    ] = None,
+    env: options.EnvId = None,
+    steps: options.Steps = None,
+    target: options.TargetText = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    preset: Annotated[str, typer.Option(help="'default', 'none' or a TOML file of hyperparameters.")] = "default",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")
-    ] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Environment steps between held-out evaluations.")] = None,
-    episodes: Annotated[int, typer.Option(help="Held-out episodes per evaluation.")] = 100,
+    preset: options.Preset = "default",
+    set_: options.Settings = None,
+    eval_every: options.EvalEvery = None,
+    episodes: options.Episodes = 100,
     checkpoint: Annotated[Path | None, typer.Option(help="File to save checkpoints to.")] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Environment steps between checkpoints (0: at the end only).")
-    ] = 0,
-    threads: Annotated[int | None, typer.Option(help="Threads to use at most (all cores by default).")] = None,
-    processes: Annotated[bool, typer.Option("--processes", help="One process per Gymnasium environment.")] = False,
-    env_kwargs: Annotated[str | None, typer.Option(help="JSON for a Gymnasium environment's constructor.")] = None,
-    backend: Annotated[str, typer.Option(help="'native', 'torch', or 'auto'.")] = "auto",
-    policy: Annotated[str | None, typer.Option(help="'mlp' or 'cnn'; others only from Python.")] = None,
-    device: Annotated[str, typer.Option(help="Where torch computes: 'auto', 'cpu', 'cuda'.")] = "auto",
-    compile_: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    checkpoint_every: options.CheckpointEvery = 0,
+    threads: options.Threads = None,
+    processes: options.Processes = False,
+    env_kwargs: options.EnvKwargs = None,
+    backend: options.Backend = "auto",
+    policy: options.PolicyName = None,
+    device: options.Device = "auto",
+    compile_: options.Compile = False,
     run: Annotated[
         str | None, typer.Option("--run", help="Diagnose a recorded run by its phases instead of training.")
     ] = None,
@@ -60,8 +55,8 @@ def profile(
     export: Annotated[str | None, typer.Option(help="Write the profile as md, html, trace or speedscope.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for --export, else standard output.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run in the ledger.")] = None,
-    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")] = None,
-    db: Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")] = None,
+    price: options.PriceText = None,
+    db: options.Database = None,
     ledger: Annotated[
         bool, typer.Option("--ledger/--no-ledger", help="Whether run and profile are recorded in the ledger.")
     ] = True,
@@ -69,8 +64,6 @@ def profile(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False,
 ) -> None:
     """Train once and say where the time went, and what to change: the verdict in one line first."""
-    from mileage.cli.train import _hyperparameters, _json_object
-
     if export is not None and export not in FORMATS:
         raise UsageError(f"--export {export!r} is not known: use one of {', '.join(FORMATS)}")
     if export is None and out is not None:
@@ -87,19 +80,12 @@ def profile(
     else:
         if algorithm is None or env is None:
             raise UsageError("name an algorithm and an environment: mileage profile ppo CartPole-v1")
-        agent: dict[str, Any] = {
+        agent = options.agent_arguments(
+            preset=preset, settings=set_, threads=threads, processes=processes, env_kwargs=env_kwargs,
+            backend=backend, policy=policy, device=device, compile_=compile_,
+        )  # fmt: skip
+        words: dict[str, Any] = {
             "seed": seed,
-            "preset": preset,
-            "threads": threads,
-            "processes": processes,
-            "env_kwargs": _json_object("--env-kwargs", env_kwargs),
-            "backend": backend,
-            "policy": policy,
-            "device": device,
-            "compile": compile_,
-            **_hyperparameters(set_ or []),
-        }
-        options: dict[str, Any] = {
             "steps": steps,
             "target": target,
             "eval_every": eval_every,
@@ -109,16 +95,16 @@ def profile(
             "db": db if ledger else False,
             "name": name,
             "price": price,
-        }
+        } | agent
         if try_:
             from mileage.cli.profile_try import Trying
 
             shown = not (json_output or quiet)
             trying = Trying(
-                algorithm, env, options | agent, budget=budget, without=without or (), out=preset_out, shown=shown
+                algorithm, env, dict(words), budget=budget, without=without or (), out=preset_out, shown=shown
             )
-            options["callback"] = trying.still_in_time
-        found = _measured(algorithm, env, options | agent)
+            words["callback"] = trying.still_in_time
+        found = _measured(algorithm, env, words)
     if trying is None:
         _show(found, export, out, json_output, quiet)
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mileage._errors import UsageError
+from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.cli.progress import Progress
@@ -41,35 +42,31 @@ def train(
     algorithm: Annotated[
         str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --resume.")
     ] = None,
-    env: Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')
-    ] = None,
+    env: options.EnvId = None,
+    steps: options.Steps = None,
+    target: options.TargetText = None,
     seeds: Annotated[int, typer.Option(help="How many seeds to train, one after the other.")] = 1,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    preset: Annotated[str, typer.Option(help="'default', 'none' or a TOML file of hyperparameters.")] = "default",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")
-    ] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Environment steps between held-out evaluations.")] = None,
-    episodes: Annotated[int, typer.Option(help="Held-out episodes per evaluation.")] = 100,
+    preset: options.Preset = "default",
+    set_: options.Settings = None,
+    eval_every: options.EvalEvery = None,
+    episodes: options.Episodes = 100,
     success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None,
-    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")] = None,
+    price: options.PriceText = None,
     instance: Annotated[str | None, typer.Option(help="Cloud instance whose listed price counts.")] = None,
     spot: Annotated[bool, typer.Option("--spot", help="The instance is bought on the spot market.")] = False,
-    threads: Annotated[int | None, typer.Option(help="Threads to use at most (all cores by default).")] = None,
-    processes: Annotated[bool, typer.Option("--processes", help="One process per Gymnasium environment.")] = False,
-    env_kwargs: Annotated[str | None, typer.Option(help="JSON for a Gymnasium environment's constructor.")] = None,
+    threads: options.Threads = None,
+    processes: options.Processes = False,
+    env_kwargs: options.EnvKwargs = None,
+    backend: options.Backend = "auto",
+    policy: options.PolicyName = None,
+    device: options.Device = "auto",
+    compile_: options.Compile = False,
     out: Annotated[Path, typer.Option(help="Directory for checkpoints.")] = Path("runs"),
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Environment steps between checkpoints (0: at the end only).")
-    ] = 0,
+    checkpoint_every: options.CheckpointEvery = 0,
     resume: Annotated[Path | None, typer.Option(help="Checkpoint, or run directory, to continue from.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of these runs in the ledger.")] = None,
-    db: Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")] = None,
+    db: options.Database = None,
     ledger: Annotated[
         bool, typer.Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")
     ] = True,
@@ -84,7 +81,7 @@ def train(
         raise UsageError(f"--seeds must be at least 1, not {seeds}")
     if episodes < 1:
         raise UsageError(f"--episodes must be at least 1, not {episodes}")
-    options = _Options(
+    wanted = _Options(
         steps, target, success, episodes, eval_every, checkpoint_every, out, price, instance, spot, db, ledger, name
     )  # fmt: skip
     rate = freeze_price(price, instance, spot=spot).usd_per_hour
@@ -93,34 +90,33 @@ def train(
         if resume is not None:
             if seeds > 1 or set_ or seed:
                 raise UsageError("--resume continues one run as it was: drop --seeds, --seed and --set")
+            if (backend, policy, device, compile_) != ("auto", None, "auto", False):
+                raise UsageError("--resume keeps the run's back end: drop --backend, --policy, --device and --compile")
             agent = _load(resume, algorithm, env, threads)
-            results.append(_run(agent, options, progress, resumed=True))
+            results.append(_run(agent, wanted, progress, resumed=True))
         else:
             if algorithm is None or env is None:
                 raise UsageError("name an algorithm and an environment: mileage train ppo CartPole-v1")
-            common = {
-                "preset": preset,
-                "threads": threads,
-                "processes": processes,
-                "env_kwargs": _json_object("--env-kwargs", env_kwargs),
-                **_hyperparameters(set_ or []),
-            }
+            common = options.agent_arguments(
+                preset=preset, settings=set_, threads=threads, processes=processes, env_kwargs=env_kwargs,
+                backend=backend, policy=policy, device=device, compile_=compile_,
+            )  # fmt: skip
             for number in range(seed, seed + seeds):
-                results.append(_run(_make(algorithm, env, number, common), options, progress))
+                results.append(_run(_make(algorithm, env, number, common), wanted, progress))
                 if results[-1][0].reason == "interrupted":
                     break
     _show(results, seeds if resume is None else 1, json_output)
 
 
 def _make(algorithm: str, env: str, seed: int, common: dict[str, Any]) -> Agent:
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     return agent_class(algorithm)(env, seed=seed, **common)
 
 
 def _load(path: Path, algorithm: str | None, env: str | None, threads: int | None) -> Agent:
     from mileage.cli.paths import checkpoint_path
-    from mileage.training.agent import load
+    from mileage.training.agents import load
 
     # A checkpoint's word is not enough to run code; that of the command line is.
     agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)
@@ -130,9 +126,7 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     return agent
 
 
-def _run(
-    agent: Agent, options: _Options, progress: Progress, *, resumed: bool = False
-) -> tuple[RunRecord, FinishedRun]:
+def _run(agent: Agent, wanted: _Options, progress: Progress, *, resumed: bool = False) -> tuple[RunRecord, FinishedRun]:
     """Train one agent under a recorder, with a checkpoint in a directory of its own."""
     from mileage.cli.paths import CHECKPOINT, run_directory
     from mileage.ledger.targets import Target
@@ -141,11 +135,11 @@ def _run(
     from mileage.training.recording import recorded
 
     clock = PhaseClock.for_run()
-    target = options.target if options.target is not None or not resumed else agent.target
+    target = wanted.target if wanted.target is not None or not resumed else agent.target
     goal = None if target is None else Target.parse(target)
-    horizon = agent.plan_horizon(options.steps)
-    panel = agent.default_panel(goal, options.episodes, options.success)
-    directory = run_directory(options.out, agent.name, agent.env_id, agent.seed)
+    horizon = agent.plan_horizon(wanted.steps)
+    panel = agent.default_panel(goal, wanted.episodes, wanted.success)
+    directory = run_directory(wanted.out, agent.name, agent.env_id, agent.seed)
     progress.start(f"seed {agent.seed}", horizon, agent.steps)
     with (
         agent,
@@ -154,23 +148,23 @@ def _run(
             panel,
             goal,
             clock,
-            name=options.name,
-            price=options.price,
-            instance=options.instance,
-            spot=options.spot,
-            db=options.db if options.ledger else False,
+            name=wanted.name,
+            price=wanted.price,
+            instance=wanted.instance,
+            spot=wanted.spot,
+            db=wanted.db if wanted.ledger else False,
             horizon=horizon,
-            eval_every=options.eval_every,
+            eval_every=wanted.eval_every,
         ) as recorder,
     ):
         record = agent.learn(
-            options.steps,
+            wanted.steps,
             target=goal,
             panel=panel,
-            eval_every=options.eval_every,
+            eval_every=wanted.eval_every,
             callback=progress,
             checkpoint=directory / CHECKPOINT,
-            checkpoint_every=options.checkpoint_every,
+            checkpoint_every=wanted.checkpoint_every,
             clock=clock,
             on_compile=progress.compiling,
             on_evaluation=recorder.on_evaluation,
@@ -188,32 +182,6 @@ def _one_line(record: RunRecord) -> str:
     score = "not evaluated" if final is None else f"mean return {final.mean_return:.1f}"
     when = "" if record.wall_to_target is None else f" in {record.wall_to_target:.2f} s"
     return f"seed {record.seed}: {record.end.replace('_', ' ')}{when}, {record.steps:,} steps, {score}"
-
-
-def _hyperparameters(pairs: list[str]) -> dict[str, Any]:
-    """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise UsageError(f"--set {pair!r} cannot be read: write NAME=VALUE")
-        try:
-            found[name.replace("-", "_")] = json.loads(text)
-        except ValueError:
-            found[name.replace("-", "_")] = text
-    return found
-
-
-def _json_object(option: str, text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{option} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{option} must be a JSON object, such as '{{\"max_episode_steps\": 200}}'")
-    return value
 
 
 def _show(results: list[tuple[RunRecord, FinishedRun]], planned: int, json_output: bool) -> None:

@@ -22,6 +22,7 @@ class ProcessTree:
         self._files: dict[int, int] = {}
         self._parents: dict[int, int] = {}
         self._newest_pid = b""
+        self._load: int | None = None
         self._open(self._root)
 
     def rss_bytes(self) -> int:
@@ -36,9 +37,11 @@ class ProcessTree:
 
     def changed(self) -> bool:
         """Whether any process or thread was started on this machine since the last call (a reason to look again)."""
+        # The file stays open: every call into the system lets a training thread take the interpreter away from here.
         try:
-            with open(self._proc / "loadavg", "rb") as file:
-                newest = file.read().split()[-1]
+            if self._load is None:
+                self._load = os.open(self._proc / "loadavg", os.O_RDONLY | os.O_CLOEXEC)
+            newest = os.pread(self._load, 256, 0).split()[-1]
         except (OSError, IndexError):
             return True
         changed = newest != self._newest_pid
@@ -75,6 +78,9 @@ class ProcessTree:
         """Release all files."""
         for pid in list(self._files):
             self._close(pid)
+        if self._load is not None:
+            os.close(self._load)
+            self._load = None
 
     def _open(self, pid: int) -> None:
         try:
@@ -83,7 +89,9 @@ class ProcessTree:
             return
 
     def _close(self, pid: int) -> None:
-        os.close(self._files.pop(pid))
+        file = self._files.pop(pid, None)
+        if file is not None:
+            os.close(file)
 
 
 def peak_rss_bytes(status: str | None = None) -> int:

@@ -59,8 +59,12 @@ class ResourceSampler:
         nvml: Callable[[], Any] = load_nvml,
         tree: Callable[[], ProcessTree] = ProcessTree,
         high_water: Callable[[], int] = peak_rss_bytes,
+        observe: Callable[[int], None] | None = None,
     ) -> None:
-        """Prepare; `nvml`, `tree` and `high_water` are where the readings come from."""
+        """Prepare; `nvml`, `tree` and `high_water` are where the readings come from.
+
+        `observe` is told the process tree's resident bytes at every reading, on the sampler's thread.
+        """
         if not 0.0 < budget <= 1.0:
             raise UsageError(f"budget {budget} cannot be used: give a share of one core above 0 and up to 1")
         self._reading_aim = budget * _READING_AIM
@@ -68,6 +72,7 @@ class ResourceSampler:
         self._load_nvml = nvml
         self._make_tree = tree
         self._high_water = high_water
+        self._observe = observe
         self._tree: ProcessTree | None = None
         self._gpus: GpuSampler | None = None
         self._peak_rss: int | None = None
@@ -91,6 +96,11 @@ class ResourceSampler:
         self._thread = threading.Thread(target=self._run, name="mileage-sampler", daemon=True)
         self._thread.start()
         return self
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory of the process tree now, read on the calling thread; None where it cannot be read."""
+        tree = self._tree
+        return None if tree is None else tree.rss_bytes()
 
     def stop(self) -> ResourcePeaks:
         """Take a last sample, end the thread and return the peaks; may be called again."""
@@ -157,7 +167,10 @@ class ResourceSampler:
         if self._tree is not None:
             try:
                 scanning = self._scan_if_due(self._tree)
-                self._peak_rss = max(self._peak_rss or 0, self._tree.rss_bytes())
+                rss = self._tree.rss_bytes()
+                self._peak_rss = max(self._peak_rss or 0, rss)
+                if self._observe is not None:
+                    self._observe(rss)
             except OSError:
                 self._tree = None
         if self._gpus is not None:

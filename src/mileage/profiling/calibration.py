@@ -12,19 +12,19 @@ from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
 from mileage.profiling.limits import Limits, best, measure_limits
 from mileage.profiling.memory import BufferSize, buffer_sizes
-from mileage.profiling.native_replay import NativeReplay, RolloutParts, UpdateStages
+from mileage.profiling.native_replay import SIDE_BY_SIDE, NativeReplay, RolloutParts, UpdateStages
 from mileage.profiling.primitives import primitives as operations_alone
 from mileage.profiling.tracing import NATIVE, Trace, replay
 from mileage.profiling.what_if import WhatIf, what_ifs
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
-REPLAYED = ("ppo", "a2c", "sac", "td3", "dqn")
+REPLAYED = ("ppo", "a2c", "impala", "sac", "td3", "dqn")
 """Algorithms whose parts can be replayed; of others, only phases are known."""
-_TRACE_SECONDS = 1.0
+_TRACE_SECONDS = 1.5
 _PART_SECONDS = 0.12
 _SCALING_SECONDS = 0.12
-_COLLECTING = ("rollout", "inference", "env_step", "advantage")
+_COLLECTING = ("rollout", "inference", "env_step", "advantage", "sync")
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,13 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
             native = NativeReplay(agent)
             parts = native.rollout_parts(effort * _PART_SECONDS) if native.fused else None
             stages = native.update_stages(effort * _PART_SECONDS)
-            scaling = native.scaling(_thread_counts(agent), _SCALING_SECONDS)
+            if agent.name not in SIDE_BY_SIDE:
+                scaling = native.scaling(_thread_counts(agent), _SCALING_SECONDS)
             splits = _native_splits(agent, native, parts, stages, costs)
             native.close()
         else:
             stages, operations, splits = _torch_replays(agent, costs)
-    changes = tuple(what_ifs(agent, native, scaling, effort))
+    changes = () if agent.name in SIDE_BY_SIDE else tuple(what_ifs(agent, native, scaling, effort))
     table = layer_table(costs, splits, *_measured(run, costs), trace.plain_seconds)
     return Calibration(
         limits=limits,
@@ -114,9 +115,9 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
         update_stages=stages,
         scaling=scaling,
         what_ifs=changes,
-        buffers=buffer_sizes(agent),
+        buffers=() if agent.name in SIDE_BY_SIDE else buffer_sizes(agent),
         torch_operations=operations,
-        primitives=operations_alone(agent, effort),
+        primitives={} if agent.name in SIDE_BY_SIDE else operations_alone(agent, effort),
         warm_load_seconds=warm_load_seconds(run.compiled),
         trace=trace,
         seconds=time.perf_counter() - began,
@@ -139,6 +140,8 @@ def _native_splits(
     splits: dict[str, Mapping[str, float]] = {update: stages.shares}
     if parts is not None:
         return splits | {"rollout": parts.shares}
+    if agent.name in SIDE_BY_SIDE:
+        return splits
     act = "act" if native.on_policy else f"{agent.name}_act"
     seconds = next((call.seconds_each for cost in costs for call in cost.calls if call.label == act), 0.0)
     if seconds > 0.0:

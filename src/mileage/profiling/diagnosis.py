@@ -42,7 +42,7 @@ def diagnose(
         _compilation(run, workload, found),
         _startup(run),
         _share_only(run, "transfer", Bottleneck.TRANSFER_BOUND, "--device cpu, or larger batches"),
-        _share_only(run, "sync", Bottleneck.SYNC_BOUND, "fewer workers, or more steps between exchanges"),
+        _share_only(run, "sync", Bottleneck.SYNC_BOUND, _less_waiting(workload)),
         _unaccounted(run),
         _failed_runs(failed_share),
         _environment(run, workload, found),
@@ -145,6 +145,18 @@ def _share_only(run: EndToEnd, phase: str, bottleneck: Bottleneck, suggestion: s
         return None
     evidence = f"{_percent(share)} in {phase}, {1e3 * run.mean_seconds(phase):.2g} ms each time"
     return Finding(bottleneck, share, evidence, share, suggestion)
+
+
+def _less_waiting(workload: Mapping[str, Any]) -> str:
+    """What keeps a learner from waiting: for collectors of its own, or for other workers."""
+    config = workload.get("config", {})
+    if "collectors" not in config:
+        return "fewer workers, or more steps between exchanges"
+    # A core is the learner's; environments are shared out evenly.
+    more = 2 * int(config["collectors"])
+    if more < usable_cores() and int(config.get("n_envs", 1)) % more == 0:
+        return f"--set collectors={more}"
+    return "more cores for collectors: the learner waits for rollouts"
 
 
 def _unaccounted(run: EndToEnd) -> Finding | None:

@@ -22,6 +22,7 @@ from mileage.meter import (
 from mileage.profiling.memory import PhaseMemory
 from mileage.training.agent import Agent
 from mileage.training.recording import recorded
+from mileage.training.records import EvalPoint
 
 # With fewer entries than this a half of a run says less than the whole.
 _FEWEST_ENTRIES = 5
@@ -124,6 +125,7 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         with clock.phase(Phase.INIT):
             goal = None if options.target is None else Target.parse(options.target)
             panel = agent.default_panel(goal, options.episodes)
+            memory = PhaseMemory(clock)
             recorder = stack.enter_context(
                 recorded(
                     agent,
@@ -134,12 +136,17 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
                     name=options.name,
                     price=options.price,
                     db=options.db,
+                    sampler=memory.sampler,
                 )
             )
-            memory = stack.enter_context(PhaseMemory(clock))
             # What `learn` imports belongs to starting up.
             importlib.import_module("mileage.training.runner")
             importlib.import_module("mileage.training.evaluation")
+
+        def on_evaluation(point: EvalPoint) -> None:
+            memory.look(Phase.EVAL)
+            recorder.on_evaluation(point)
+
         record = agent.learn(
             options.steps,
             target=goal,
@@ -150,7 +157,7 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
             checkpoint_every=options.checkpoint_every,
             clock=clock,
             on_compile=on_compile,
-            on_evaluation=recorder.on_evaluation,
+            on_evaluation=on_evaluation,
         )
         result = recorder.finish(record)
     times = clock.stop()
@@ -166,8 +173,7 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         memory_mib=dict(memory.peaks_mib),
         peak_rss_gb=result.end.peak_rss_gb,
         later_each=_later_each(memory.history, times),
-        clock_seconds=sum(times.entries.values()) * phase_entry_seconds(),
-        memory_seconds=memory.cpu_seconds,
+        memory_seconds=memory.sampler.peaks().sampler_share * times.wall_seconds,
     )
 
 
@@ -186,7 +192,12 @@ def _later_each(history: Sequence[PhaseTimes], end: PhaseTimes) -> dict[str, flo
     return found
 
 
-def phase_entry_seconds(entries: int = 20_000) -> float:
+def with_clock_cost(run: EndToEnd) -> EndToEnd:
+    """Add what the phase clock took; measured now, when the run is over."""
+    return dataclasses.replace(run, clock_seconds=sum(run.entries.values()) * phase_entry_seconds())
+
+
+def phase_entry_seconds(entries: int = 5_000) -> float:
     """What entering and leaving a phase costs on this machine."""
     clock = PhaseClock()
     phase = clock.phase(Phase.LEARN)

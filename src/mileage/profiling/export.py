@@ -112,7 +112,7 @@ def chrome_trace(profile: Profile) -> str:
     for name, start, end in _run_spans(profile):
         events.append({"ph": "X", "pid": 1, "tid": 2, "name": name, "cat": "run", "ts": start, "dur": end - start})
     if profile.calibration is not None:
-        spans = profile.calibration.trace.spans
+        spans = profile.calibration.trace.shown
         first = min((span.start for span in spans), default=0)
         for span in spans:
             category = span.kind if span.kind != "phase" else part_of(span.name)
@@ -166,7 +166,7 @@ def speedscope(profile: Profile) -> str:
 def _nested(profile: Profile) -> list[tuple[str, float, float]]:
     if profile.calibration is None:
         return []
-    spans = profile.calibration.trace.spans
+    spans = profile.calibration.trace.shown
     first = min((span.start for span in spans), default=0)
     ordered = sorted(spans, key=lambda span: (span.start, -span.end))
     return [(span.name, (span.start - first) / 1e3, (span.end - first) / 1e3) for span in ordered]

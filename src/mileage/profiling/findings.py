@@ -62,6 +62,15 @@ FIXES = (
 """Names of fixes that an experiment can apply; `Finding.fix` is one of them, or None."""
 
 
+OF_TRAINING = frozenset(Bottleneck) - {
+    Bottleneck.STARTUP_BOUND,
+    Bottleneck.COMPILATION_BOUND,
+    Bottleneck.FAILED_RUN_BOUND,
+    Bottleneck.UNACCOUNTED,
+}
+"""Bottlenecks that a longer run of the same kind has too."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One diagnosis."""

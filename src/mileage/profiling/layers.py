@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mileage.meter import Phase
@@ -63,7 +63,13 @@ def part_of(phase: str) -> str:
 
 def phase_costs(trace: Trace) -> tuple[PhaseCost, ...]:
     """Split a trace by phase; what lies between the phases of an iteration is phase `other`, all of it Python."""
-    ordered = sorted(trace.spans, key=lambda span: (span.start, -span.end))
+    watched = {name: sums.off_cpu for name, sums in _sums(trace.watched).items()}
+    return tuple(_phase_cost(name, sums, trace, watched.get(name, 0.0)) for name, sums in _sums(trace.spans).items())
+
+
+def _sums(spans: Sequence[Span]) -> dict[str, _Sums]:
+    """Add up spans by phase, each without the phases within it."""
+    ordered = sorted(spans, key=lambda span: (span.start, -span.end))
     own: dict[str, _Sums] = {}
     stack: list[Span] = []
     for span in ordered:
@@ -80,7 +86,7 @@ def phase_costs(trace: Trace) -> tuple[PhaseCost, ...]:
             parent = stack[-1].name if stack[-1].kind == "phase" else str(Phase.OTHER)
             own.setdefault(parent, _Sums()).nest(span)
         stack.append(span)
-    return tuple(_phase_cost(name, sums, trace) for name, sums in own.items())
+    return own
 
 
 @dataclass
@@ -103,11 +109,16 @@ class _Sums:
         self.cpu -= span.cpu
         self.nested += 1
 
+    @property
+    def off_cpu(self) -> float:
+        """Share of the phase in which its thread was off the CPU."""
+        return max(0.0, 1.0 - self.cpu / self.wall) if self.wall > 0 else 0.0
+
     def add_call(self, span: Span) -> None:
         self.calls.setdefault((span.name, span.layer), []).append(span.end - span.start)
 
 
-def _phase_cost(name: str, sums: _Sums, trace: Trace) -> PhaseCost:
+def _phase_cost(name: str, sums: _Sums, trace: Trace, off_cpu: float) -> PhaseCost:
     n, cost = trace.iterations, trace.cost
     calls = []
     inside = probing = 0.0
@@ -119,12 +130,8 @@ def _phase_cost(name: str, sums: _Sums, trace: Trace) -> PhaseCost:
     # A nested phase's tools run partly within its parent, and partly within itself.
     tools = sums.nested / n * cost.phase + (0.0 if name == Phase.OTHER else sums.entries / n * cost.phase_inside)
     seconds = max(inside, sums.wall / n / 1e9 - probing - tools)
-    waiting = max(0.0, (sums.wall - sums.cpu) / n / 1e9 - sums.entries / n * cost.phase_inside)
-    if name == Phase.OTHER:
-        waiting = 0.0
-    return PhaseCost(
-        name, part_of(name), sums.entries / n, seconds, max(0.0, seconds - inside), min(waiting, seconds), tuple(calls)
-    )
+    waiting = 0.0 if name == Phase.OTHER else off_cpu * seconds
+    return PhaseCost(name, part_of(name), sums.entries / n, seconds, max(0.0, seconds - inside), waiting, tuple(calls))
 
 
 @dataclass(frozen=True)

@@ -2,72 +2,50 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from mileage.meter import PhaseClock, PhaseTimes
-from mileage.meter.memory import ProcessTree
+from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler
 
 _MIB = 2**20
-# Often enough to meet every phase that takes long, and below a thousandth of a core (a reading takes about 10 µs).
-_EVERY_SECONDS = 0.02
-# Looking for new processes costs a hundred times a reading.
-_DISCOVER_EVERY_SECONDS = 1.0
-_HISTORY_EVERY_SECONDS = 0.1
+# Share of a core that readings may take: some ten a second, twice as many as a recorded run makes. Each wakes a thread
+# beside a training that keeps all cores busy, which costs that training more than the reading itself.
+_BUDGET = 0.002
 _MOST_HISTORY = 200
 
 
 class PhaseMemory:
-    """Reads the process tree's resident memory on a thread of its own, and keeps the highest value of every phase.
+    """Keeps the highest resident memory of every phase, as the sampler that a recorded run has anyway reads it.
 
-    It also notes the clock now and then, so that the second half of a run can be told from the first.
+    It also notes the clock at every reading, so that the second half of a run can be told from the first.
     """
 
-    def __init__(self, clock: PhaseClock, every_seconds: float = _EVERY_SECONDS) -> None:
-        self._clock, self._every = clock, every_seconds
-        self._tree = ProcessTree()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="phase-memory", daemon=True)
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self.sampler = ResourceSampler(budget=_BUDGET, observe=self._note)
+        """To be started and stopped by whoever records the run."""
         self.peaks_mib: dict[str, float] = {}
         """Highest resident memory in MiB by phase; a phase too short to be met has none."""
-        self.cpu_seconds = 0.0
-        """CPU time that the readings took."""
         self.history: list[PhaseTimes] = []
-        """The clock at some instants of the run, evenly spread."""
+        """The clock at some instants of the run, in their order."""
 
-    def __enter__(self) -> PhaseMemory:
-        self._thread.start()
-        return self
+    def look(self, phase: str) -> None:
+        """Read now, on the calling thread, for `phase`: for one that is over before the sampler would look."""
+        rss = self.sampler.rss_bytes()
+        if rss is not None:
+            self._keep(phase, rss)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._tree.close()
+    def _note(self, rss: int) -> None:
+        self._keep(self._clock.current, rss)
+        self.history.append(self._clock.times())
+        if len(self.history) >= _MOST_HISTORY:
+            self.history = self.history[1::2]
 
-    def _run(self) -> None:
-        began, next_look = time.thread_time(), 0.0
-        next_note, note_every = 0.0, _HISTORY_EVERY_SECONDS
-        while not self._stopping.wait(self._every):
-            if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _DISCOVER_EVERY_SECONDS
-                if self._tree.changed():
-                    self._tree.discover()
-            self._keep(self._clock.current, self._tree.rss_bytes() / _MIB)
-            if time.monotonic() >= next_note:
-                next_note = time.monotonic() + note_every
-                self.history.append(self._clock.times())
-                if len(self.history) >= _MOST_HISTORY:
-                    self.history, note_every = self.history[1::2], 2.0 * note_every
-            self.cpu_seconds = time.thread_time() - began
-
-    def _keep(self, phase: str, mib: float) -> None:
-        self.peaks_mib[phase] = max(mib, self.peaks_mib.get(phase, 0.0))
+    def _keep(self, phase: str, rss: int) -> None:
+        self.peaks_mib[phase] = max(rss / _MIB, self.peaks_mib.get(phase, 0.0))
 
 
 @dataclass(frozen=True)
@@ -128,13 +106,3 @@ def _is_network(name: str) -> bool:
     return name in ("params", "critic_params", "target_params", "target_actor_params") or name.startswith(
         ("module.", "target0", "target1", "actor.", "critic.")
     )
-
-
-def resident_mib() -> float:
-    """Resident memory of this process and its children, in MiB."""
-    tree = ProcessTree()
-    try:
-        tree.discover()
-        return tree.rss_bytes() / _MIB
-    finally:
-        tree.close()

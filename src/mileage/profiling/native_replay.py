@@ -21,6 +21,7 @@ from mileage.training.agent import Agent
 _STAGES: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "ppo": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
     "a2c": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
+    "impala": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
     "sac": (update_parts.sac_stages, update_parts.SAC, update_parts.SAC_STAGES),
     "td3": (update_parts.td3_stages, update_parts.TD3, update_parts.TD3_STAGES),
     "dqn": (update_parts.dqn_stages, update_parts.DQN, update_parts.DQN_STAGES),
@@ -28,10 +29,15 @@ _STAGES: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
 _UPDATES = {
     "ppo": actor_critic.update,
     "a2c": actor_critic.update,
+    "impala": actor_critic.update,
     "sac": sac.sac_update,
     "td3": td3.td3_update,
     "dqn": dqn.dqn_update,
 }
+
+ON_POLICY = ("ppo", "a2c", "impala")
+SIDE_BY_SIDE = ("impala",)
+"""Algorithms that collect on other threads while they learn."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +100,13 @@ class NativeReplay:
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.engine = agent, agent._built().engine
-        self.on_policy = agent.name in ("ppo", "a2c")
-        self.fused = self.on_policy and self.engine._native
-        # What the update's threads share out: both networks on every chunk, or chunks.
-        self._pieces: int = self.engine._pieces if self.on_policy else self.engine._chunks
+        self.on_policy = agent.name in ON_POLICY
+        # Collectors of their own collect while others learn: no rollout of the learner's is there to be replayed.
+        self.fused = self.on_policy and self.engine._native and agent.name not in SIDE_BY_SIDE
+        # What the update's threads share out: both networks on every chunk, chunks, or units of a network.
+        self._pieces: int = self.engine._chunks if agent.name in ("sac", "td3") else self.engine._pieces
+        if agent.name in SIDE_BY_SIDE:
+            self._pieces = min(self._pieces, self.engine._ranks)
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from mileage._errors import UsageError
 from mileage.meter import Phase, PhaseClock
-from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, workload_of
-from mileage.profiling.findings import Finding
-from mileage.training.agent import agent_class
+from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
+from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
+from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
     from mileage.profiling.calibration import Calibration
@@ -36,7 +35,14 @@ class Profile:
     @property
     def verdict(self) -> str:
         """The profile in one line."""
-        return self.findings[0].line if self.findings else "NO BOTTLENECK: nothing stands out"
+        if not self.findings:
+            return "NO BOTTLENECK: nothing stands out"
+        first = self.findings[0]
+        if first.bottleneck is not Bottleneck.STARTUP_BOUND:
+            return first.line
+        # A short run mostly starts up, which a longer one does not: what the training itself waits for is said as well.
+        of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
+        return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -106,7 +112,7 @@ def profile(
     """Train once and say where the time went.
 
     Args:
-        algorithm: `ppo`, `a2c`, `sac`, `td3` or `dqn`.
+        algorithm: `ppo`, `a2c`, `impala`, `sac`, `td3` or `dqn`.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -116,11 +122,6 @@ def profile(
         effort: scales how long the replays after the run take; 1 is a few seconds.
         agent_arguments: as for `mileage.PPO`: seed, preset, threads, backend, hyperparameters, …
     """
-    if agent_class(algorithm).name == "impala":
-        raise UsageError(
-            "impala cannot be profiled, as its parts run at the same time and not one after the other: "
-            "train it with a ledger, then profile that run with --run"
-        )
     clock = clock or PhaseClock()
     options = RunOptions(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price
@@ -128,7 +129,7 @@ def profile(
     with clock.phase(Phase.INIT):
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
-        run = train(agent, clock, options)
+        run = with_clock_cost(train(agent, clock, options))
         from mileage.profiling.calibration import REPLAYED, calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save

@@ -116,7 +116,7 @@ def layers(found: Calibration) -> Table:
     rows.append(("the same without probes", "", f"{seconds(table.plain)} in all", ""))
     rows.append(("the run's phase clock", seconds(table.measured_rollout), seconds(table.measured_update), ""))
     note = (
-        f"One iteration, mean of {found.trace.iterations} with probes, whose cost is taken off, in turn with as "
+        f"One iteration, mean of {found.trace.iterations:,} with probes, whose cost is taken off, in turn with as "
         f"many without: the sum differs from those by {100 * table.difference:+.1f} %. Waiting is time off the CPU."
     )
     return Table("layers", "Layers", ("layer", "per rollout", "per update", "share"), tuple(rows), note)
@@ -269,6 +269,7 @@ def overhead(profile: Profile, found: Calibration) -> Table:
         ("phase clock (part of every run)", seconds(run.clock_seconds), percent(run.clock_seconds / run.wall_seconds)),
         ("memory readings (beside)", seconds(run.memory_seconds), percent(run.memory_seconds / run.wall_seconds)),
         ("probe, each call", seconds(cost.inside + cost.outside), "in the replay only, taken off"),
+        ("probe, each phase", seconds(cost.phase + cost.phase_inside), "in the replay only, taken off"),
         ("replay and calibration", seconds(found.seconds), "after the run"),
     ]
     return Table("overhead", "The profiler's own cost", ("what", "time", "of the run"), tuple(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns as _now
 from typing import Any
@@ -32,6 +32,17 @@ class TorchPhase:
     product_seconds: float
 
 
+class _WatchedClock:
+    """A clock whose phases only torch's profiler hears of."""
+
+    def __init__(self, watch: Callable[[str], Any]) -> None:
+        self._watch = watch
+
+    def phase(self, name: str) -> Any:
+        """Context manager that spends its body in phase `name`."""
+        return self._watch(str(name))
+
+
 def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
     """Watch some iterations with torch's own profiler; one where an iteration is a whole rollout."""
     from torch.profiler import ProfilerActivity, profile, record_function
@@ -39,7 +50,7 @@ def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
     algorithm = agent._built()
     iterations = 10 if hasattr(algorithm.engine, "replay") else 1
     extra = _watching_seconds()
-    clock: Any = TraceClock([], lambda name: record_function(_PREFIX + name))
+    clock: Any = _WatchedClock(lambda name: record_function(_PREFIX + name))
     algorithm.iterate(clock, 0.5)
     with profile(activities=[ProfilerActivity.CPU]) as watched:
         for _ in range(iterations):

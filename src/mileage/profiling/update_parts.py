@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3
+from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3, units
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._pointers import f32, f64, i64, pointer_to, shift, u64
 from mileage.kernels._team import meet
@@ -129,17 +129,19 @@ def on_policy(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
 
 @inner
 def _descend_or_meet(
-    frame: Any, wanted: Any, rank: Any, n_ranks: Any, barrier: Any, params: Any, means: Any, squares: Any,
-    n_params: Any, chunks: Any, rate: Any, step: Any,
+    frame: Any, wanted: Any, rank: Any, n_ranks: Any, barrier: Any, params: Any, means: Any, squares: Any, targets: Any,
+    n_params: Any, chunks: Any, rate: Any, step: Any, tau: Any,
 ) -> None:  # fmt: skip
+    """The real kernels' pass over all parameters, in which the targets follow (`tau` 0: not yet), or only its waits."""
     if wanted:
-        optim.descend(
-            rank, n_ranks, barrier, params, f32(frame.grads), means, squares, n_params, chunks, f32(frame.squares),
-            frame.max_norm, rate, frame.beta1, frame.beta2, frame.eps, step,
+        optim.descend_and_follow(
+            rank, n_ranks, barrier, params, f32(frame.grads), means, squares, targets, n_params, chunks,
+            f32(frame.squares), frame.max_norm, rate, frame.beta1, frame.beta2, frame.eps, step, tau,
         )  # fmt: skip
     else:
         meet(barrier, n_ranks)
-        meet(barrier, n_ranks)
+        if frame.max_norm > 0.0:
+            meet(barrier, n_ranks)
 
 
 @inner
@@ -155,17 +157,16 @@ def _sac_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         for k in range(sac.N_STATS):
             stats[k] = 0.0
         rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
+        stats[sac.SAMPLES] = rows
         if stage >= 2:
             sac._critic_chunk(frame, first, rows, alpha, work, shift(grads, c * n_critic), stats)
         elif stage == 1:
             sac._targets(frame, first, rows, alpha, work, shift(work, frame.at_rows))
     _descend_or_meet(
         frame, stage >= 3, rank, n_ranks, barrier, f32(frame.critic_params), f32(frame.critic_mean),
-        f32(frame.critic_square), n_critic, chunks, frame.critic_rate, step,
+        f32(frame.critic_square), f32(frame.target_params), n_critic, chunks, frame.critic_rate, step,
+        frame.tau if stage >= 4 else 0.0,
     )  # fmt: skip
-    if stage >= 4:
-        for b in range(rank, optim.n_blocks(n_critic), n_ranks):
-            optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
     meet(barrier, n_ranks)
     if stage >= 5:
         for c in range(rank, chunks, n_ranks):
@@ -173,7 +174,7 @@ def _sac_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
             sac._actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
     _descend_or_meet(
         frame, stage >= 6, rank, n_ranks, barrier, f32(frame.actor_params), f32(frame.actor_mean),
-        f32(frame.actor_square), n_actor, chunks, frame.actor_rate, step,
+        f32(frame.actor_square), f32(frame.actor_params), n_actor, chunks, frame.actor_rate, step, 0.0,
     )  # fmt: skip
     if rank == 0 and stage >= 7:
         totals, stats = f64(frame.totals), f64(frame.stats)
@@ -211,30 +212,28 @@ def _td3_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, s
         for k in range(td3.N_STATS):
             stats[k] = 0.0
         rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
+        stats[td3.SAMPLES] = rows
         if stage >= 2:
             td3._critic_chunk(frame, first, rows, work, shift(grads, c * n_critic), stats)
         elif stage == 1:
             td3._targets(frame, first, rows, work, shift(work, frame.at_rows))
+    learns_policy = step % frame.policy_delay == 0
+    tau = frame.tau if learns_policy and stage >= 6 else 0.0
     _descend_or_meet(
         frame, stage >= 3, rank, n_ranks, barrier, f32(frame.critic_params), f32(frame.critic_mean),
-        f32(frame.critic_square), n_critic, chunks, frame.critic_rate, step,
+        f32(frame.critic_square), f32(frame.target_params), n_critic, chunks, frame.critic_rate, step, tau,
     )  # fmt: skip
     meet(barrier, n_ranks)
-    if step % frame.policy_delay == 0:
+    if learns_policy:
         if stage >= 4:
             for c in range(rank, chunks, n_ranks):
                 rows, stats = min(chunk_rows, batch - c * chunk_rows), shift(f64(frame.stats), c * td3.N_STATS)
                 td3._actor_chunk(frame, start + c * chunk_rows, rows, work, shift(grads, c * n_actor), stats)
         _descend_or_meet(
             frame, stage >= 5, rank, n_ranks, barrier, f32(frame.actor_params), f32(frame.actor_mean),
-            f32(frame.actor_square), n_actor, chunks, frame.actor_rate, step // frame.policy_delay,
+            f32(frame.actor_square), f32(frame.target_actor_params), n_actor, chunks, frame.actor_rate,
+            step // frame.policy_delay, tau,
         )  # fmt: skip
-        meet(barrier, n_ranks)
-        if stage >= 6:
-            for b in range(rank, optim.n_blocks(n_critic), n_ranks):
-                optim.polyak(f32(frame.target_params), f32(frame.critic_params), n_critic, b, frame.tau)
-            for b in range(rank, optim.n_blocks(n_actor), n_ranks):
-                optim.polyak(f32(frame.target_actor_params), f32(frame.actor_params), n_actor, b, frame.tau)
     if rank == 0 and stage >= 6:
         totals, stats = f64(frame.totals), f64(frame.stats)
         for k in range(chunks * td3.N_STATS):
@@ -254,34 +253,6 @@ def td3_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     return frame.steps + frame.n_updates
 
 
-@inner
-def _dqn_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
-    """`dqn._update` up to the frame's stage."""
-    stage, batch, chunk_rows, n_params = frame.stage, frame.batch, frame.chunk_rows, frame.n_params
-    chunks = (batch + chunk_rows - 1) // chunk_rows
-    for c in range(rank, chunks, n_ranks):
-        stats = shift(f64(frame.stats), c * dqn.N_STATS)
-        for k in range(dqn.N_STATS):
-            stats[k] = 0.0
-        rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
-        if stage >= 2:
-            dqn._chunk(frame, first, rows, work, shift(f32(frame.grads), c * n_params), stats)
-        elif stage == 1:
-            dqn._targets(frame, first, rows, work, shift(work, frame.at_rows))
-    _descend_or_meet(
-        frame, stage >= 3, rank, n_ranks, barrier, f32(frame.params), f32(frame.adam_mean), f32(frame.adam_square),
-        n_params, chunks, frame.rate, step,
-    )  # fmt: skip
-    if stage >= 4 and step % frame.target_every == 0:
-        for b in range(rank, optim.n_blocks(n_params), n_ranks):
-            optim.polyak(f32(frame.target_params), f32(frame.params), n_params, b, frame.tau)
-    if rank == 0 and stage >= 4:
-        totals, stats = f64(frame.totals), f64(frame.stats)
-        for k in range(chunks * dqn.N_STATS):
-            totals[k % dqn.N_STATS] += stats[k]
-    meet(barrier, n_ranks)
-
-
 @kernel
 def dqn_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     """`dqn.dqn_update` up to a stage of `DQN_STAGES` (frame `DQN`)."""
@@ -289,6 +260,14 @@ def dqn_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     meeting = pointer_to(barrier)
     work = shift(f32(frame.works), rank * frame.work_floats)
     for u in range(frame.n_updates):
-        _dqn_update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
+        step = frame.steps + u + 1
+        if frame.stage >= 1:
+            dqn.look_ahead(frame, rank, n_ranks, meeting, u, step, work)
+        if frame.stage >= 2:
+            dqn.forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
+        if frame.stage >= 3:
+            tau = frame.tau if frame.stage >= 4 and step % frame.target_every == 0 else 0.0
+            units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
+        meet(meeting, n_ranks)
     meet(meeting, n_ranks)
     return frame.steps + frame.n_updates

@@ -94,7 +94,7 @@ class Ledger:
         step_rule: str = "env_steps",
         parent_run_id: str | None = None,
         clock: PhaseClock | None = None,
-        resources: bool = True,
+        resources: bool | ResourceSampler = True,
     ) -> RunRecorder:
         """Launch a run: its row is on disk before this returns, and its clock runs.
 
@@ -119,7 +119,7 @@ class Ledger:
             parent_run_id: the run this one resumes.
             clock: an already running clock, whose owner also watches compilers. Without it, the first run of a process
                 counts from the start of the process.
-            resources: whether memory and GPUs are sampled in the background.
+            resources: whether memory and GPUs are sampled in the background, or the sampler to do it with.
         """
         if price is not None and price_usd_per_hour is not None:
             raise UsageError("give price or price_usd_per_hour, not both: they are the same")
@@ -173,7 +173,7 @@ class RunRecorder:
         target: Target | None,
         price: Price,
         *,
-        resources: bool = True,
+        resources: bool | ResourceSampler = True,
         watch_compilers: bool = True,
     ) -> None:
         self.row = row
@@ -192,7 +192,8 @@ class RunRecorder:
         self._peak_gpu: float | None = None
         self._log = clock.phase("log")
         self._writer = writer
-        self._sampler = ResourceSampler().start() if resources else None
+        sampler = resources if isinstance(resources, ResourceSampler) else ResourceSampler() if resources else None
+        self._sampler = None if sampler is None else sampler.start()
         self._watching = ExitStack()
         if watch_compilers:
             self._watching.enter_context(compile_phase(clock))

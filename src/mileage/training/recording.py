@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
-from mileage.meter import PhaseClock
+from mileage.meter import PhaseClock, ResourceSampler
 from mileage.training.recorder import Ledger, RunRecorder, RunResult
 from mileage.training.records import EvalPoint, RunRecord
 
@@ -54,10 +54,12 @@ def recorded(
     instance: str | None = None,
     spot: bool = False,
     db: str | Literal[False] | None = None,
+    sampler: ResourceSampler | None = None,
 ) -> Iterator[AgentRecorder]:
     """Launch a run in the ledger `db` (None: the default one, False: none) and close it whatever happens.
 
-    A resumed agent's run counts its own steps, and names the run it continues as its parent.
+    A resumed agent's run counts its own steps, and names the run it continues as its parent. `sampler` is who reads
+    memory and GPUs, if not one of the ledger's.
     """
     ledger = Ledger(enabled=False) if db is False else Ledger(db)
     config = dataclasses.asdict(agent.config)
@@ -78,6 +80,7 @@ def recorded(
         step_budget=horizon - agent.steps,
         parent_run_id=agent.run_id,
         clock=clock,
+        resources=True if sampler is None else sampler,
     ) as recorder:
         agent.run_id = recorder.run_id
         yield AgentRecorder(recorder, agent.steps)

@@ -1,0 +1,83 @@
+"""Options that several commands share, each declared once, and how their values become arguments of an agent."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from mileage._errors import UsageError
+
+EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
+TargetText = Annotated[str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')]
+Preset = Annotated[str, typer.Option(help="'default', 'none' or a TOML file of hyperparameters.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")
+]
+EvalEvery = Annotated[int | None, typer.Option(help="Environment steps between held-out evaluations.")]
+Episodes = Annotated[int, typer.Option(help="Held-out episodes per evaluation.")]
+CheckpointEvery = Annotated[int, typer.Option(help="Environment steps between checkpoints (0: at the end only).")]
+Threads = Annotated[int | None, typer.Option(help="Threads to use at most (all cores by default).")]
+Processes = Annotated[bool, typer.Option("--processes", help="One process per Gymnasium environment.")]
+EnvKwargs = Annotated[str | None, typer.Option(help="JSON for a Gymnasium environment's constructor.")]
+Backend = Annotated[str, typer.Option(help="'native', 'torch', or 'auto'.")]
+PolicyName = Annotated[str | None, typer.Option(help="'mlp' or 'cnn'; others only from Python.")]
+Device = Annotated[str, typer.Option(help="Where torch computes: 'auto', 'cpu', 'cuda'.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
+PriceText = Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")]
+Database = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+
+
+def agent_arguments(
+    *,
+    preset: str,
+    settings: list[str] | None,
+    threads: int | None,
+    processes: bool,
+    env_kwargs: str | None,
+    backend: str,
+    policy: str | None,
+    device: str,
+    compile_: bool,
+) -> dict[str, Any]:
+    """What `mileage.PPO` and the other agents take, from the options of a command."""
+    return {
+        "preset": preset,
+        "threads": threads,
+        "processes": processes,
+        "env_kwargs": json_object("--env-kwargs", env_kwargs),
+        "backend": backend,
+        "policy": policy,
+        "device": device,
+        "compile": compile_,
+        **hyperparameters(settings or []),
+    }
+
+
+def hyperparameters(pairs: list[str]) -> dict[str, Any]:
+    """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--set {pair!r} cannot be read: write NAME=VALUE")
+        try:
+            found[name.replace("-", "_")] = json.loads(text)
+        except ValueError:
+            found[name.replace("-", "_")] = text
+    return found
+
+
+def json_object(option: str, text: str | None) -> dict[str, Any]:
+    """Read a JSON object that was given to `option`; none is an empty one."""
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{option} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{option} must be a JSON object, such as '{{\"max_episode_steps\": 200}}'")
+    return value
