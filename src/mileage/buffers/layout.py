@@ -55,6 +55,11 @@ class Layout:
         gamma: float,
     ) -> Layout:
         """Check what a user gave and make the layout that holds at most `capacity` transitions."""
+        for name, number in (("capacity", capacity), ("n_envs", n_envs), ("n_step", n_step)):
+            if not isinstance(number, int | np.integer):
+                raise UsageError(f"{name} {number!r} is not a whole number")
+        if not isinstance(gamma, float | int | np.floating):
+            raise UsageError(f"gamma {gamma!r} is not a number")
         if n_envs < 1 or capacity < n_envs:
             raise UsageError(f"capacity {capacity} must be at least n_envs, and n_envs {n_envs} at least 1")
         if n_step < 1 or not 0.0 <= gamma <= 1.0:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from mileage._errors import UsageError
+from mileage._errors import CheckpointError, UsageError
 from mileage._types import I64, U64
 from mileage.buffers import entries, files
 from mileage.buffers.batch import Batch
@@ -144,26 +145,15 @@ class ReplayBuffer(entries.HasEntry):
 
     def batch(self, size: int) -> Batch:
         """Memory for `size` transitions, to be passed to `sample` again and again."""
-        if size < 1:
-            raise UsageError(f"batch size {size} cannot be used: give at least 1")
-        return Batch(self.layout, size)
+        return Batch(self.layout, _positive("batch size", size))
 
     def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample `batch_size` transitions into `out` (from `batch`), or into new memory.
 
         `batches` of them come one after the other, each drawn from all that is held.
         """
-        held = len(self)
-        if batch_size > held or batch_size < 1:
-            self._refuse_sample(batch_size, held)
-        batch_size *= batches
-        if out is None:
-            out = Batch(self.layout, batch_size)
-        elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):
-            raise UsageError(
-                f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
-            )
-        if batch_size * self._obs_bytes < _LARGE:
+        out = self._memory_for(batch_size, out, batches)
+        if out.size * self._obs_bytes < _LARGE:
             ring.sample(self._record, out._record)
         else:
             ring.draw_only(self._record, out._record)
@@ -172,9 +162,9 @@ class ReplayBuffer(entries.HasEntry):
 
     def at(self, indices: ArrayLike) -> Batch:
         """The transitions at `indices`, (n,) int64 as `Batch.indices` gives them."""
-        chosen = np.ascontiguousarray(indices, np.int64)
+        chosen = self._checked_indices(np.asarray(indices))
         out = self.batch(len(chosen))
-        out.indices[:] = self._checked_indices(chosen)
+        out.indices[:] = chosen
         self._gather(out)
         return out
 
@@ -196,7 +186,7 @@ class ReplayBuffer(entries.HasEntry):
         buffer._build(layout, HeapStorage(), seed=0)
         try:
             buffer.restore(arrays)
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, CheckpointError) as error:
             raise files.damaged(Path(path)) from error
         return buffer
 
@@ -217,8 +207,10 @@ class ReplayBuffer(entries.HasEntry):
 
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         """Put back what `saved_arrays` of a buffer of the same make returned."""
-        records = arrays["records"]
-        self._counters[:] = arrays["counters"]
+        records, counters = arrays["records"], arrays["counters"]
+        if not 0 <= counters[ring.WRITTEN] <= counters[ring.BEGUN] <= counters[ring.WRITTEN] + 1:
+            raise files.damaged()
+        self._counters[:] = counters
         self._rng[:] = arrays["rng"]
         self._held_records()[:] = records
         self._finals = self._storage.grow("finals", arrays["finals"], len(arrays["finals"]))
@@ -232,16 +224,17 @@ class ReplayBuffer(entries.HasEntry):
         """`push` of whatever compiled code left alone: as a batch of one, or an error."""
         if self.layout.n_envs != 1:
             raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
-        action_array = self._number(action) if self.layout.action_shape == () else action
-        arrays = (obs, action_array, next_obs)
-        if any(not isinstance(array, np.ndarray) for array in arrays):
-            raise UsageError("obs, action and next_obs must be NumPy arrays of the buffer's shapes and dtypes")
+        layout, (obs_dtypes, action_dtypes, *_) = self.layout, self._dtypes
+        action = self._number(action) if layout.action_shape == () else action
+        check_field("obs", obs, layout.obs_shape, obs_dtypes)
+        check_field("next_obs", next_obs, layout.obs_shape, obs_dtypes)
+        check_field("action", action, layout.action_shape, action_dtypes)
         try:
-            rewards = np.array([reward], np.float32)
-            flags = np.array([[terminated], [truncated]], np.bool_)
+            rewards = np.array(reward, np.float32).reshape(1)
+            flags = np.array([terminated, truncated], np.bool_).reshape(2, 1)
         except (TypeError, ValueError) as error:
             raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
-        self._push_batch_checked(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
+        self._push_batch_checked(obs[None], action[None], rewards, flags[0], flags[1], next_obs[None])
 
     def _number(self, action: Any) -> np.ndarray[Any, Any]:
         """An action that is a single number as an array, in the buffer's dtype if nothing is lost by that."""
@@ -288,6 +281,9 @@ class ReplayBuffer(entries.HasEntry):
             if kept.max() > rows or kept.min() < 0:
                 raise files.damaged()
             used[kept] = True
+            # A row that two transitions claimed would be given back twice.
+            if used[1:].sum() != np.count_nonzero(kept):
+                raise files.damaged()
         free = np.flatnonzero(~used[1:])[::-1]
         self._free[: len(free)] = free
         self._counters[ring.FREE] = len(free)
@@ -296,14 +292,17 @@ class ReplayBuffer(entries.HasEntry):
         )
         self._record = self._frame.record
 
-    def _checked_indices(self, indices: I64) -> I64:
+    def _checked_indices(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Raise unless every index is one that can be sampled now."""
         layout = self.layout
         first = self._oldest()
         rows = len(self) // layout.n_envs
-        age = (indices // layout.n_envs - first) % layout.rows
-        inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
-        if indices.ndim != 1 or not (inside & (age < rows)).all():
+        fits = indices.ndim == 1 and indices.dtype.kind in "iu"
+        if fits:
+            age = (indices // layout.n_envs - first) % layout.rows
+            inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
+            fits = bool((inside & (age < rows)).all())
+        if not fits:
             raise UsageError(
                 "indices must be a vector of positions that the buffer holds: take them from Batch.indices"
             )
@@ -315,14 +314,22 @@ class ReplayBuffer(entries.HasEntry):
         first: int = (begun if begun > written else written) - self._rows
         return first if first > 0 else 0
 
-    def _refuse_sample(self, batch_size: int, held: int) -> None:
-        if batch_size < 1:
-            raise UsageError(f"batch size {batch_size} cannot be used: give at least 1")
+    def _memory_for(self, batch_size: int, out: Batch | None, batches: int) -> Batch:
+        """`out`, or new memory, for `batches` times `batch_size` transitions; raises unless they can be sampled."""
+        size, held = _positive("batch size", batch_size), len(self)
         if held == 0:
             raise UsageError("the buffer is empty: push transitions before sampling")
-        raise UsageError(
-            f"batch size {batch_size} is larger than the {held} transitions held: push more or sample fewer"
-        )
+        if size > held:
+            raise UsageError(f"batch size {size} is larger than the {held} transitions held: push more or sample fewer")
+        if batches != 1:
+            size *= _positive("batches", batches)
+        if out is None:
+            return Batch(self.layout, size)
+        if not isinstance(out, Batch):
+            raise UsageError(f"out must be a batch, not {type(out).__name__}: make it with buffer.batch({size})")
+        if out.size != size or (out.layout is not self.layout and out.layout != self.layout):
+            raise UsageError(f"out holds {out.size} transitions of another batch: make it with buffer.batch({size})")
+        return out
 
     def _explain_push(
         self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
@@ -341,3 +348,19 @@ class ReplayBuffer(entries.HasEntry):
         check_field("rewards", rewards, (n,), floats)
         check_field("terminated", terminated, (n,), flags)
         check_field("truncated", truncated, (n,), flags)
+
+
+def _positive(name: str, number: Any) -> int:
+    """Raise unless `number` is a whole number from 1 on."""
+    try:
+        whole = operator.index(number)
+    except TypeError as error:
+        raise UsageError(f"{name} {number!r} is not a whole number: give at least 1") from error
+    if whole < 1:
+        raise UsageError(f"{name} {whole} cannot be used: give at least 1")
+    return whole
+
+
+# What Python says of a wrong number of arguments names the function.
+ReplayBuffer._push_checked.__qualname__ = ReplayBuffer.push.__qualname__
+ReplayBuffer._push_batch_checked.__qualname__ = ReplayBuffer.push_batch.__qualname__
