@@ -49,29 +49,43 @@ WARM_UP = 100
 
 
 class Speed:
-    """Notes the time and the updates shortly after learning has started, and at the end."""
+    """Steps per second from the step `first` on, up to the steps `lasts`; evaluations do not count."""
 
-    def __init__(self, first: int) -> None:
-        self.first, self.start, self.end = first, (0, 0.0), (0, 0.0)
+    def __init__(self, first: int, *lasts: int) -> None:
+        self.first, self.lasts = first, lasts
+        self.start = (0, 0.0)
+        self.ends: dict[int, tuple[int, float]] = {}
 
     def __call__(self, progress: Any) -> None:
-        now = (progress.steps, time.perf_counter())
-        if progress.steps >= self.first:
-            self.start = self.start if self.start[0] else now
-            self.end = now
+        if progress.steps < self.first:
+            return
+        # The last callback comes after the exam, which is not training.
+        now = (progress.steps, time.perf_counter() - progress.clock.times().phases.get("eval", 0.0))
+        self.start = self.start if self.start[0] else now
+        for last in self.lasts:
+            if progress.steps >= last:
+                self.ends.setdefault(last, now)
+
+    def until(self, last: int) -> tuple[float, float]:
+        """Seconds from the first step that counts to the last, and steps per second."""
+        steps, end = self.ends[last]
+        return end - self.start[1], (steps - self.start[0]) / (end - self.start[1])
 
 
-def matched(algorithm: str, seed: int, steps: int, threads: int | None, width: int | None) -> dict[str, Any]:
-    """Train for a number of steps at the shared settings; evaluate once, at the end."""
-    from mileage.training.agent import agent_class
+def matched(options: argparse.Namespace) -> dict[str, Any]:
+    """Train for a number of steps at the shared settings; evaluate at the end, and on the way if asked to."""
+    from mileage.training.agents import agent_class
 
+    algorithm, width = options.algorithm, options.width
     settings = SETTINGS[algorithm] | ({} if width is None else {"hidden": (width, width)})
-    agent = agent_class(algorithm)(ENVS[algorithm], seed=seed, preset="none", threads=threads, **settings)
-    speed = Speed(settings["learning_starts"] + WARM_UP)
-    run = agent.learn(steps, eval_every=10**12, callback=speed)
-    # The last callback comes after the exam, which is not training.
-    seconds = speed.end[1] - speed.start[1] - run.phases.get("eval", 0.0)
-    counted = speed.end[0] - speed.start[0]
+    agent = agent_class(algorithm)(
+        ENVS[algorithm], seed=options.seed, preset="none", threads=options.threads, **settings
+    )
+    timed = options.timed_steps or options.steps
+    speed = Speed(settings["learning_starts"] + WARM_UP, timed, options.steps)
+    run = agent.learn(options.steps, eval_every=options.evaluate_every or 10**12, callback=speed)
+    seconds, steps_per_second = speed.until(timed)
+    whole = {"whole_steps_per_second": speed.until(options.steps)[1]} if timed < options.steps else {}
     assert run.final is not None
     return {
         "init_s": run.phases.get("init", 0.0),
@@ -79,11 +93,14 @@ def matched(algorithm: str, seed: int, steps: int, threads: int | None, width: i
         "train_s": run.wall_seconds - sum(run.phases.get(name, 0.0) for name in ("init", "compile", "eval")),
         "measured_s": seconds,
         "steps": run.steps,
-        "steps_per_second": counted / seconds,
+        "steps_timed": timed,
+        "steps_per_second": steps_per_second,
+        **whole,
         "learn_s": run.phases["learn"],
         "updates": agent._parts.updates,
         "updates_per_second": agent._parts.updates / run.phases["learn"],
         "held_out_mean_return": run.final.mean_return,
+        "evaluations": [(point.steps, point.evaluation.mean_return) for point in run.evaluations],
     }
 
 
@@ -118,11 +135,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--width", type=int, help="of both hidden layers of a matched run")
+    parser.add_argument("--timed-steps", type=int, help="first steps of a matched run that its speed is taken from")
+    parser.add_argument("--evaluate-every", type=int, help="steps between evaluations of a matched run")
     options = parser.parse_args()
-    if options.mode == "matched":
-        result = matched(options.algorithm, options.seed, options.steps, options.threads, options.width)
-    else:
-        result = target(options.algorithm, options.seed, options.threads)
+    result = matched(options) if options.mode == "matched" else target(options.algorithm, options.seed, options.threads)
     json.dump({"mode": options.mode, "seed": options.seed, "import_s": 0.0} | result, sys.stdout)
     print()
 

@@ -7,6 +7,9 @@ compilation and start-up apart, and what does the policy return on 100 held-out 
 best documented settings, how long from process start until the mean over 100 held-out episodes is at least 475, looked
 at about every 1,000 steps?
 
+A few seeds say little of returns, which differ much from seed to seed. `--return-seeds 40` therefore runs that many
+seeds of ours and of Stable-Baselines3 at matched settings for their returns alone; it needs no quiet machine.
+
 An arm is a name and a command that prints one line of JSON (see `peers/_arm.py`). Peers run with the number of threads
 that makes them faster, found beforehand. Round r uses seed r for every arm.
 """
@@ -26,14 +29,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from _harness import Report, markdown_table
 
 HERE = Path(__file__).resolve().parent
-OURS, OURS_COLD = "mileage", "mileage, empty cache"
+OURS, OURS_COLD, RIVAL = "mileage", "mileage, empty cache", "Stable-Baselines3"
 PEERS = {"rejax": "ppo_rejax.py", "rlox": "ppo_rlox.py", "Stable-Baselines3": "ppo_sb3.py"}
-TIMEOUT_SECONDS = 300.0
+# Against hanging; a process that is paused for a while is not hanging.
+TIMEOUT_SECONDS = 1800.0
 # Enough for a thread count to show, few enough to be quick.
 CALIBRATION_STEPS = 10_240
+BOOTSTRAP_DRAWS, SOLVED = 10_000, 475
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,13 @@ Record = dict[str, Any]
 Runner = Callable[[ArmCommand, str, int], Record]
 
 
-def run_process(arm: ArmCommand, mode: str, seed: int) -> Record:
+def run_process(arm: ArmCommand, mode: str, seed: int, timeout: float | None = TIMEOUT_SECONDS) -> Record:
     """Run an arm once; what it printed, plus the wall-clock of its whole process."""
     with tempfile.TemporaryDirectory() as empty:
         environment = os.environ | ({"MILEAGE_CACHE_DIR": empty} if arm.cold else {})
         start = time.perf_counter()
         done = subprocess.run(
-            arm.line(mode, seed), env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            arm.line(mode, seed), env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
         seconds = time.perf_counter() - start
     if done.returncode:
@@ -115,6 +122,25 @@ def matched_table(records: Sequence[Record], ours: str = OURS) -> str:
         )
     header = ["arm", "steps/s", f"{ours} is faster by", "training s", "import + init s", "compile s", "process s"]
     return markdown_table([*header, "held-out return, mean", "by seed"], rows)
+
+
+def returns_table(records: Sequence[Record], ours: str = OURS, rival: str = RIVAL) -> str:
+    """Held-out returns of many seeds, and the difference of their means with a 95 % bootstrap interval."""
+    groups = {name: [run["held_out_mean_return"] for run in runs] for name, runs in by_arm(records).items()}
+    rng = np.random.default_rng(0)
+    means = {name: rng.choice(found, (BOOTSTRAP_DRAWS, len(found))).mean(1) for name, found in groups.items()}
+    rows = []
+    for name, found in groups.items():
+        low, high = np.quantile(means[name], (0.025, 0.975))
+        solved = sum(each >= SOLVED for each in found)
+        row = [name, len(found), f"{statistics.mean(found):.0f} [{low:.0f}, {high:.0f}]"]
+        rows.append([*row, f"{statistics.median(found):.0f}", f"{min(found):.0f}", f"{solved} of {len(found)}"])
+    table = markdown_table(["arm", "seeds", "mean held-out return", "median", "least", f"at least {SOLVED}"], rows)
+    if not {ours, rival} <= set(groups):
+        return table
+    gap = statistics.mean(groups[ours]) - statistics.mean(groups[rival])
+    low, high = np.quantile(means[ours] - means[rival], (0.025, 0.975))
+    return f"{table}\n\n{ours} − {rival}: {gap:+.1f} [{low:+.1f}, {high:+.1f}], 95 % interval."
 
 
 def target_table(records: Sequence[Record], ours: str = OURS) -> str:
@@ -173,6 +199,7 @@ def main() -> None:
     parser.add_argument("--no-ours", dest="ours", action="store_false", help="peers only")
     parser.add_argument("--rounds", type=int, default=5, help="rounds at matched settings, 0 for none")
     parser.add_argument("--target-rounds", type=int, default=10, help="rounds to the target, 0 for none")
+    parser.add_argument("--return-seeds", type=int, default=0, help="seeds of the comparison of returns, 0 for none")
     parser.add_argument("--cold", action="store_true", help="also time ours to the target with an empty kernel cache")
     parser.add_argument("--name", default="ppo_cartpole", help="name of the result files")
     options = parser.parse_args()
@@ -181,6 +208,11 @@ def main() -> None:
     if options.rounds:
         records = alternate(arms, "matched", options.rounds, run_process)
         tables += ["## Matched settings, 50,176 steps", matched_table(records)]
+        data += records
+    if options.return_seeds:
+        pair = [arm for arm in arms if arm.name in (OURS, RIVAL)]
+        records = alternate(pair, "matched", options.return_seeds, run_process)
+        tables += ["## Held-out return at matched settings, many seeds", returns_table(records)]
         data += records
     if options.target_rounds:
         cold = [replace(arm, name=OURS_COLD, cold=True) for arm in arms if arm.name == OURS and options.cold]

@@ -7,8 +7,8 @@ the first rollout and update of each are not counted. Stable-Baselines3 runs wit
 one or all threads for torch, and with a process per environment; each round counts the fastest.
 
 *learn*: what does the policy return after 1,000,000 steps? Every run sits the same held-out exam of 20 episodes and
-records itself in a ledger, ours through `mileage`, the other through the few lines that any loop would use. Seconds of
-these runs mean nothing where the machine was busy.
+records itself in a ledger, ours through `mileage`, the other through the few lines that any loop would use. Run them in
+alternation on a machine that does nothing else, or their seconds mean nothing.
 
     PYTHONPATH=src python benchmarks/ppo_halfcheetah.py learn --seed 0 --db halfcheetah.db
     PYTHONPATH=src peers/bin/python benchmarks/peers/ppo_halfcheetah_sb3.py learn --seed 0 --db halfcheetah.db
@@ -162,6 +162,13 @@ def returns_table(data: list[dict[str, Any]]) -> str:
     return markdown_table(header, rows)
 
 
+def verdict(db: str) -> str:
+    """What the ledger itself says of the two arms."""
+    command = [sys.executable, "-m", "mileage", "ledger", "compare", OUR_RUNS, PEER_RUNS, "--db", db]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "120"})
+    return "\n".join(line.rstrip() for line in done.stdout.rstrip().splitlines())
+
+
 def compare(options: argparse.Namespace) -> None:
     """Alternate the arms; write the result, with the returns of the learning runs if there is a ledger of them."""
     arms = speed_arms(options)
@@ -194,9 +201,10 @@ def write(
         data["learning"] = evaluations(options.db)
         tables += [
             "## Mean return over 20 held-out episodes, from the ledger",
-            "Both arms at the last step at which both were examined. Runs of a machine that did other work too: their "
-            "seconds mean nothing, so none are shown.",
+            "Both arms at the last step at which both were examined.",
             returns_table(data["learning"]),
+            f"`mileage ledger compare {OUR_RUNS} {PEER_RUNS}`, to {TARGET}:",
+            *(f"```text\n{verdict(db)}\n```" for db in options.db),
         ]
     report = Report(options.name, "PPO on HalfCheetah-v5", tables, data)
     print("\n\n".join(tables), *report.write(command=command), sep="\n")

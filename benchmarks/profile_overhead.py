@@ -36,7 +36,8 @@ from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.memory import PhaseMemory
 from mileage.profiling.profile import profile
 from mileage.profiling.timing import Arm, Comparison, Sample, compare
-from mileage.training.agent import Agent, agent_class
+from mileage.training.agent import Agent
+from mileage.training.agents import agent_class
 from mileage.training.recording import recorded
 
 FIXED_ROUNDS, READING_ROUNDS = 15, 500

@@ -7,6 +7,9 @@ second does training do once it learns, compilation apart? *target*: how long fr
 100 held-out episodes is at least -200, with our preset and with the settings of Stable-Baselines3's zoo, looked at
 every 500 steps?
 
+Peers are slow: with `--peer-steps` they are timed over their first steps only, and so are we, in a run that goes on to
+the end. Nothing in these settings depends on how many steps are to come, so that the speed is the same.
+
 Arms are as in `ppo_cartpole.py`. Beside the speeds stands the roofline: floating-point operations of the update's
 matrix products against what BLAS does on matrices of the same shapes on this machine.
 """
@@ -80,14 +83,24 @@ def matched_table(records: list[Record]) -> str:
             name,
             f"{median(runs, 'steps_per_second'):,.0f}",
             ratio(records, OURS, name, "steps_per_second"),
-            f"{runs[0]['steps']:,}",
             " ".join(f"{run['steps_per_second']:,.0f}" for run in runs),
+            f"{runs[0].get('steps_timed', runs[0]['steps']):,}",
+            f"{runs[0]['steps']:,}",
             " ".join(f"{run['held_out_mean_return']:.0f}" for run in runs),
         ]
         for name, runs in by_arm(records).items()
     ]
-    header = ["arm", "steps/s", f"{OURS} is faster by", "steps", "steps/s by seed", "held-out return by seed"]
-    return markdown_table(header, rows)
+    header = ["arm", "steps/s", f"{OURS} is faster by", "steps/s by seed", "steps timed", "steps taken"]
+    return markdown_table([*header, "held-out return by seed"], rows)
+
+
+def whole_run(records: list[Record]) -> str:
+    """Our speed over all steps where the comparison is over the first ones."""
+    runs = [run for run in by_arm(records)[OURS] if "whole_steps_per_second" in run]
+    if not runs:
+        return ""
+    speeds = " ".join(f"{run['whole_steps_per_second']:,.0f}" for run in runs)
+    return f"{OURS} over all {runs[0]['steps']:,} steps, by seed: {speeds} steps/s."
 
 
 def roofline(records: list[Record], threads: int) -> tuple[str, dict[str, float]]:
@@ -113,6 +126,15 @@ def arms_of(options: argparse.Namespace) -> list[ArmCommand]:
     return arms + [ArmCommand(name, (options.peer_python, str(HERE / "peers" / PEERS[name]), *extra)) for name in peers]
 
 
+def steps_of(arm: ArmCommand, options: argparse.Namespace) -> tuple[str, ...]:
+    """How far an arm trains, and over which of its steps its speed is taken."""
+    if options.peer_steps is None:
+        return ("--steps", str(options.steps))
+    if arm.name != OURS:
+        return ("--steps", str(options.peer_steps))
+    return ("--steps", str(options.steps), "--timed-steps", str(options.peer_steps))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", action="store_true", help="also run Stable-Baselines3, rlox and sbx")
@@ -120,6 +142,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="these peers, by commas")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--peer-steps", type=int, help="steps that peers take and speeds are measured over")
     parser.add_argument("--rounds", type=int, default=3, help="rounds at matched settings, 0 for none")
     parser.add_argument("--target-rounds", type=int, default=3, help="rounds to the target, 0 for none")
     parser.add_argument("--name", default="sac_pendulum", help="name of the result files")
@@ -127,10 +150,11 @@ def main() -> None:
     arms = arms_of(options)
     tables, data = [], {}
     if options.rounds:
-        timed = [replace(arm, command=(*arm.command, "--steps", str(options.steps))) for arm in arms]
+        timed = [replace(arm, command=(*arm.command, *steps_of(arm, options))) for arm in arms]
         records = alternate(timed, "matched", options.rounds, run_process)
         text, numbers = roofline(records, options.threads)
-        tables += [f"## Matched settings, {options.steps:,} steps", matched_table(records), text]
+        tables += [f"## Matched settings, {options.steps:,} steps", matched_table(records)]
+        tables += [part for part in (whole_run(records), text) if part]
         data |= {"matched": records, "roofline": numbers}
     if options.target_rounds:
         records = alternate(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage.meter import fingerprint
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 from mileage.training.records import RunRecord
 
 TARGETS = {

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage.meter import fingerprint
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
 
 TARGETS = {

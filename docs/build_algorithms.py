@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mileage.training.agent import ALGORITHMS
+from mileage.training.agents import ALGORITHMS
 
 PAGES = Path(__file__).with_name("algorithms")
 

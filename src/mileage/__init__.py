@@ -9,20 +9,20 @@ __version__ = "0.1.0"
 
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {
-    "A2C": "mileage.training.agent",
-    "DQN": "mileage.training.agent",
-    "IMPALA": "mileage.training.agent",
+    "A2C": "mileage.training.agents",
+    "DQN": "mileage.training.agents",
+    "IMPALA": "mileage.training.agents",
     "Ledger": "mileage.training.recorder",
     "MileageError": "mileage._errors",
-    "PPO": "mileage.training.agent",
+    "PPO": "mileage.training.agents",
     "Panel": "mileage.ledger.panels",
-    "SAC": "mileage.training.agent",
-    "TD3": "mileage.training.agent",
+    "SAC": "mileage.training.agents",
+    "TD3": "mileage.training.agents",
     "RunRecord": "mileage.training.records",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.vector",
     "env": "mileage.envs.native",
-    "load": "mileage.training.agent",
+    "load": "mileage.training.agents",
 }
 
 __all__ = [
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mileage.envs.vector import VecEnv
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
-    from mileage.training.agent import A2C, DQN, IMPALA, PPO, SAC, TD3, load
+    from mileage.training.agents import A2C, DQN, IMPALA, PPO, SAC, TD3, load
     from mileage.training.recorder import Ledger
     from mileage.training.records import RunRecord
 

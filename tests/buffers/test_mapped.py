@@ -151,3 +151,25 @@ def test_nothing_to_open_and_no_room(tmp_path: Path) -> None:
         MappedReplay(tmp_path / "huge", 10**12, 1000)
     with MappedReplay(tmp_path / "replay", 20, 3) as buffer, pytest.raises(UsageError, match="call flush and copy"):
         buffer.save(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("name", ["counters", "records", "rng", "finals"])
+@pytest.mark.parametrize("content", [None, b"", b"12345678"])
+def test_a_file_that_is_missing_or_too_short_is_damage(name: str, content: bytes | None, tmp_path: Path) -> None:
+    obs = np.zeros(3, np.float32)
+    with MappedReplay(tmp_path / "replay", 200, 3, next_obs="derived") as buffer:
+        for _ in range(5):
+            buffer.push(obs, 0.0, 0.0, False, False, obs)
+    file = tmp_path / "replay" / f"{name}.bin"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name}.bin is damaged"):
+        MappedReplay.open(tmp_path / "replay")
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="give the path of a directory"):
+        MappedReplay(tmp_path / "file", 10, 3)

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mileage._errors import CheckpointError
+from mileage._errors import CheckpointError, UsageError
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 
 CAPACITY, N_ENVS = 5, 2
@@ -204,3 +204,58 @@ def test_observations_too_large_for_any_cache_arrive_unchanged(next_obs: str) ->
     number = batch.rewards.astype(int)
     assert (batch.obs == frames[number]).all()
     assert (batch.next_obs == frames[number + 1]).all()
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
+@pytest.mark.parametrize("next_obs", ["stored", "derived"])
+def test_a_damaged_file_is_refused_or_usable(kind: Any, next_obs: str, tmp_path: Path) -> None:
+    buffer = kind(20, 3, next_obs=next_obs, n_step=2)
+    push_some(buffer, 33)
+    path = tmp_path / "replay"
+    buffer.save(path)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    outcomes = []
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), rng.choice([1, 1, 4])):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            loaded = kind.load(path)
+        except CheckpointError:
+            outcomes.append("refused")
+            continue
+        push_some(loaded, 50, every=2)
+        loaded.sample(len(loaded))
+        outcomes.append("usable")
+    assert {"refused", "usable"} == set(outcomes)
+
+
+def test_a_final_observation_that_two_transitions_claim_is_damage(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(20, 3, next_obs="derived")
+    push_some(buffer, 15, every=3)
+    state = buffer._records.view(np.int64)[buffer.layout.state_at // 8 :: buffer.layout.record // 8]
+    ends = np.flatnonzero(state > 3)
+    state[ends[1]] = state[ends[0]]
+    buffer.save(tmp_path / "replay")
+    with pytest.raises(CheckpointError, match="damaged"):
+        ReplayBuffer.load(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [("counters", 0, -3), ("counters", 1, 99), ("priorities", 0, np.nan), ("priorities", 0, 0.0), ("schedule", 0, 7.0)],
+)
+def test_numbers_that_cannot_be_are_damage(name: str, place: int, value: float) -> None:
+    buffer, other = (PrioritizedReplay(20, 3) for _ in range(2))
+    push_some(buffer, 9)
+    arrays = {key: array.copy() for key, array in buffer.saved_arrays().items()}
+    other.restore(arrays)
+    arrays[name][place] = value
+    with pytest.raises(CheckpointError, match="damaged"):
+        other.restore(arrays)
+
+
+def test_more_than_there_is_memory_for_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"no memory for .* GB of records: lower capacity"):
+        ReplayBuffer(10**16, 3)

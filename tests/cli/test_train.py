@@ -83,7 +83,7 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     directory = next(tmp_path.glob("runs/ppo-*"))
     assert str(directory.relative_to(tmp_path)) in errors
 
-    from mileage.training.agent import load
+    from mileage.training.agents import load
 
     stopped = load(directory / "checkpoint.safetensors")
     at = stopped.steps

@@ -194,7 +194,7 @@ def test_batches_at_chosen_places(make: Maker, next_obs: str) -> None:
     again = buffer.at(batch.indices)
     np.testing.assert_array_equal(again.obs, batch.obs)
     np.testing.assert_array_equal(again.next_obs, batch.next_obs)
-    for bad in ([-1], [10_000], [[0]]):
+    for bad in ([-1], [10_000], [[0]], [0.5], ["x"]):
         with pytest.raises(UsageError, match="indices"):
             buffer.at(bad)
 
@@ -217,9 +217,15 @@ def test_empty_and_too_large_batches_are_refused(make: Maker, next_obs: str) -> 
     held = len(buffer)
     with pytest.raises(UsageError, match=f"batch size {held + 1} is larger than the {held} transitions held"):
         buffer.sample(held + 1)
-    for size in (0, -1):
+    for size in (0, -1, 2.5, "4", None):
         with pytest.raises(UsageError, match="at least 1"):
             buffer.sample(size)
+        with pytest.raises(UsageError, match="at least 1"):
+            buffer.batch(size)
+        with pytest.raises(UsageError, match=r"batches .* at least 1"):
+            buffer.sample(2, batches=size)
+    with pytest.raises(UsageError, match="out must be a batch, not list"):
+        buffer.sample(2, [1, 2])
     with pytest.raises(UsageError, match=r"make it with buffer\.batch\(3\)"):
         buffer.sample(3, buffer.batch(4))
     with pytest.raises(UsageError, match="another batch"):
@@ -265,14 +271,18 @@ def test_a_single_push_that_does_not_fit_leaves_only_whole_transitions(make: Mak
     world = World(1, 5)
     fill(buffer, world, 20)
     obs, action = np.zeros(3, np.float32), np.zeros(1, np.float32)
-    for bad in (
-        (np.zeros(4, np.float32), action, 0.0, False, False, obs),
-        (obs.astype(np.float64), action, 0.0, False, False, obs),
-        (obs, np.zeros(2, np.float32), 0.0, False, False, obs),
-        (obs, action, "much", False, False, obs),
-        (None, action, 0.0, False, False, obs),
+    for bad, message in (
+        ((np.zeros(4, np.float32), action, 0.0, False, False, obs), r"obs must have shape \(3,\), not \(4,\)"),
+        ((obs.astype(np.float64), action, 0.0, False, False, obs), "obs must have dtype float32, not float64"),
+        ((obs, np.zeros(2, np.float32), 0.0, False, False, obs), "action must have shape"),
+        ((obs, 1, 0.0, False, False, obs), "action must be a NumPy array"),
+        ((obs, action, "much", False, False, obs), "reward must be a number"),
+        ((obs, action, np.zeros(2), False, False, obs), "reward must be a number"),
+        ((obs, action, 0.0, "maybe" * 2, [1, 2], obs), "terminated and truncated must be true or false"),
+        ((None, action, 0.0, False, False, obs), "obs must be a NumPy array"),
+        ((obs, action, 0.0, False, False, obs[::-1]), "next_obs must be C-contiguous"),
     ):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=message):
             buffer.push(*bad)
     for _ in range(20):
         check(buffer.sample(len(buffer)), length=5)
@@ -291,6 +301,9 @@ def test_several_environments_need_batches(make: Maker) -> None:
     ("kwargs", "message"),
     [
         ({"capacity": 0}, "capacity 0"),
+        ({"capacity": "many"}, "capacity 'many' is not a whole number"),
+        ({"capacity": 2.5}, r"capacity 2\.5 is not a whole number"),
+        ({"gamma": "x"}, "gamma 'x' is not a number"),
         ({"n_envs": 0}, "n_envs 0"),
         ({"capacity": 3, "n_envs": 4}, "capacity 3 must be at least n_envs"),
         ({"obs_dtype": np.float64}, "obs_dtype float64 is not supported: use float32, uint8"),

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 from mileage.cli.app import app
-from mileage.training.agent import ALGORITHMS
+from mileage.training.agents import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])

@@ -11,7 +11,7 @@ import pytest
 
 import readme_table
 from mileage.algorithms.ppo import PPOConfig
-from mileage.training.agent import ALGORITHMS
+from mileage.training.agents import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[2]
 

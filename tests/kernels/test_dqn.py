@@ -26,7 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def run(parts: Any) -> None:
     parts._totals[:] = 0.0
-    parts.updates = parts.team.run(dqn.dqn_update, parts._frame.set(steps=parts.updates).record, parts._chunks)
+    parts.updates = parts.team.run(dqn.dqn_update, parts._frame.set(steps=parts.updates).record, parts._pieces)
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
@@ -135,15 +135,24 @@ def test_priorities_follow_the_errors() -> None:
     np.testing.assert_allclose(again, want, rtol=1e-5)
 
 
+# Hidden widths, and the pieces that they are cut into at a batch of 300.
+SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
+    "one layer": ((1024,), 2),
+    "two layers": ((96, 96), 2),
+    "uneven pieces of three layers": ((130, 128, 129), 4),
+}
+
+
+@pytest.mark.parametrize(("hidden", "pieces"), SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("max_grad_norm", [0.0, 0.1])
-def test_threads_do_not_change_a_bit(max_grad_norm: float) -> None:
+def test_threads_do_not_change_a_bit(max_grad_norm: float, hidden: tuple[int, ...], pieces: int) -> None:
     results = []
     for threads in (1, 2, 3):
         parts = learner(
-            "DQN", tiny_envs.Identity, hidden=(96, 96), batch=300, capacity=400, threads=threads, gradient_steps=4,
-            max_grad_norm=max_grad_norm, target_every=2,
+            "DQN", tiny_envs.Identity, hidden=hidden, batch=300, capacity=400, threads=threads, gradient_steps=4,
+            max_grad_norm=max_grad_norm, target_every=2, dueling=True,
         )  # fmt: skip
-        assert parts._chunks == 2
+        assert parts._pieces == pieces
         fill(parts)
         run(parts)
         results.append({name: array.copy() for name, array in parts.state_arrays().items()})
@@ -152,14 +161,46 @@ def test_threads_do_not_change_a_bit(max_grad_norm: float) -> None:
             np.testing.assert_array_equal(other[name], array, err_msg=name)
 
 
-def test_gradients_of_chunks_add_up() -> None:
-    """A batch of two chunks: the chain rule on the whole batch, from the errors that were written."""
-    parts = learner("DQN", tiny_envs.Identity, hidden=(96, 96), batch=300, capacity=400, max_grad_norm=0.0, threads=2)
+@pytest.mark.parametrize(("hidden", "pieces"), SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_gradients_of_pieces(activation: str, hidden: tuple[int, ...], pieces: int) -> None:
+    """A network of several pieces: the chain rule on the whole of it, from the errors that were written."""
+    parts = learner(
+        "DQN", tiny_envs.Identity, hidden=hidden, activation=activation, batch=300, capacity=400, max_grad_norm=0.0,
+        threads=2,
+    )  # fmt: skip
+    # Small enough for sums over a thousand inputs to be far from overflow of tanh.
+    parts.policy.params *= np.float32(0.1)
     batch, policy = fill(parts), parts.policy
     params = policy.params.copy()
     run(parts)
-    assert parts._chunks == 2
+    assert parts._pieces == pieces
+    rows, actions = np.arange(300), batch.actions[:, 0].astype(int)
+    online, target = (
+        q_values(each.astype(np.float64), policy.actor_sizes, batch.next_obs, activation, False)
+        for each in (params, parts.target_params)
+    )
+    values = q_values(params.astype(np.float64), policy.actor_sizes, batch.obs, activation, False)[rows, actions]
+    errors = values - dqn_targets(batch, online, target, double=True)
+    np.testing.assert_allclose(parts._td_errors, errors, rtol=1e-4, atol=1e-4)
     slopes = np.zeros((300, 4))
-    slopes[np.arange(300), batch.actions[:, 0].astype(int)] = np.clip(parts._td_errors, -1.0, 1.0) / 300.0
-    want = mlp_gradient(params, policy.actor_sizes, batch.obs, slopes, "relu")
+    slopes[rows, actions] = np.clip(parts._td_errors, -1.0, 1.0) / 300.0
+    want = mlp_gradient(params, policy.actor_sizes, batch.obs, slopes, activation)
     np.testing.assert_allclose(first_gradient(parts.adam["adam_mean"]), want, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_seen_ahead_is_the_network_of_its_time() -> None:
+    """Several updates in one call, between which the target network moves, are the same as one after the other."""
+    settings = {"target_every": 2, "tau": 0.5, "learning_rate": 1e-2, "batch": 12}
+    together = learner("DQN", tiny_envs.Identity, gradient_steps=5, **settings)
+    alone = learner("DQN", tiny_envs.Identity, gradient_steps=1, **settings)
+    fill(together)
+    run(together)
+    names = ("obs", "actions", "rewards", "next_obs", "terminated", "discounts")
+    for u in range(5):
+        for name in names:
+            getattr(alone.batch, name)[:] = getattr(together.batch, name)[12 * u : 12 * (u + 1)]
+        run(alone)
+    assert together.updates == alone.updates == 5
+    np.testing.assert_allclose(together.policy.params, alone.policy.params, atol=1e-5)
+    np.testing.assert_allclose(together.target_params, alone.target_params, atol=1e-5)

@@ -51,7 +51,7 @@ def run_backward(
 
 @shim
 def sum_columns(values: Any, rows: Any, width: Any, skipped: Any, out: Any) -> None:
-    mlp._column_sums(shift(pointer_to(values), skipped), rows, width, pointer_to(out))
+    mlp.column_sums(shift(pointer_to(values), skipped), rows, width, width, pointer_to(out))
 
 
 def case(sizes: tuple[int, ...], rows: int) -> tuple[np.ndarray[Any, Any], ...]:

@@ -114,6 +114,16 @@ def test_the_phase_that_made_the_difference_is_named() -> None:
     assert compared(a, a[:]).reasons == ()
 
 
+def test_collecting_in_one_piece_is_compared_with_the_sum_of_its_parts() -> None:
+    parts = [finished(10.0, env_step=5.0, inference=2.0, learn=3.0) for _ in range(3)]
+    whole = [finished(30.0, rollout=22.0, learn=8.0) for _ in range(3)]
+    (sentence,) = compared(parts, whole).reasons
+    assert "`rollout` grew from 7.00 s to 22.00 s (75.0 % of the difference)" in sentence
+    slower = [finished(30.0, env_step=24.0, inference=3.0, learn=3.0) for _ in range(3)]
+    (sentence,) = compared(parts, slower).reasons
+    assert "`env_step` grew from 5.00 s to 24.00 s" in sentence
+
+
 def test_fewer_steps_are_not_a_faster_system() -> None:
     a = [finished(20.0, steps=2000) for _ in range(3)]
     fewer = [finished(10.0, steps=1000) for _ in range(3)]

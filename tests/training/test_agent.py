@@ -13,7 +13,7 @@ import pytest
 import mileage
 import tiny_envs
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 from mileage.training.runner import Progress
 
 SMALL: dict[str, Any] = {"preset": "none", "n_envs": 4, "n_steps": 16, "minibatch": 32, "epochs": 2, "hidden": (8, 8)}

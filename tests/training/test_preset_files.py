@@ -10,7 +10,7 @@ import pytest
 
 import mileage
 from mileage._errors import UsageError
-from mileage.training.agent import ALGORITHMS
+from mileage.training.agents import ALGORITHMS
 from mileage.training.preset_files import RUN_KEYS, load_preset
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
@@ -16,6 +17,50 @@ def require(condition: bool, name: str, value: Any, need: str) -> None:
     """Raise unless `condition`: "`name` must be `need`, not `value`"."""
     if not condition:
         raise UsageError(f"{name} must be {need}, not {value!r}")
+
+
+def require_each(config: Any, need: str, holds: Callable[[Any], bool], *names: str) -> None:
+    """Raise for the first field among `names` whose value does not hold."""
+    for name in names:
+        require(holds(getattr(config, name)), name, getattr(config, name), need)
+
+
+def at_least_one(config: Any, *names: str) -> None:
+    """Raise for the first of these fields that is below 1."""
+    require_each(config, "at least 1", lambda value: value >= 1, *names)
+
+
+def zero_or_more(config: Any, *names: str) -> None:
+    """Raise for the first of these fields that is negative."""
+    require_each(config, "0 or more", lambda value: value >= 0, *names)
+
+
+def unit_interval(config: Any, *names: str) -> None:
+    """Raise for the first of these fields that is not between 0 and 1."""
+    require_each(config, "between 0 and 1", lambda value: 0.0 <= value <= 1.0, *names)
+
+
+def positive(config: Any, *names: str) -> None:
+    """Raise for the first of these fields that is not above 0 and finite."""
+    require_each(config, "above 0 and finite", lambda value: 0.0 < value < math.inf, *names)
+
+
+def check_actor_critic(config: Any) -> None:
+    """Check the fields that all configurations of actor-critic learning have."""
+    object.__setattr__(config, "hidden", tuple(config.hidden))
+    at_least_one(config, "n_envs", "n_steps")
+    unit_interval(config, "gamma")
+    positive(config, "learning_rate", "adam_eps")
+    zero_or_more(config, "max_grad_norm")
+    finite = "0 or more and finite"
+    require_each(config, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
+    require_each(config, "finite", math.isfinite, "log_std_init")
+    one_of(config, SCHEDULES, "learning_rate_schedule")
+
+
+def one_of(config: Any, choices: Sequence[str], *names: str) -> None:
+    """Raise for the first of these fields that is none of `choices`."""
+    require_each(config, f"one of {', '.join(choices)}", choices.__contains__, *names)
 
 
 def checked(kind: type[Any], algorithm: str, values: Mapping[str, Any]) -> dict[str, Any]:

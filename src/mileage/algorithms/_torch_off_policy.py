@@ -17,7 +17,7 @@ from mileage.buffers import NextObs, PrioritizedReplay, ReplayBuffer
 from mileage.meter import Phase, PhaseClock
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.policy import TorchPolicy
-from mileage.policies.torch.tensors import Inbox, LiveTensors, torch_threads, useful_threads
+from mileage.policies.torch.tensors import Inbox, LiveTensors, keep_freed_memory, torch_threads, useful_threads
 
 _ADAM_EPS = 1e-8
 _FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "discounts", "weights")
@@ -73,6 +73,8 @@ class TorchOffPolicy(OffPolicy):
             tensors |= {f"target{index}.{name}": each for name, each in target.state_dict().items()}
         self._live = LiveTensors({**tensors, **self._more_tensors()})
         operations = policy.operations
+        if policy.device.type == "cpu":
+            keep_freed_memory()
         self._acting_threads = useful_threads(self.n_envs * operations, self.team.n_ranks)
         self._learning_threads = useful_threads(config.batch * operations * _PASSES_PER_UPDATE, self.team.n_ranks)
 

@@ -28,6 +28,7 @@ from mileage.policies.torch.tensors import (
     LiveTensors,
     SampleThreads,
     Twin,
+    keep_freed_memory,
     map_state,
     n_pieces,
     state_tensors,
@@ -91,6 +92,8 @@ class TorchOnPolicy(OnPolicy):
     def _plan_threads(self, minibatch: int) -> None:
         """How many threads torch may use to act and to learn, and into how many pieces minibatches are cut."""
         policy, limit = self.policy, self.team.n_ranks
+        if policy.device.type == "cpu":
+            keep_freed_memory()
         splits = policy.row_by_row and policy.device.type == "cpu" and policy.compile_mode is None
         # A gradient costs about as much as two forward passes more.
         self._pieces = n_pieces(minibatch, 3.0 * policy.operations) if splits else 1

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from typing import Any
 
-from mileage.algorithms._config import SCHEDULES, require, scheduled
+from mileage.algorithms._config import check_actor_critic, scheduled, unit_interval
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
 from mileage.kernels._team import Team
 from mileage.meter import PhaseClock
@@ -55,19 +55,8 @@ class A2CConfig:
     """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("n_envs", "n_steps"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("gamma", "gae_lambda"):
-            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
-        for name in ("learning_rate", "adam_eps"):
-            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
-        require(self.max_grad_norm >= 0.0, "max_grad_norm", self.max_grad_norm, "0 or more")
-        for name in ("entropy_coef", "value_coef"):
-            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
-        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
-        schedule = self.learning_rate_schedule
-        require(schedule in SCHEDULES, "learning_rate_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
+        check_actor_critic(self)
+        unit_interval(self, "gae_lambda")
 
 
 class A2C:

@@ -17,8 +17,8 @@ from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.kernels import dqn as kernel
-from mileage.kernels import optim
-from mileage.kernels._chunks import chunk_rows, n_chunks
+from mileage.kernels import units
+from mileage.kernels._memory import aligned_zeros
 from mileage.kernels._pointers import Frame
 from mileage.policies.native import ACTIVATIONS
 from mileage.policies.off_policy import QNetwork
@@ -49,7 +49,7 @@ class DQNConfig:
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
     target_every: int = 250
-    """Updates between moves of the target network."""
+    """Updates (not steps) between moves of the target network."""
     double: bool = True
     """Choose the bootstrap action with the online network."""
     dueling: bool = False
@@ -128,16 +128,19 @@ class DQN(OffPolicy):
 
     def _build(self) -> None:
         config, policy = self.config, self.policy
-        self.target_params = policy.params.copy()
+        self.target_params = aligned_zeros(policy.params.size)
+        self.target_params[:] = policy.params
         n_params = policy.params.size
         # Priorities of one update decide what the next one samples: then batches are drawn one by one.
         self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
-        self.batch = self.replay.batch(config.batch * self._updates_per_call)
-        self._td_errors = np.zeros(config.batch * self._updates_per_call, np.float32)
-        self.adam = {"adam_mean": np.zeros(n_params, np.float32), "adam_square": np.zeros(n_params, np.float32)}
+        samples = config.batch * self._updates_per_call
+        self.batch = self.replay.batch(samples)
+        self._td_errors = np.zeros(samples, np.float32)
+        self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self._totals: F64 = np.zeros(kernel.N_STATS)
-        rows, self._chunks = chunk_rows(config.batch, n_params), n_chunks(config.batch, n_params)
-        layout = kernel.layout(rows, policy.actor_sizes)
+        self._pieces = units.n_pieces(config.batch, policy.actor_sizes)
+        ahead_rows = min(kernel.AHEAD_ROWS, samples)
+        layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self._pieces)
         network: dict[str, Any] = {
             "params": policy.params,
             "sizes": np.array(policy.actor_sizes, np.int64),
@@ -159,17 +162,19 @@ class DQN(OffPolicy):
             discounts=self.batch.discounts,
             weights=self.batch.weights,
             td_errors=self._td_errors,
+            next_q=np.zeros((samples, policy.n_actions), np.float32),
             **self.adam,
-            grads=np.zeros((self._chunks, n_params), np.float32),
-            squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, kernel.N_STATS)),
+            grads=aligned_zeros(n_params),
+            squares=np.zeros(self._pieces, np.float32),
             totals=self._totals,
-            works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
+            works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
+            shared=aligned_zeros(layout.pop("shared_floats")),
             n_params=n_params,
             double=int(config.double),
             batch=config.batch,
             n_updates=self._updates_per_call,
-            chunk_rows=rows,
+            pieces=self._pieces,
+            ahead_rows=ahead_rows,
             steps=0,
             target_every=config.target_every,
             tau=config.tau,
@@ -210,7 +215,7 @@ class DQN(OffPolicy):
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
             self.updates = int(
-                self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._chunks)
+                self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._pieces)
             )
             if isinstance(self.replay, PrioritizedReplay):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))

@@ -16,7 +16,16 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._types import F32, I64
 from mileage.algorithms._collectors import Crew, Slots
-from mileage.algorithms._config import SCHEDULES, require, scheduled
+from mileage.algorithms._config import (
+    at_least_one,
+    check_actor_critic,
+    one_of,
+    positive,
+    require,
+    scheduled,
+    unit_interval,
+    zero_or_more,
+)
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic
 from mileage.algorithms._stepping import collect_from_python
 from mileage.kernels import actor_critic, scores
@@ -82,24 +91,15 @@ class IMPALAConfig:
     """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("n_envs", "n_steps", "collectors", "queue"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("lag", "max_grad_norm"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        check_actor_critic(self)
+        at_least_one(self, "collectors", "queue")
+        zero_or_more(self, "lag")
         shared = self.n_envs % self.collectors == 0
         require(shared, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}")
-        for name in ("gamma", "trace_lambda"):
-            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
-        for name in ("learning_rate", "adam_eps", "rho_bar", "c_bar"):
-            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
+        unit_interval(self, "trace_lambda")
+        positive(self, "rho_bar", "c_bar")
         require(self.c_bar <= self.rho_bar, "c_bar", self.c_bar, f"at most rho_bar={self.rho_bar}")
-        for name in ("entropy_coef", "value_coef"):
-            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
-        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
-        require(self.mode in MODES, "mode", self.mode, f"one of {', '.join(MODES)}")
-        schedule = self.learning_rate_schedule
-        require(schedule in SCHEDULES, "learning_rate_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
+        one_of(self, MODES, "mode")
 
     @property
     def batch_size(self) -> int:

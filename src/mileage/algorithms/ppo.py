@@ -8,10 +8,18 @@ steps on the clipped surrogate loss, the squared value error and an entropy bonu
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
-from mileage.algorithms._config import SCHEDULES, require, scheduled
+from mileage.algorithms._config import (
+    SCHEDULES,
+    at_least_one,
+    check_actor_critic,
+    one_of,
+    require,
+    scheduled,
+    unit_interval,
+    zero_or_more,
+)
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
 from mileage.kernels._team import Team
 from mileage.meter import PhaseClock
@@ -68,21 +76,12 @@ class PPOConfig:
     """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("n_envs", "n_steps", "epochs", "minibatch"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("gamma", "gae_lambda"):
-            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
+        check_actor_critic(self)
+        at_least_one(self, "epochs", "minibatch")
+        unit_interval(self, "gae_lambda")
         require(self.clip > 0.0, "clip", self.clip, "above 0")
-        for name in ("learning_rate", "adam_eps"):
-            require(0.0 < getattr(self, name) < math.inf, name, getattr(self, name), "above 0 and finite")
-        for name in ("value_clip", "max_grad_norm", "target_kl"):
-            require(getattr(self, name) >= 0.0, name, getattr(self, name), "0 or more")
-        for name in ("entropy_coef", "value_coef"):
-            require(0.0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more and finite")
-        require(math.isfinite(self.log_std_init), "log_std_init", self.log_std_init, "finite")
-        for name in ("learning_rate_schedule", "clip_schedule"):
-            require(getattr(self, name) in SCHEDULES, name, getattr(self, name), f"one of {', '.join(SCHEDULES)}")
+        zero_or_more(self, "value_clip", "target_kl")
+        one_of(self, SCHEDULES, "clip_schedule")
         require(self.n_envs * self.n_steps > 1, "n_envs * n_steps", self.n_envs * self.n_steps, "at least 2")
 
 

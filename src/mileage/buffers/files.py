@@ -86,4 +86,5 @@ def load(path: Path, kind: str) -> tuple[Layout, dict[str, np.ndarray[Any, Any]]
 
 def damaged(path: Path | None = None) -> CheckpointError:
     """The error for a file whose content contradicts itself."""
-    return CheckpointError(f"buffer file {path or ''} is damaged or not a mileage buffer: delete it and collect again")
+    name = f"buffer file {path}" if path else "the buffer's file"
+    return CheckpointError(f"{name} is damaged or not a mileage buffer: delete it and collect again")

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mileage._errors import UsageError
-from mileage.kernels.ring import KINDS
 
 _OBS_DTYPES = ("float32", "uint8")
 _ACTION_DTYPES = ("float32", "int64", "int32", "uint8")
@@ -56,6 +55,11 @@ class Layout:
         gamma: float,
     ) -> Layout:
         """Check what a user gave and make the layout that holds at most `capacity` transitions."""
+        for name, number in (("capacity", capacity), ("n_envs", n_envs), ("n_step", n_step)):
+            if not isinstance(number, int | np.integer):
+                raise UsageError(f"{name} {number!r} is not a whole number")
+        if not isinstance(gamma, float | int | np.floating):
+            raise UsageError(f"gamma {gamma!r} is not a number")
         if n_envs < 1 or capacity < n_envs:
             raise UsageError(f"capacity {capacity} must be at least n_envs, and n_envs {n_envs} at least 1")
         if n_step < 1 or not 0.0 <= gamma <= 1.0:
@@ -129,8 +133,6 @@ class Layout:
             "action_shape": np.array([0, *self.action_shape], np.int64),
             "obs_axes": 1 + len(self.obs_shape),
             "action_axes": 1 + len(self.action_shape),
-            "obs_kind": KINDS[self.obs_dtype],
-            "action_kind": KINDS[self.action_dtype],
             "gamma": self.gamma,
         } | {
             name: getattr(self, name)

@@ -31,8 +31,9 @@ class FileStorage:
     room for. So all blocks are reserved beforehand, and `check` compares the files with what was mapped.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, *, new: bool) -> None:
+        """Use the files of `directory`; those of a `new` replay are made, those of another must be there."""
+        self.directory, self._new = directory, new
         self._files: dict[str, tuple[int, int]] = {}
 
     def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
@@ -42,7 +43,8 @@ class FileStorage:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._files[name] = (descriptor, 0)
         held = os.fstat(descriptor).st_size
-        if held and held != wanted and name != "finals":
+        fits = held >= wanted if name == "finals" else held == wanted
+        if not fits and (held or not self._new):
             raise files.damaged(path)
         return self._map(name, max(held, wanted), dtype)
 
@@ -53,11 +55,11 @@ class FileStorage:
     def check(self) -> None:
         """Raise if a file has become shorter than what is mapped, or is no longer watched for it."""
         if not self._files:
-            raise UsageError(f"replay {self._directory} is closed: open it again with MappedReplay.open")
+            raise UsageError(f"replay {self.directory} is closed: open it again with MappedReplay.open")
         for name, (descriptor, size) in self._files.items():
             if os.fstat(descriptor).st_size < size:
                 raise CheckpointError(
-                    f"replay file {self._path(name)} was cut short by another program: delete {self._directory} and "
+                    f"replay file {self._path(name)} was cut short by another program: delete {self.directory} and "
                     "collect again"
                 )
 
@@ -73,7 +75,7 @@ class FileStorage:
             os.fsync(descriptor)
 
     def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.bin"
+        return self.directory / f"{name}.bin"
 
     def _map(self, name: str, size: int, dtype: type[np.generic]) -> Array:
         descriptor, _ = self._files[name]
@@ -83,7 +85,7 @@ class FileStorage:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             raise CheckpointError(
-                f"no room for {size / 1e9:.1f} GB at {self._directory} ({error.strerror}): free space or lower capacity"
+                f"no room for {size / 1e9:.1f} GB at {self.directory} ({error.strerror}): free space or lower capacity"
             ) from error
         self._files[name] = (descriptor, size)
         return np.frombuffer(mmap.mmap(descriptor, size), dtype)
@@ -97,7 +99,6 @@ class MappedReplay(ReplayBuffer):
     """
 
     kind = "mapped"
-    short_push = False
 
     def __init__(
         self,
@@ -119,7 +120,10 @@ class MappedReplay(ReplayBuffer):
         directory = Path(path)
         if (directory / _HEADER).exists():
             raise UsageError(f"{directory} holds a replay already: open it with MappedReplay.open, or delete it")
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{directory} cannot be made ({error.strerror}): give the path of a directory") from error
         header = {"format": files.FORMAT, "kind": self.kind, "layout": files.layout_to_json(layout)}
         self._attach(directory, json.dumps(header), layout, seed)
 
@@ -145,7 +149,7 @@ class MappedReplay(ReplayBuffer):
         except OSError as error:
             os.close(self._lock)
             raise CheckpointError(f"{directory} is in use by another buffer: close that one first") from error
-        self._mapped = FileStorage(directory)
+        self._mapped = FileStorage(directory, new=header is not None)
         try:
             self._build(layout, self._mapped, seed)
             # Written last: a directory without it was never finished.
@@ -159,12 +163,17 @@ class MappedReplay(ReplayBuffer):
         super()._build(layout, storage, seed)
         written, begun = self._count[ring.WRITTEN], self._count[ring.BEGUN]
         if not 0 <= written <= begun <= written + 1:
-            raise files.damaged()
+            raise files.damaged(storage.directory)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         self._mapped.check()
         return super().__len__()
+
+    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+        """As for `ReplayBuffer`."""
+        self._mapped.check()
+        super().push(obs, action, reward, terminated, truncated, next_obs)
 
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """As for `ReplayBuffer`."""

@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from mileage._errors import UsageError
 from mileage._types import F64, I64
+from mileage.buffers import files
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
@@ -31,7 +32,6 @@ class PrioritizedReplay(ReplayBuffer):
     """
 
     kind = "prioritized"
-    short_push = False
 
     def __init__(
         self,
@@ -85,6 +85,12 @@ class PrioritizedReplay(ReplayBuffer):
         """The highest priority ** alpha so far; what a new transition gets."""
         return float(self._schedule[5])
 
+    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+        """As for `ReplayBuffer`; the new transition gets the highest priority there has been."""
+        before = self._count[ring.BEGUN]
+        super().push(obs, action, reward, terminated, truncated, next_obs)
+        prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
+
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """As for `ReplayBuffer`; the new transitions get the highest priority there has been."""
         before = self._count[ring.BEGUN]
@@ -93,17 +99,8 @@ class PrioritizedReplay(ReplayBuffer):
 
     def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample in proportion to priorities; `weights` of the batch are its importance weights."""
-        held = len(self)
-        if batch_size > held or batch_size < 1:
-            self._refuse_sample(batch_size, held)
-        batch_size *= batches
-        if out is None:
-            out = Batch(self.layout, batch_size)
-        elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):
-            raise UsageError(
-                f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
-            )
-        small = batch_size * self._obs_bytes < _LARGE
+        out = self._memory_for(batch_size, out, batches)
+        small = out.size * self._obs_bytes < _LARGE
         prioritized_ring.sample(self._record, self.tree.record, out._record, self.beta, small)
         if not small:
             self._gather(out)
@@ -143,16 +140,24 @@ class PrioritizedReplay(ReplayBuffer):
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         """Put back what `saved_arrays` returned."""
         super().restore(arrays)
-        self.tree.leaves[:] = arrays["priorities"]
+        leaves, schedule = arrays["priorities"], arrays["schedule"]
+        # Drawing relies on this: what can be sampled, and nothing else, has a priority.
+        held = np.zeros(self.tree.size, np.bool_)
+        first, count = self._oldest(), len(self) // self.layout.n_envs
+        held.reshape(-1, self.layout.n_envs)[(first + np.arange(count)) % self.layout.rows] = True
+        usable = np.isfinite(schedule).all() and (schedule >= 0.0).all() and (schedule[:3] <= 1.0).all()
+        if not usable or schedule[3] < 1.0 or not np.isfinite(leaves).all() or not ((leaves > 0.0) == held).all():
+            raise files.damaged()
+        self.tree.leaves[:] = leaves
         self.tree.rebuild()
-        self._schedule[:] = arrays["schedule"]
+        self._schedule[:] = schedule
 
     def _explain_update(self, code: float, indices: Any, priorities: Any) -> None:
         if code == sumtree.BAD_INDEX:
             raise UsageError(f"indices must lie in [0, {self.tree.size}): take them from Batch.indices")
         if code == sumtree.BAD_PRIORITY:
             raise UsageError("priorities must be finite: find where the NaN or infinity comes from")
-        n = len(indices) if isinstance(indices, np.ndarray) and indices.ndim == 1 else 0
+        n = np.size(indices)
         check_field("indices", indices, (n,), (np.dtype(np.int64),))
         check_field("priorities", priorities, (n,), _PRIORITY_DTYPES)
         raise UsageError("priorities cannot be updated: check the dtypes and shapes of indices and priorities")

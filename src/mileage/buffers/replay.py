@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
+import operator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from mileage._errors import UsageError
+from mileage._errors import CheckpointError, UsageError
 from mileage._types import I64, U64
-from mileage.buffers import files
+from mileage.buffers import entries, files
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
-from mileage.buffers.single import short_push
 from mileage.buffers.storage import HeapStorage, Storage
 from mileage.kernels import ring
 from mileage.kernels._pointers import Frame
@@ -32,12 +31,12 @@ _REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
 
 
-class ReplayBuffer:
+class ReplayBuffer(entries.HasEntry):
     """Holds the last `capacity` transitions and samples them uniformly, with replacement.
 
     `terminated` and `truncated` are kept apart; `n_step` returns stop at the end of an episode and at the newest
-    transition. Sampling is reproducible from `seed`. Pushing and sampling release the GIL, but must not run at the same
-    time in two threads.
+    transition. Sampling is reproducible from `seed`. Where there is much to copy, pushing and
+    sampling release the GIL; they must not run at the same time in two threads.
 
     >>> buffer = ReplayBuffer(1000, obs_shape=3, action_shape=1, seed=0)
     >>> obs = np.ones(3, np.float32)
@@ -47,8 +46,6 @@ class ReplayBuffer:
     """
 
     kind = "replay"
-    # Whether storing a transition takes no more than writing it to the ring.
-    short_push = True
 
     def __init__(
         self,
@@ -95,8 +92,10 @@ class ReplayBuffer:
         nowhere = dict.fromkeys(f"{ring.SOURCE} {ring.SOURCE_INTEGERS}".split(), 0)
         self._frame = Frame(ring.RING, **layout.frame_fields(), **nowhere)
         self._count = memoryview(self._counters)  # type: ignore[arg-type]
+        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
+        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
         self._rebuild_free_rows()
-        self._prepare_push()
+        self._entry = entries.describe(self._record, layout)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -125,8 +124,9 @@ class ReplayBuffer:
             terminated: whether the episode came to its own end.
             truncated: whether it was cut off.
         """
-        # Where a call's own cost counts, a shorter way takes this method's place: see `_prepare_push`.
-        self._push_one(obs, action, reward, terminated, truncated, next_obs)
+        # Compiled at first use; the compiled method takes this one's place.
+        pushed = ReplayBuffer.push if entries.install(ReplayBuffer, "push") else ReplayBuffer._push_checked
+        pushed(self, obs, action, reward, terminated, truncated, next_obs)
 
     def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
         """Store n transitions, n a multiple of `n_envs`: for each step, one per environment.
@@ -138,42 +138,22 @@ class ReplayBuffer:
             rewards: (n,) float32 or float64.
             terminated, truncated: (n,) bool or uint8.
         """
-        bound_obs, bound_actions, bound_rewards, bound_terminated, bound_truncated, bound_next_obs = self._bound
-        if (
-            obs is not bound_obs
-            or actions is not bound_actions
-            or rewards is not bound_rewards
-            or terminated is not bound_terminated
-            or truncated is not bound_truncated
-            or next_obs is not bound_next_obs
-        ):
-            self._bind(obs, actions, rewards, terminated, truncated, next_obs)
-        if self._derived and self._count[ring.FREE] < len(obs):
-            self._make_room(len(obs))
-        ring.push(self._record)
+        # As for `push`.
+        compiled = entries.install(ReplayBuffer, "push_batch")
+        pushed = ReplayBuffer.push_batch if compiled else ReplayBuffer._push_batch_checked
+        pushed(self, obs, actions, rewards, terminated, truncated, next_obs)
 
     def batch(self, size: int) -> Batch:
         """Memory for `size` transitions, to be passed to `sample` again and again."""
-        if size < 1:
-            raise UsageError(f"batch size {size} cannot be used: give at least 1")
-        return Batch(self.layout, size)
+        return Batch(self.layout, _positive("batch size", size))
 
     def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample `batch_size` transitions into `out` (from `batch`), or into new memory.
 
         `batches` of them come one after the other, each drawn from all that is held.
         """
-        held = len(self)
-        if batch_size > held or batch_size < 1:
-            self._refuse_sample(batch_size, held)
-        batch_size *= batches
-        if out is None:
-            out = Batch(self.layout, batch_size)
-        elif out.size != batch_size or (out.layout is not self.layout and out.layout != self.layout):
-            raise UsageError(
-                f"out holds {out.size} transitions of another batch: make it with buffer.batch({batch_size})"
-            )
-        if batch_size * self._obs_bytes < _LARGE:
+        out = self._memory_for(batch_size, out, batches)
+        if out.size * self._obs_bytes < _LARGE:
             ring.sample(self._record, out._record)
         else:
             ring.draw_only(self._record, out._record)
@@ -182,9 +162,9 @@ class ReplayBuffer:
 
     def at(self, indices: ArrayLike) -> Batch:
         """The transitions at `indices`, (n,) int64 as `Batch.indices` gives them."""
-        chosen = np.ascontiguousarray(indices, np.int64)
+        chosen = self._checked_indices(np.asarray(indices))
         out = self.batch(len(chosen))
-        out.indices[:] = self._checked_indices(chosen)
+        out.indices[:] = chosen
         self._gather(out)
         return out
 
@@ -206,7 +186,7 @@ class ReplayBuffer:
         buffer._build(layout, HeapStorage(), seed=0)
         try:
             buffer.restore(arrays)
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, CheckpointError) as error:
             raise files.damaged(Path(path)) from error
         return buffer
 
@@ -227,8 +207,10 @@ class ReplayBuffer:
 
     def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         """Put back what `saved_arrays` of a buffer of the same make returned."""
-        records = arrays["records"]
-        self._counters[:] = arrays["counters"]
+        records, counters = arrays["records"], arrays["counters"]
+        if not 0 <= counters[ring.WRITTEN] <= counters[ring.BEGUN] <= counters[ring.WRITTEN] + 1:
+            raise files.damaged()
+        self._counters[:] = counters
         self._rng[:] = arrays["rng"]
         self._held_records()[:] = records
         self._finals = self._storage.grow("finals", arrays["finals"], len(arrays["finals"]))
@@ -238,56 +220,46 @@ class ReplayBuffer:
         work = max(1, 2 * self.layout.obs_bytes // _BYTES_PER_STEP)
         run_shards(ring.gather_rows, out.size, work, self._record, out._record)
 
-    def _push_one(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
-        """The general way for one transition: as a batch of one."""
+    def _push_checked(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+        """`push` of whatever compiled code left alone: as a batch of one, or an error."""
         if self.layout.n_envs != 1:
             raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
-        action_array = np.array(action) if self.layout.action_shape == () else action
-        arrays = (obs, action_array, next_obs)
-        if any(not isinstance(array, np.ndarray) for array in arrays):
-            raise UsageError("obs, action and next_obs must be NumPy arrays of the buffer's shapes and dtypes")
-        if self.layout.action_shape == () and np.can_cast(action_array.dtype, self.layout.action_dtype, "same_kind"):
-            action_array = action_array.astype(self.layout.action_dtype)
+        layout, (obs_dtypes, action_dtypes, *_) = self.layout, self._dtypes
+        action = self._number(action) if layout.action_shape == () else action
+        check_field("obs", obs, layout.obs_shape, obs_dtypes)
+        check_field("next_obs", next_obs, layout.obs_shape, obs_dtypes)
+        check_field("action", action, layout.action_shape, action_dtypes)
         try:
-            rewards = np.array([reward], np.float32)
-            flags = np.array([[terminated], [truncated]], np.bool_)
+            rewards = np.array(reward, np.float32).reshape(1)
+            flags = np.array([terminated, truncated], np.bool_).reshape(2, 1)
         except (TypeError, ValueError) as error:
             raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
-        self.push_batch(obs[None], action_array[None], rewards, flags[0], flags[1], next_obs[None])
+        self._push_batch_checked(obs[None], action[None], rewards, flags[0], flags[1], next_obs[None])
 
-    def _prepare_push(self) -> None:
-        layout = self.layout
-        self._bound: tuple[Any, ...] = (None,) * 6
-        obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
-        self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
-        # A vector per observation and one environment: the case where the cost of a call counts.
-        if self.short_push and layout.n_envs == 1 and len(layout.obs_shape) == 1 and len(layout.action_shape) <= 1:
-            general = weakref.WeakMethod(self._push_one)
-            self.push = short_push(layout, self._records, self._count, general)  # type: ignore[method-assign]
+    def _number(self, action: Any) -> np.ndarray[Any, Any]:
+        """An action that is a single number as an array, in the buffer's dtype if nothing is lost by that."""
+        dtype = self.layout.action_dtype
+        if type(action) is int:
+            try:
+                return np.array(action, dtype)
+            except OverflowError as error:
+                raise UsageError(f"action {action} does not fit the buffer's action dtype {dtype}") from error
+        array = np.array(action)
+        return array.astype(dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
 
-    def _bind(self, *arrays: Any) -> None:
-        """Check the arrays of a batch and remember them: passing the same ones again costs only the copying."""
-        self._bound = (None,) * 6
-        # Numba would compile the kernel anew for every dtype it is called with, so the wrong ones are kept from it.
-        obs, actions, rewards, terminated, truncated, next_obs = arrays
-        obs_dtypes, action_dtypes, *_ = self._dtypes
-        try:
-            known = (
-                obs.dtype in obs_dtypes
-                and next_obs.dtype in obs_dtypes
-                and actions.dtype in action_dtypes
-                and rewards.dtype in _REWARD_DTYPES
-                and terminated.dtype in _FLAG_DTYPES
-                and truncated.dtype in _FLAG_DTYPES
-            )
-        except AttributeError:
-            known = False
-        if not known:
-            self._explain_push(*arrays)
-        if not ring.bind_source(self._record, *arrays):
-            self._explain_push(*arrays)
-            raise UsageError("the transitions cannot be stored: check their dtypes and shapes")
-        self._bound = arrays
+    def _push_batch_checked(
+        self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
+    ) -> None:
+        """`push_batch` of whatever compiled code left alone: checked, with room made, or an error."""
+        arrays = (obs, actions, rewards, terminated, truncated, next_obs)
+        self._explain_push(*arrays)
+        if self._derived and self._count[ring.FREE] < len(obs):
+            self._make_room(len(obs))
+        record = self._record[0]
+        for name, array in zip(ring.SOURCE.split(), arrays, strict=True):
+            record[name] = array.ctypes.data
+        record["source_n"], record["source_wide_rewards"] = len(obs), rewards.dtype == np.float64
+        ring.push(self._record)
 
     def _first_finals(self) -> int:
         return max(_FEWEST_FINALS, self.layout.n_envs, self.layout.capacity // 64)
@@ -309,6 +281,9 @@ class ReplayBuffer:
             if kept.max() > rows or kept.min() < 0:
                 raise files.damaged()
             used[kept] = True
+            # A row that two transitions claimed would be given back twice.
+            if used[1:].sum() != np.count_nonzero(kept):
+                raise files.damaged()
         free = np.flatnonzero(~used[1:])[::-1]
         self._free[: len(free)] = free
         self._counters[ring.FREE] = len(free)
@@ -317,14 +292,17 @@ class ReplayBuffer:
         )
         self._record = self._frame.record
 
-    def _checked_indices(self, indices: I64) -> I64:
+    def _checked_indices(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Raise unless every index is one that can be sampled now."""
         layout = self.layout
         first = self._oldest()
         rows = len(self) // layout.n_envs
-        age = (indices // layout.n_envs - first) % layout.rows
-        inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
-        if indices.ndim != 1 or not (inside & (age < rows)).all():
+        fits = indices.ndim == 1 and indices.dtype.kind in "iu"
+        if fits:
+            age = (indices // layout.n_envs - first) % layout.rows
+            inside = (indices >= 0) & (indices < layout.rows * layout.n_envs)
+            fits = bool((inside & (age < rows)).all())
+        if not fits:
             raise UsageError(
                 "indices must be a vector of positions that the buffer holds: take them from Batch.indices"
             )
@@ -336,14 +314,22 @@ class ReplayBuffer:
         first: int = (begun if begun > written else written) - self._rows
         return first if first > 0 else 0
 
-    def _refuse_sample(self, batch_size: int, held: int) -> None:
-        if batch_size < 1:
-            raise UsageError(f"batch size {batch_size} cannot be used: give at least 1")
+    def _memory_for(self, batch_size: int, out: Batch | None, batches: int) -> Batch:
+        """`out`, or new memory, for `batches` times `batch_size` transitions; raises unless they can be sampled."""
+        size, held = _positive("batch size", batch_size), len(self)
         if held == 0:
             raise UsageError("the buffer is empty: push transitions before sampling")
-        raise UsageError(
-            f"batch size {batch_size} is larger than the {held} transitions held: push more or sample fewer"
-        )
+        if size > held:
+            raise UsageError(f"batch size {size} is larger than the {held} transitions held: push more or sample fewer")
+        if batches != 1:
+            size *= _positive("batches", batches)
+        if out is None:
+            return Batch(self.layout, size)
+        if not isinstance(out, Batch):
+            raise UsageError(f"out must be a batch, not {type(out).__name__}: make it with buffer.batch({size})")
+        if out.size != size or (out.layout is not self.layout and out.layout != self.layout):
+            raise UsageError(f"out holds {out.size} transitions of another batch: make it with buffer.batch({size})")
+        return out
 
     def _explain_push(
         self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
@@ -362,3 +348,19 @@ class ReplayBuffer:
         check_field("rewards", rewards, (n,), floats)
         check_field("terminated", terminated, (n,), flags)
         check_field("truncated", truncated, (n,), flags)
+
+
+def _positive(name: str, number: Any) -> int:
+    """Raise unless `number` is a whole number from 1 on."""
+    try:
+        whole = operator.index(number)
+    except TypeError as error:
+        raise UsageError(f"{name} {number!r} is not a whole number: give at least 1") from error
+    if whole < 1:
+        raise UsageError(f"{name} {whole} cannot be used: give at least 1")
+    return whole
+
+
+# What Python says of a wrong number of arguments names the function.
+ReplayBuffer._push_checked.__qualname__ = ReplayBuffer.push.__qualname__
+ReplayBuffer._push_batch_checked.__qualname__ = ReplayBuffer.push_batch.__qualname__

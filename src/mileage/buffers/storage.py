@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mileage._errors import UsageError
+
 Array = np.ndarray[Any, Any]
 
 
@@ -30,7 +32,13 @@ class HeapStorage:
 
     def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
         """A new array of zeros."""
-        return np.zeros(size, dtype)
+        try:
+            return np.zeros(size, dtype)
+        except (MemoryError, ValueError) as error:
+            needed = size * np.dtype(dtype).itemsize / 1e9
+            raise UsageError(
+                f"no memory for {needed:,.1f} GB of {name}: lower capacity, or use MappedReplay"
+            ) from error
 
     def grow(self, name: str, array: Array, size: int) -> Array:
         """A new array with the old content."""

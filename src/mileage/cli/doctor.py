@@ -42,7 +42,7 @@ def _examine() -> dict[str, Any]:
     from mileage.kernels._blas import blas
     from mileage.kernels._jit import cache_dir, cache_is_writable
     from mileage.meter import fingerprint
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     machine = fingerprint().as_dict()
     writable = cache_is_writable()

@@ -24,7 +24,7 @@ def evaluate(
 
     from mileage.cli.paths import checkpoint_path
     from mileage.ledger.targets import Target
-    from mileage.training.agent import load
+    from mileage.training.agents import load
 
     goal = None if target is None else Target.parse(target)
     agent = load(checkpoint_path(checkpoint), threads=threads, env=env)

@@ -109,14 +109,14 @@ def train(
 
 
 def _make(algorithm: str, env: str, seed: int, common: dict[str, Any]) -> Agent:
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     return agent_class(algorithm)(env, seed=seed, **common)
 
 
 def _load(path: Path, algorithm: str | None, env: str | None, threads: int | None) -> Agent:
     from mileage.cli.paths import checkpoint_path
-    from mileage.training.agent import load
+    from mileage.training.agents import load
 
     # A checkpoint's word is not enough to run code; that of the command line is.
     agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)

@@ -21,7 +21,7 @@ def warmup(
     from mileage.envs import native, registered
     from mileage.kernels import ahead
     from mileage.kernels._jit import cache_dir, cache_root
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
 
     if clean:
         shutil.rmtree(cache_root(), ignore_errors=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from mileage._types import F32
 from mileage.kernels._jit import inner
 from mileage.kernels._pointers import shift
 
 # Copies up to this many bytes are cheaper piece by piece than through a call.
 SHORT_COPY = 256
+CACHE_LINE = 64
 
 
 @intrinsic
@@ -139,3 +142,11 @@ def as_i64(typingctx: Any, pointer: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64).as_pointer())
 
     return types.CPointer(types.int64)(pointer), codegen
+
+
+def aligned_zeros(size: int) -> F32:
+    """Zeros (size,) float32 that start at a cache line, so that threads which own whole lines do not share one."""
+    spare = CACHE_LINE // 4
+    memory: F32 = np.zeros(size + spare, np.float32)
+    start = -memory.ctypes.data % CACHE_LINE // 4
+    return memory[start : start + size]

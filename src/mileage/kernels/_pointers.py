@@ -86,6 +86,19 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
     return types.int64(types.uint64, arguments), codegen
 
 
+def frame_maker(dtype: np.dtype[np.void]) -> Any:
+    """A function for kernels from the address of a frame of this type to the frame."""
+
+    @intrinsic
+    def make(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return numba.from_dtype(dtype)(types.uint64), codegen
+
+    return make
+
+
 def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype[np.void]:
     """Record type of a frame from the names of its fields, separated by spaces."""
     fields: list[tuple[str, type[np.generic]]] = [(name, np.uint64) for name in arrays.split()]

@@ -54,10 +54,10 @@ def tanh(x: Any) -> Any:
 
 
 @inner(fastmath=True)
-def _add_bias(out: Any, rows: Any, width: Any, bias: Any, kind: Any) -> None:
-    """Add biases in place and apply the activation (`kind` < 0: none)."""
+def add_bias(out: Any, rows: Any, width: Any, stride: Any, bias: Any, kind: Any) -> None:
+    """Add biases (width,) in place to rows that lie `stride` apart, and apply the activation (`kind` < 0: none)."""
     for i in range(rows):
-        row = shift(out, i * width)
+        row = shift(out, i * stride)
         if kind == TANH:
             for j in range(width):
                 row[j] = tanh(row[j] + bias[j])
@@ -70,22 +70,25 @@ def _add_bias(out: Any, rows: Any, width: Any, bias: Any, kind: Any) -> None:
 
 
 @inner(fastmath=True)
-def _through_activation(delta: Any, h: Any, n: Any, kind: Any) -> None:
-    """Multiply deltas by the activation's derivative, a function of its output `h`."""
-    if kind == TANH:
-        for i in range(n):
-            delta[i] *= _F(1.0) - h[i] * h[i]
-    else:
-        for i in range(n):
-            delta[i] = delta[i] if h[i] > _F(0.0) else _F(0.0)
+def through_activation(delta: Any, h: Any, rows: Any, width: Any, stride: Any, kind: Any) -> None:
+    """Multiply deltas by the activation's derivative, a function of its output `h`; rows lie `stride` apart."""
+    for i in range(rows):
+        d, out = shift(delta, i * stride), shift(h, i * stride)
+        if kind == TANH:
+            for j in range(width):
+                d[j] *= _F(1.0) - out[j] * out[j]
+        else:
+            for j in range(width):
+                d[j] = d[j] if out[j] > _F(0.0) else _F(0.0)
 
 
 @inner(fastmath=True)
-def _column_sums(values: Any, rows: Any, width: Any, out: Any) -> None:
+def column_sums(values: Any, rows: Any, width: Any, stride: Any, out: Any) -> None:
+    """Write the sums over rows, which lie `stride` apart, to `out` (width,)."""
     for j in range(width):
         out[j] = _F(0.0)
     for i in range(rows):
-        row = shift(values, i * width)
+        row = shift(values, i * stride)
         for j in range(width):
             out[j] += row[j]
 
@@ -98,7 +101,7 @@ def forward(params: Any, sizes: Any, n_sizes: Any, rows: Any, x: Any, hidden: An
         inputs, outputs = sizes[layer], sizes[layer + 1]
         sgemm(0, 0, rows, outputs, inputs, source, inputs, weights, outputs, target, outputs)
         biases = shift(weights, inputs * outputs)
-        _add_bias(target, rows, outputs, biases, kind if layer < n_sizes - 2 else -1)
+        add_bias(target, rows, outputs, outputs, biases, kind if layer < n_sizes - 2 else -1)
         source, target, weights = target, shift(target, rows * outputs), shift(biases, outputs)
     return source
 
@@ -132,10 +135,10 @@ def backward(
         source = shift(hidden, activations) if layer > 0 else x
         out = shift(grads, first)
         sgemm(1, 0, inputs, outputs, rows, source, inputs, delta, outputs, out, outputs)
-        _column_sums(delta, rows, outputs, shift(out, inputs * outputs))
+        column_sums(delta, rows, outputs, outputs, shift(out, inputs * outputs))
         if layer > 0:
             sgemm(0, 1, rows, inputs, outputs, delta, outputs, shift(params, first), outputs, spare, inputs)
-            _through_activation(spare, source, rows * inputs, kind)
+            through_activation(spare, source, 1, rows * inputs, 0, kind)
             delta, spare = spare, delta
             first -= sizes[layer - 1] * inputs + inputs
 
@@ -159,7 +162,7 @@ def input_gradient(
         target = spare if layer > 0 else out
         sgemm(0, 1, rows, inputs, outputs, delta, outputs, shift(params, first), outputs, target, inputs)
         if layer > 0:
-            _through_activation(spare, shift(hidden, activations), rows * inputs, kind)
+            through_activation(spare, shift(hidden, activations), 1, rows * inputs, 0, kind)
             delta, spare = spare, delta
             first -= sizes[layer - 1] * inputs + inputs
 

@@ -49,6 +49,57 @@ def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
 
 
 @inner(fastmath=True)
+def square_sum(values: Any, n: Any) -> Any:
+    """Sum of squares of `n` float32."""
+    total = _F(0.0)
+    for i in range(n):
+        total += values[i] * values[i]
+    return total
+
+
+@inner
+def adam_lengths(rate: Any, beta1: Any, beta2: Any, step: Any) -> Any:
+    """Adam's step length and what its squares are multiplied with, both corrected for a start at 0, as float32."""
+    length = _F(rate / (1.0 - math.pow(beta1, 1.0 * step)))
+    return length, _F(1.0 / (1.0 - math.pow(beta2, 1.0 * step)))
+
+
+@inner(fastmath=True)
+def adam_range(
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n: Any,
+    scale: Any,
+    length: Any,
+    unbias: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+) -> None:
+    """One Adam step (Kingma and Ba, 2015) on `n` parameters, in place, with what `adam_lengths` returned."""
+    b1, b2 = _F(beta1), _F(beta2)
+    c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
+    small = _F(eps)
+    for i in range(n):
+        slope = grads[i] * scale
+        mean = b1 * means[i] + c1 * slope
+        square = b2 * squares[i] + c2 * slope * slope
+        means[i] = mean
+        squares[i] = square
+        params[i] -= length * mean / (_F(math.sqrt(square * unbias)) + small)
+
+
+@inner(fastmath=True)
+def polyak_range(targets: Any, params: Any, n: Any, tau: Any) -> None:
+    """Move `n` parameters of the target network a share `tau` towards the parameters, in place."""
+    share = _F(tau)
+    for i in range(n):
+        targets[i] += share * (params[i] - targets[i])
+
+
+@inner
 def adam(
     params: Any,
     grads: Any,
@@ -66,28 +117,18 @@ def adam(
     """One Adam step (Kingma and Ba, 2015) on one block of `params`, in place; `step` counts from 1."""
     first = block * BLOCK
     size = min(BLOCK, n_params - first)
-    p, g, m, v = shift(params, first), shift(grads, first), shift(means, first), shift(squares, first)
-    b1, b2 = _F(beta1), _F(beta2)
-    c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
-    length = _F(rate / (1.0 - math.pow(beta1, 1.0 * step)))
-    unbias = _F(1.0 / (1.0 - math.pow(beta2, 1.0 * step)))
-    small = _F(eps)
-    for i in range(size):
-        slope = g[i] * scale
-        mean = b1 * m[i] + c1 * slope
-        square = b2 * v[i] + c2 * slope * slope
-        m[i] = mean
-        v[i] = square
-        p[i] -= length * mean / (_F(math.sqrt(square * unbias)) + small)
+    length, unbias = adam_lengths(rate, beta1, beta2, step)
+    adam_range(
+        shift(params, first), shift(grads, first), shift(means, first), shift(squares, first), size, scale, length,
+        unbias, beta1, beta2, eps,
+    )  # fmt: skip
 
 
-@inner(fastmath=True)
+@inner
 def polyak(targets: Any, params: Any, n_params: Any, block: Any, tau: Any) -> None:
     """Move one block of the target network a share `tau` towards the parameters, in place."""
     first = block * BLOCK
-    t, p, share = shift(targets, first), shift(params, first), _F(tau)
-    for i in range(min(BLOCK, n_params - first)):
-        t[i] += share * (p[i] - t[i])
+    polyak_range(shift(targets, first), shift(params, first), min(BLOCK, n_params - first), tau)
 
 
 @inner
@@ -158,15 +199,17 @@ def descend_and_follow(
     Without clipping (`max_norm` <= 0) nothing has to be known about other blocks: each is reduced, stepped and followed
     while it is in the first-level cache, and the ranks wait once instead of twice.
     """
+    # Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
     blocks = n_blocks(n_params)
+    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
     meet(barrier, n_ranks)
     scale = _F(1.0)
     if max_norm > 0.0:
-        for b in range(rank, blocks, n_ranks):
+        for b in range(first, last):
             sums[b] = reduce_gradients(grads, n_params, chunks, b)
         meet(barrier, n_ranks)
         _, scale = clip_scale(sums, blocks, max_norm)
-    for b in range(rank, blocks, n_ranks):
+    for b in range(first, last):
         if max_norm <= 0.0:
             reduce_gradients(grads, n_params, chunks, b)
         adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)

@@ -18,22 +18,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._memory import as_i64, copy_bytes, fence, float_at, prefetch, stream_bytes
 from mileage.kernels._pointers import f32, f64, frame_type, i64, shift, u8, u64
 from mileage.kernels.random import integers
 
-# The second half of the fields is what `bind_source` enters: where the transitions to be pushed are.
+# Where the transitions to be pushed are: entered before each `push_source`.
 SOURCE = "source_obs source_actions source_rewards source_terminated source_truncated source_next_obs"
 SOURCE_INTEGERS = "source_n source_wide_rewards"
 RING = frame_type(
     arrays=f"records finals free counters rng obs_shape action_shape {SOURCE}",
-    integers="n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at n_step obs_kind"
-    f" action_kind obs_axes action_axes {SOURCE_INTEGERS}",
+    integers="n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at n_step obs_axes"
+    f" action_axes {SOURCE_INTEGERS}",
     floats="gamma",
 )
 BATCH = frame_type(
@@ -43,24 +40,10 @@ BATCH = frame_type(
 WRITTEN, BEGUN, FREE = 0, 1, 2
 TERMINATED, TRUNCATED = 1, 2
 
-# Codes of array types, known when a kernel is compiled; 0 is everything a ring does not take.
-KINDS = {"float32": 1, "uint8": 2, "int64": 3, "bool": 4, "float64": 5, "int32": 6}
-_F32, _U8, _BOOL, _F64 = KINDS["float32"], KINDS["uint8"], KINDS["bool"], KINDS["float64"]
 # Observations from this size on, and batches that no cache holds, are written past the caches.
 _LONG_COPY = 16_384
 _PAST_CACHE = 1 << 22
 _LINE = 64
-
-
-@intrinsic
-def kind_of(typingctx: Any, array: Any) -> Any:
-    """Code of an array's dtype if it is C-contiguous, else 0; a constant of the compiled kernel."""
-    code = KINDS.get(str(getattr(array, "dtype", "")), 0) if getattr(array, "layout", "") == "C" else 0
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(ir.IntType(64), code)
-
-    return types.int64(array), codegen
 
 
 @inner
@@ -138,59 +121,6 @@ def store(
 
 
 @inner
-def _fits(shape: Any, expected: Any, rows: Any) -> Any:
-    """Whether an array's shape is (rows, *expected)."""
-    fits = shape[0] == rows
-    for axis in range(1, len(shape)):
-        fits = fits and shape[axis] == expected[axis]
-    return fits
-
-
-@kernel
-def bind_source(
-    rings: Any, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
-) -> Any:
-    """Check arrays of k × n_envs transitions and enter their addresses in the frame; False if one does not fit.
-
-    Checking costs more than storing, so a caller who passes the same arrays again skips it.
-    """
-    ring = rings[0]
-    n = obs.shape[0]
-    done_kind, last_kind = kind_of(terminated), kind_of(truncated)
-    if (
-        kind_of(obs) != ring.obs_kind
-        or kind_of(next_obs) != ring.obs_kind
-        or kind_of(actions) != ring.action_kind
-        or (kind_of(rewards) != _F32 and kind_of(rewards) != _F64)
-        or (done_kind != _BOOL and done_kind != _U8)
-        or (last_kind != _BOOL and last_kind != _U8)
-        or obs.ndim != ring.obs_axes
-        or next_obs.ndim != ring.obs_axes
-        or actions.ndim != ring.action_axes
-        or rewards.ndim + terminated.ndim + truncated.ndim != 3
-        or n == 0
-        or n % ring.n_envs != 0
-        or n // ring.n_envs > ring.rows
-        or not _fits(obs.shape, i64(ring.obs_shape), n)
-        or not _fits(next_obs.shape, i64(ring.obs_shape), n)
-        or not _fits(actions.shape, i64(ring.action_shape), n)
-        or rewards.shape[0] != n
-        or terminated.shape[0] != n
-        or truncated.shape[0] != n
-    ):
-        return False
-    ring.source_obs, ring.source_actions, ring.source_next_obs = (
-        obs.ctypes.data,
-        actions.ctypes.data,
-        next_obs.ctypes.data,
-    )
-    ring.source_terminated, ring.source_truncated = terminated.ctypes.data, truncated.ctypes.data
-    ring.source_rewards, ring.source_wide_rewards = rewards.ctypes.data, kind_of(rewards) == _F64
-    ring.source_n = n
-    return True
-
-
-@inner
 def _push_short(ring: Any, first: Any, row: Any) -> Any:
     """`store` for one row of the bound source, with everything that stays the same kept out of the loop.
 
@@ -245,10 +175,9 @@ def _push_long(ring: Any, first: Any, row: Any) -> Any:
     return fits
 
 
-@kernel
-def push(rings: Any) -> Any:
+@inner
+def push_source(ring: Any) -> Any:
     """Store the transitions of the bound source, row by row; False if there was no room for a final observation."""
-    ring = rings[0]
     fits = True
     for first in range(0, ring.source_n, ring.n_envs):
         row = begin_row(ring)
@@ -256,6 +185,12 @@ def push(rings: Any) -> Any:
         fits = fits and stored
         commit_row(ring)
     return fits
+
+
+@kernel
+def push(rings: Any) -> Any:
+    """`push_source` from Python."""
+    return push_source(rings[0])
 
 
 @inner

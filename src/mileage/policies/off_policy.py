@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._types import F32
+from mileage.kernels._memory import aligned_zeros
 from mileage.policies.native import ACTIVATIONS
 
 
@@ -135,7 +136,8 @@ class QNetwork(OffPolicyNetwork):
         self.dueling = dueling
         self.head_skip = int(dueling)
         self.actor_sizes = (obs_size, *self.hidden, n_actions + int(dueling))
-        self.params = _uniform(np.random.default_rng([seed, 1]), self.actor_sizes)
+        self.params = aligned_zeros(n_params(self.actor_sizes))
+        self.params[:] = _uniform(np.random.default_rng([seed, 1]), self.actor_sizes)
 
     def q_values(self, obs: F32) -> F32:
         """Action values (N, actions) float32 of observations (N, O) float32."""

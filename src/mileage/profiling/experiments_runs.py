@@ -18,7 +18,8 @@ from mileage.envs.native import NativeEnv
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training import runner
-from mileage.training.agent import Agent, agent_class
+from mileage.training.agent import Agent
+from mileage.training.agents import agent_class
 from mileage.training.recording import recorded
 from mileage.training.records import RunRecord
 

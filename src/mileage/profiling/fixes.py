@@ -232,7 +232,7 @@ def _usual_rollout(setup: Setup, evidence: Evidence) -> Setup | None:
 
 def _preset(setup: Setup, evidence: Evidence) -> Setup | None:
     """The hyperparameters that mileage ships for this algorithm and environment, instead of the user's."""
-    from mileage.training.agent import agent_class
+    from mileage.training.agents import agent_class
     from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
     known = load_preset(setup.algorithm, setup.env_id)

@@ -103,8 +103,8 @@ class NativeReplay:
         self.on_policy = agent.name in ON_POLICY
         # Collectors of their own collect while others learn: no rollout of the learner's is there to be replayed.
         self.fused = self.on_policy and self.engine._native and agent.name not in SIDE_BY_SIDE
-        # What the update's threads share out: both networks on every chunk, or chunks.
-        self._pieces: int = self.engine._pieces if self.on_policy else self.engine._chunks
+        # What the update's threads share out: both networks on every chunk, chunks, or units of a network.
+        self._pieces: int = self.engine._chunks if agent.name in ("sac", "td3") else self.engine._pieces
         if agent.name in SIDE_BY_SIDE:
             self._pieces = min(self._pieces, self.engine._ranks)
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame

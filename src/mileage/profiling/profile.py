@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
-from mileage.training.agent import agent_class
+from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
     from mileage.profiling.calibration import Calibration

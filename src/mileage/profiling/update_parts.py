@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3
+from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3, units
 from mileage.kernels._jit import inner, kernel
 from mileage.kernels._pointers import f32, f64, i64, pointer_to, shift, u64
 from mileage.kernels._team import meet
@@ -253,33 +253,6 @@ def td3_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     return frame.steps + frame.n_updates
 
 
-@inner
-def _dqn_update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
-    """`dqn._update` up to the frame's stage."""
-    stage, batch, chunk_rows, n_params = frame.stage, frame.batch, frame.chunk_rows, frame.n_params
-    chunks = (batch + chunk_rows - 1) // chunk_rows
-    for c in range(rank, chunks, n_ranks):
-        stats = shift(f64(frame.stats), c * dqn.N_STATS)
-        for k in range(dqn.N_STATS):
-            stats[k] = 0.0
-        rows, first = min(chunk_rows, batch - c * chunk_rows), start + c * chunk_rows
-        stats[dqn.SAMPLES] = rows
-        if stage >= 2:
-            dqn._chunk(frame, first, rows, work, shift(f32(frame.grads), c * n_params), stats)
-        elif stage == 1:
-            dqn._targets(frame, first, rows, work, shift(work, frame.at_rows))
-    _descend_or_meet(
-        frame, stage >= 3, rank, n_ranks, barrier, f32(frame.params), f32(frame.adam_mean), f32(frame.adam_square),
-        f32(frame.target_params), n_params, chunks, frame.rate, step,
-        frame.tau if stage >= 4 and step % frame.target_every == 0 else 0.0,
-    )  # fmt: skip
-    if rank == 0 and stage >= 4:
-        totals, stats = f64(frame.totals), f64(frame.stats)
-        for k in range(chunks * dqn.N_STATS):
-            totals[k % dqn.N_STATS] += stats[k]
-    meet(barrier, n_ranks)
-
-
 @kernel
 def dqn_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     """`dqn.dqn_update` up to a stage of `DQN_STAGES` (frame `DQN`)."""
@@ -287,6 +260,14 @@ def dqn_stages(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     meeting = pointer_to(barrier)
     work = shift(f32(frame.works), rank * frame.work_floats)
     for u in range(frame.n_updates):
-        _dqn_update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
+        step = frame.steps + u + 1
+        if frame.stage >= 1:
+            dqn.look_ahead(frame, rank, n_ranks, meeting, u, step, work)
+        if frame.stage >= 2:
+            dqn.forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
+        if frame.stage >= 3:
+            tau = frame.tau if frame.stage >= 4 and step % frame.target_every == 0 else 0.0
+            units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
+        meet(meeting, n_ranks)
     meet(meeting, n_ranks)
     return frame.steps + frame.n_updates

@@ -53,6 +53,18 @@ def backward(rows: int, sizes: tuple[int, ...]) -> list[Product]:
     return by_weights + [(0, 1, rows, inputs, outputs) for inputs, outputs in layers[1:]]
 
 
+def by_units(rows: int, sizes: tuple[int, ...], pieces: int, passes: int) -> list[Product]:
+    """Products of a piece of a network cut by hidden units (`mileage.kernels.units`): forward passes and gradient."""
+    *_, last, outputs = sizes
+    hidden = list(itertools.pairwise(sizes[1:-1]))
+    forwards = [(0, 0, rows, sizes[1], sizes[0]), *((0, 0, rows, n, k // pieces) for k, n in hidden)]
+    forwards.append((0, 0, rows, outputs, last))
+    gradients = [(1, 0, last // pieces, outputs, rows), (1, 0, sizes[0], sizes[1] // pieces, rows)]
+    gradients += [(1, 0, k // pieces, n, rows) for k, n in hidden]
+    back = [(0, 1, rows, last, outputs), *((0, 1, rows, k // pieces, n) for k, n in hidden)]
+    return forwards * passes + gradients + back
+
+
 def input_gradient(rows: int, sizes: tuple[int, ...]) -> list[Product]:
     """Products of the gradient by the input."""
     return [(0, 1, rows, inputs, outputs) for inputs, outputs in itertools.pairwise(sizes)]
@@ -98,24 +110,28 @@ def one_forward(rows: int, *networks: tuple[int, ...]) -> Work:
     return Work(tuple(products), 1, 1.0, _activation_bytes(products))
 
 
-def _off_policy(products: list[Product], chunks: int, updates: int, n_params: int, gathered: float) -> Work:
-    touched = updates * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, chunks) + gathered)
-    # Outputs of all layers that run forwards; parameters, targets, gradients of every chunk, both moments.
+def _off_policy(
+    products: list[Product], chunks: int, updates: int, n_params: int, gathered: float, gradients: int | None = None
+) -> Work:
+    """Updates in `chunks`, each with a gradient of its own unless there are only so many `gradients`."""
+    gradients = chunks if gradients is None else gradients
+    touched = updates * (chunks * _activation_bytes(products) + _optimizer_bytes(n_params, gradients) + gathered)
+    # Outputs of all layers that run forwards; parameters, targets, gradients, both moments.
     activations = chunks * sum(m * n for a, b, m, n, _ in products if a == b == 0)
-    working_set = 4.0 * (activations + n_params * (chunks + 5))
+    working_set = 4.0 * (activations + n_params * (gradients + 5))
     return Work(tuple(products), chunks, updates, touched, working_set)
 
 
 def off_policy_learn(
     algorithm: str, config: Any, actor: tuple[int, ...], critic: tuple[int, ...], rows: int, chunks: int
 ) -> Work:
-    """The updates of one iteration of SAC, TD3 or DQN, batches cut into `chunks` of `rows`."""
+    """The updates of one iteration of SAC or TD3, batches cut into `chunks` of `rows`, or of DQN, networks cut so."""
     updates = max(1, config.gradient_steps)
     gathered = 4.0 * config.batch * (2 * actor[0] + 6)
     if algorithm == "dqn":
-        products = forward(rows, actor) * (3 if config.double else 2) + backward(rows, actor)
+        products = forward(rows // chunks, actor) + by_units(rows, actor, chunks, 2 if config.double else 1)
         n_params = sum(a * b + b for a, b in itertools.pairwise(actor))
-        return _off_policy(products, chunks, updates, n_params, gathered)
+        return _off_policy(products, chunks, updates, n_params, gathered, gradients=1)
     products = forward(rows, actor) + forward(rows, critic) * 2
     products += (forward(rows, critic) + backward(rows, critic)) * 2
     on_actor = forward(rows, actor) + backward(rows, actor)
@@ -149,7 +165,9 @@ def works(agent: Any) -> dict[str, Work]:
         return found | {"inference": one_forward(config.n_envs, critic, actor)}
     rows, chunks = config.batch, 1
     if agent.backend == "native":
-        rows, chunks = int(engine._frame._record["chunk_rows"][0]), engine._chunks
+        by_rows = agent.name != "dqn"
+        rows = int(engine._frame._record["chunk_rows"][0]) if by_rows else config.batch
+        chunks = engine._chunks if by_rows else engine._pieces
     learn = off_policy_learn(agent.name, config, actor, critic, rows, chunks)
     return {"learn": learn, "inference": one_forward(config.n_envs, actor)}
 

@@ -7,7 +7,7 @@ reached it counts up to its first target-reaching checkpoint, any other up to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from mileage._errors import UsageError
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
 from mileage.ledger.text import plain
+from mileage.meter import Phase
 from mileage.report.arms import Arm, FinishedRun, summarise
 from mileage.report.cost import dollars, duration, percent
 from mileage.stats import (
@@ -159,11 +160,11 @@ def _reasons(a: Arm, b: Arm) -> list[str]:
     total_a, total_b = sum(a.phase_seconds.values()), sum(b.phase_seconds.values())
     if total_a <= 0 or abs(total_b - total_a) < FASTER * total_a:
         return []
-    names = {*a.phase_seconds, *b.phase_seconds}
-    change = {name: b.phase_seconds.get(name, 0.0) - a.phase_seconds.get(name, 0.0) for name in names}
+    phases_a, phases_b = _alike(a.phase_seconds, b.phase_seconds)
+    change = {name: phases_b.get(name, 0.0) - phases_a.get(name, 0.0) for name in {*phases_a, *phases_b}}
     saves = total_b < total_a
     cause = min(change, key=lambda name: change[name]) if saves else max(change, key=lambda name: change[name])
-    before, after = (duration(arm.phase_seconds.get(cause, 0.0)) for arm in (a, b))
+    before, after = (duration(phases.get(cause, 0.0)) for phases in (phases_a, phases_b))
     verb = f"saves {percent(1 - total_b / total_a)} of the" if saves else f"takes {percent(total_b / total_a - 1)} more"
     share = abs(change[cause]) / abs(total_b - total_a)
     per = "per run that reached the target" if a.reached and b.reached else "per run"
@@ -171,6 +172,19 @@ def _reasons(a: Arm, b: Arm) -> list[str]:
         f"B {verb} time ({duration(total_a)} → {duration(total_b)} {per}) because `{plain(cause, 40)}` "
         f"{'shrank' if saves else 'grew'} from {before} to {after} ({percent(min(share, 9.99))} of the difference)"
     ]
+
+
+def _alike(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Phases of both sides under the same names: where one collects in one piece, the other's parts are added up."""
+    if (Phase.ROLLOUT in a) == (Phase.ROLLOUT in b):
+        return dict(a), dict(b)
+    return _collected(a), _collected(b)
+
+
+def _collected(phases: Mapping[str, float]) -> dict[str, float]:
+    parts = (Phase.ROLLOUT, Phase.ENV_STEP, Phase.INFERENCE)
+    whole = sum(phases.get(name, 0.0) for name in parts)
+    return {name: seconds for name, seconds in phases.items() if name not in parts} | {Phase.ROLLOUT: whole}
 
 
 def _warnings(a: Arm, b: Arm, unit: str) -> list[str]:

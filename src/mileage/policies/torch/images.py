@@ -49,7 +49,7 @@ class ImageTrunk(nn.Module):
         layers: list[nn.Module] = []
         for outputs, kernel, stride in _LARGE if min(height, width) >= _LARGE_FROM else _SMALL:
             kind = _BytesConv2d if scale and not layers else nn.Conv2d
-            layers += [_orthogonal(kind(channels, outputs, kernel, stride), math.sqrt(2.0)), nn.ReLU()]
+            layers += [_orthogonal(kind(channels, outputs, kernel, stride), math.sqrt(2.0)), nn.ReLU(inplace=True)]
             channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.convolutions = nn.Sequential(*layers)
         self.linear = _orthogonal(nn.Linear(channels * height * width, FEATURES), math.sqrt(2.0))
@@ -60,7 +60,9 @@ class ImageTrunk(nn.Module):
             image = image.unsqueeze(1)
         elif self._channels_last:
             image = image.permute(0, 3, 1, 2)
-        return torch.relu(self.linear(self.convolutions(image.float()).flatten(1)))
+        # A pixel's channels lie together from the first layer to the last, so that nothing is rearranged in between.
+        maps = self.convolutions(image.to(torch.float32, memory_format=torch.channels_last))
+        return torch.relu_(self.linear(maps.permute(0, 2, 3, 1).flatten(1)))
 
 
 def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, int, int]:
