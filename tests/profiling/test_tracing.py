@@ -64,7 +64,7 @@ def test_traced_phases_also_run_on_the_clock_below(watch_cpu: bool) -> None:
 
 def test_phases_of_another_thread_are_no_part_of_the_trace() -> None:
     clock, spans = PhaseClock(), []  # type: ignore[var-annotated]
-    traced = TraceClock(spans, clock.phase)
+    traced = TraceClock(spans, clock.phase, threads=True)
 
     def collect() -> None:
         with traced.phase("rollout"):

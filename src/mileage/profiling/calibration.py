@@ -23,6 +23,8 @@ REPLAYED = ("ppo", "a2c", "impala", "sac", "td3", "dqn")
 """Algorithms whose parts can be replayed; of others, only phases are known."""
 _TRACE_SECONDS = 1.5
 _PART_SECONDS = 0.12
+# Stages are differences of shortest times, which take longer to find.
+_STAGE_SECONDS = 0.25
 _SCALING_SECONDS = 0.12
 _COLLECTING = ("rollout", "inference", "env_step", "advantage", "sync")
 
@@ -97,7 +99,7 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
         if agent.backend == "native":
             native = NativeReplay(agent)
             parts = native.rollout_parts(effort * _PART_SECONDS) if native.fused else None
-            stages = native.update_stages(effort * _PART_SECONDS)
+            stages = native.update_stages(effort * _STAGE_SECONDS)
             if agent.name not in SIDE_BY_SIDE:
                 scaling = native.scaling(_thread_counts(agent), _SCALING_SECONDS)
             splits = _native_splits(agent, native, parts, stages, costs)

@@ -59,18 +59,34 @@ class _TracedPhase:
 
     def __enter__(self) -> None:
         self._phase.__enter__()
-        # Phases of other threads are no part of the iteration, which is the learner's.
-        if _ident() == self._clock.owner:
-            self._clock.open.append(_now())
+        self._clock.open.append(_now())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if _ident() == self._clock.owner:
-            end = _now()
-            self._clock.spans.append((self._name, "phase", self._clock.open.pop(), end, 0, ""))
+        end = _now()
+        clock = self._clock
+        clock.spans.append((self._name, "phase", clock.open.pop(), end, 0, ""))
         self._phase.__exit__(kind, error, tb)
 
 
-class _WatchedPhase(_TracedPhase):
+class _LearnersPhase(_TracedPhase):
+    """The same, kept only on the learner's thread: those of other threads are no part of its iterations."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if _ident() == self._clock.owner:
+            super().__enter__()
+        else:
+            self._phase.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if _ident() == self._clock.owner:
+            super().__exit__(kind, error, tb)
+        else:
+            self._phase.__exit__(kind, error, tb)
+
+
+class _WatchedPhase(_LearnersPhase):
     """The same with the CPU time of the thread, which takes the system some twenty times as long to tell.
 
     It is asked outside the span, so that its answer never makes a phase look as if it waited.
@@ -99,12 +115,16 @@ class TraceClock:
         phase: Callable[[str], AbstractContextManager[Any]] | None = None,
         *,
         watch_cpu: bool = False,
+        threads: bool = False,
     ) -> None:
-        """Keep phases in `spans`, with their CPU time if asked to; `phase` gives what each is entered with besides."""
+        """Keep phases in `spans`, with their CPU time if asked to; `phase` gives what each is entered with besides.
+
+        With `threads`, other threads use this clock too.
+        """
         self.spans = spans
         self.open: list[int] = []
         self.open_cpu: list[int] = []
-        self._kind = _WatchedPhase if watch_cpu else _TracedPhase
+        self._kind = _WatchedPhase if watch_cpu else _LearnersPhase if threads else _TracedPhase
         self.owner = _ident()
         self._phase = phase or PhaseClock().phase
         self._handles: dict[str, Any] = {}
@@ -317,7 +337,7 @@ class _Blocks:
         return statistics.fmean(self.seconds[number] for number in self.counted())
 
 
-def replay(agent: Agent, *, seconds: float, most: int = 10_000, least: int = 4) -> Trace:
+def replay(agent: Agent, *, seconds: float, most: int = 20_000, least: int = 4) -> Trace:
     """Go on training for about `seconds` per kind of block, at least `least` blocks and at most `most` iterations each.
 
     There are blocks without probes, with one on every call and phase, and with two: what the second adds is what the
@@ -372,7 +392,8 @@ def _run_block(algorithm: Any, found: list[Boundary], kind: _Blocks, size: int) 
     with contextlib.ExitStack() as stack:
         for _ in range(kind.probes):
             stack.enter_context(probed(found, spans))
-            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu)
+            # Whoever can rest has threads of its own.
+            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu, threads=hasattr(algorithm, "rest"))
         algorithm.iterate(clock, 0.5)
         spans.clear()
         keep = spans.append
