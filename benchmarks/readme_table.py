@@ -18,7 +18,7 @@ from typing import Any
 
 from _harness import RESULTS, markdown_table
 from mileage.profiling.bench_export import machine_line, markdown_rows
-from ppo_cartpole import OURS, by_arm, median, ratio
+from ppo_cartpole import OURS, by_arm, median, ratio, returns_table
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 REGION = re.compile(r"(<!-- peers:begin -->\n).*?(<!-- peers:end -->)", re.DOTALL)
@@ -80,6 +80,7 @@ def bench_section(record: Record) -> list[str]:
 
 SECTIONS: dict[str, tuple[str, Callable[[Sequence[Record]], list[str]]]] = {
     "ppo_cartpole": ("PPO on CartPole-v1", ppo_tables),
+    "ppo_cartpole_returns": ("The same settings, held-out returns of many seeds", lambda data: [returns_table(data)]),
 }
 
 
