@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,8 @@ import pytest
 
 from mileage._errors import EnvCompileError, UsageError
 from mileage.envs import NativeEnv, VecEnv, env, integers, normal, uniform
+from mileage.envs._compile import compile_advance
+from mileage.envs._portable import Portable
 from mileage.kernels.random import streams
 
 STEP_SIZE = 0.1
@@ -266,3 +269,14 @@ def test_importing_environments_imports_neither_numba_nor_gymnasium() -> None:
         "print([m for m in ('numba', 'gymnasium') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0"])
+def test_the_step_works_on_several_environments_at_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is loaded from the cache has no LLVM code to look at.
+    monkeypatch.setenv("MILEAGE_CACHE_DIR", str(tmp_path))
+    spec = VecEnv(name, 1).spec
+    code = compile_advance(Portable(), spec.functions, spec._sizes, "looked at").inspect_llvm()
+    assert len(re.findall(r"= fmul (?:contract )?<\d+ x float>", code)) >= 5

@@ -25,7 +25,7 @@ from numba.core.sigutils import normalize_signature
 from mileage._errors import EnvCompileError
 from mileage.envs._portable import Portable
 from mileage.envs.native import Functions
-from mileage.kernels._jit import KernelCache, _InnerCompiler, inner
+from mileage.kernels._jit import KernelCache, OptimisedLibrary, _InnerCompiler, inner
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -64,6 +64,8 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
 
 class _PartCompiler(_InnerCompiler):
     """Compiles a user's function and says where and why it cannot be."""
+
+    library_class = OptimisedLibrary
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         try:

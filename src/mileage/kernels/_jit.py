@@ -195,15 +195,24 @@ class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
+class OptimisedLibrary(_InnerLibrary):
+    """LLVM code that is optimised before it is linked: loops around it vectorise only if it is simple by then."""
+
+    def _optimize_final_module(self) -> None:
+        JITCodeLibrary._optimize_final_module(self)
+
+
 class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
+
+    library_class: type[_InnerLibrary] = _InnerLibrary
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         flags = Flags()
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         typing, target = self.targetdescr.typing_context, self.targetdescr.target_context
-        library = _InnerLibrary(target.codegen(), self.py_func.__qualname__)
+        library = self.library_class(target.codegen(), self.py_func.__qualname__)
         result = compile_extra(
             typing, target, self.py_func, args, return_type, flags, self.locals, library, self.pipeline_class
         )
