@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 # Elementary steps (about 0.5 ns each, 1 ms in all) below which waking a thread (about 50 µs) does not pay.
@@ -28,16 +28,33 @@ def _pool(owner: int) -> ThreadPoolExecutor:
 
 
 def run_shards(function: Any, n: int, work_each: int, *args: Any) -> None:
-    """Call `function(start, stop, *args)` over [0, n), on several threads if `n * work_each` pays."""
+    """Call `function(start, stop, *args)` over [0, n), on several threads if `n * work_each` pays.
+
+    Threads take shards as they come: the caller does what a thread that finds no free core has not begun.
+    """
     if n * work_each < PARALLEL_WORK:
         function(0, n, *args)
         return
-    shards = min(_cores(), -(-n // _ALIGNMENT))
-    borders = [min(n, -(-n * i // shards // _ALIGNMENT) * _ALIGNMENT) for i in range(shards)] + [n]
-    waiting = []
-    if shards > 1:
+    cores = _cores()
+    # Not more shards than cores: narrow columns are slow to read.
+    width = -(-n // cores // _ALIGNMENT) * _ALIGNMENT
+    starts = range(0, n, width)
+    # Threads share the iterator: taking the next one is a single step.
+    turns = iter(starts)
+
+    def drain() -> None:
+        for start in turns:
+            function(start, min(n, start + width), *args)
+
+    helpers = []
+    if cores > 1 and len(starts) > 1:
         pool = _pool(os.getpid())
-        waiting = [pool.submit(function, borders[i], borders[i + 1], *args) for i in range(1, shards)]
-    function(borders[0], borders[1], *args)
-    for future in waiting:
-        future.result()
+        helpers = [pool.submit(drain) for _ in range(min(cores, len(starts)) - 1)]
+    try:
+        drain()
+    finally:
+        # One that has not begun by now has nothing left to do.
+        running = [helper for helper in helpers if not helper.cancel()]
+        wait(running)
+    for helper in running:
+        helper.result()
