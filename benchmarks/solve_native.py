@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _harness import shown_command
 from mileage.meter import fingerprint
 from mileage.training.agents import agent_class
 from mileage.training.records import RunRecord
@@ -105,7 +106,7 @@ def main() -> None:
     print(table)
     if args.out:
         result = {
-            "command": " ".join(["python", "benchmarks/solve_native.py", *sys.argv[1:]]),
+            "command": shown_command(sys.argv),
             "machine": fingerprint().as_dict(),
             "summaries": summaries,
             "runs": runs,

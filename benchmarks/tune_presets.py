@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _harness import shown_command
 from mileage.meter import fingerprint
 from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
@@ -294,7 +295,7 @@ def main() -> None:
     if args.out:
         search = {key: value for key, value in vars(args).items() if key not in ("out", "also")}
         result = {
-            "command": " ".join(["python", "benchmarks/tune_presets.py", *sys.argv[1:]]),
+            "command": shown_command(sys.argv),
             "search": search,
             "machine": fingerprint().as_dict(),
             "candidates": [c.summary() | {"trials": [dataclasses.asdict(t) for t in c.trials]} for c in ranked],
