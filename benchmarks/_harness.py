@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mileage.bench.timing import Comparison
 from mileage.meter import machine
-from mileage.profiling.timing import Comparison
 
 # 1: first format.
 FORMAT = 1

@@ -21,21 +21,21 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table, timing_table
+from mileage.bench.peers import PeerLibraries, ProcessChannel
+from mileage.bench.timing import Arm, Comparison, compare
 from mileage.envs import VecEnv, native, registered, resolve
-from mileage.kernels._jit import kernel
-from mileage.kernels._pointers import call_int64, pointer_to
+from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.pointers import call_int64, pointer_to
 from mileage.meter.machine import usable_cores
-from mileage.profiling.bench_peers import PeerLibraries, ProcessChannel
 from mileage.profiling.peers import inputs
 from mileage.profiling.peers.arms import PEERS
 from mileage.profiling.peers.inputs import ACTION_ROWS
-from mileage.profiling.timing import Arm, Comparison, compare
 
 SIZES = (8, 64, 1024)
 OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "custom_env.py"
 
-# The same dynamics and bookkeeping as plainly as C allows; the generator is the one of mileage.kernels.random.
+# The same dynamics and bookkeeping as plainly as C allows; the generator is the one of mileage.kernels.arrays.random.
 C_SOURCE = r"""
 #include <math.h>
 #include <stdint.h>

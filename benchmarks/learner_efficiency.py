@@ -19,10 +19,10 @@ from typing import Any
 
 import mileage
 from _harness import Report, markdown_table
-from mileage.kernels import actor_critic
-from mileage.kernels._blas import single_threaded_blas
+from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.kernels.learners import actor_critic
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.profiling.limits import product_frame, products
-from mileage.profiling.timing import Arm, Comparison, Sample, compare
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.

@@ -28,10 +28,10 @@ from typing import NamedTuple
 import numpy as np
 
 from _harness import Report, markdown_table
-from mileage.kernels._jit import kernel
+from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.kernels.machine.jit import kernel
 from mileage.meter import PhaseClock
-from mileage.profiling.timing import Arm, Comparison, Sample, compare
-from mileage.training.recorder import Ledger, RunRecorder
+from mileage.recording.recorder import Ledger, RunRecorder
 
 ROUNDS = 150
 OFF, ON = "not recorded", "recorded"

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from _harness import Report, markdown_table
+from mileage.bench.timing import Arm, ClockExecutor, Comparison, Sample, compare
 from mileage.meter import PhaseClock, ResourceSampler
-from mileage.profiling.timing import Arm, ClockExecutor, Comparison, Sample, compare
 
 PAIRS = 20_000
 ROUNDS = 15

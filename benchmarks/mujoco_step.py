@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 
 from _harness import Report, markdown_table
+from mileage.bench.timing import Arm, Comparison, compare
 from mileage.envs.mujoco import MujocoVecEnv
-from mileage.profiling.timing import Arm, Comparison, compare
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5")
 STEPS = 100

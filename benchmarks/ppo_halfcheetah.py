@@ -132,7 +132,7 @@ def evaluations(dbs: list[str]) -> list[dict[str, Any]]:
     """All held-out evaluations of the learning runs in some ledgers; every run sat the same exam."""
     from mileage.ledger import queries
     from mileage.ledger.store import Store
-    from mileage.training.recorder import Ledger
+    from mileage.recording.recorder import Ledger
 
     data = []
     for db in dbs:

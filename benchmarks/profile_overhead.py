@@ -29,13 +29,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from _harness import Report, markdown_table
-from mileage.kernels._blas import single_threaded_blas
+from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter import Phase, PhaseClock
 from mileage.meter.memory import ProcessTree
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.memory import PhaseMemory
 from mileage.profiling.profile import profile
-from mileage.profiling.timing import Arm, Comparison, Sample, compare
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 from mileage.training.recording import recorded

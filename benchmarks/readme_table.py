@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, markdown_table
-from mileage.profiling.bench_export import machine_line, markdown_rows
+from mileage.bench.export import machine_line, markdown_rows
 from ppo_cartpole import OURS, by_arm, median, ratio, returns_table
 
 README = Path(__file__).resolve().parent.parent / "README.md"

@@ -26,9 +26,9 @@ import numpy as np
 import replay_plot
 from _harness import Report, markdown_table
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
-from mileage.kernels._jit import kernel
-from mileage.kernels._pointers import shift, u8
-from mileage.kernels.ring import begin_row, commit_row, store
+from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.pointers import shift, u8
+from mileage.kernels.storage.ring import begin_row, commit_row, store
 
 N, BATCH = 64, 256
 Arm = Callable[[], Any]

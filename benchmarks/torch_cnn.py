@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 600.0
 def train(seed: int, steps: int, threads: int | None) -> dict[str, Any]:
     """Our arm, in this process."""
     import mileage
-    from mileage.envs.bridge import GymnasiumEnv
+    from mileage.envs.gymnasium.bridge import GymnasiumEnv
 
     spec = GymnasiumEnv("PixelCartPole", make=PixelCartPole)
     first: list[float] = []

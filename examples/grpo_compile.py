@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mileage.algorithms.grpo import GRPO, Answers, GRPOConfig
 from mileage.coderl import BenchConfig, BuildReward, PatchSample, RewardConfig, detect, run_bench, to_markdown
+from mileage.coderl.grpo import GRPO, Answers, GRPOConfig
+from mileage.coderl.transformer import Transformer, TransformerConfig
 from mileage.ledger import Evaluation, Panel
-from mileage.policies.transformer import Transformer, TransformerConfig
-from mileage.training.recorder import Ledger, RunRecorder
+from mileage.recording.recorder import Ledger, RunRecorder
 
 VARIABLES = ("a", "b", "c", "d", "e", "g")
 TYPES = ("int", "int*")

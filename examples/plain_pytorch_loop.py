@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import mileage.ledger as ledger
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
 
 
 def play(env: gym.Env, policy: torch.nn.Module, seed: int, *, greedy: bool) -> tuple[list, list, list]:

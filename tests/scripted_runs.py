@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mileage.profiling.experiments_runs import Setup, Trial
+from mileage.trying.runs import Setup, Trial
 
 Script = Callable[[Setup, int], tuple[float, float]]
 """Setup and seed to (steps per second, steps to target); infinitely many steps if it is never reached."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mileage.kernels._jit import kernel
+from mileage.kernels.machine.jit import kernel
 
 
 def shim(function: Callable[..., Any]) -> Any:

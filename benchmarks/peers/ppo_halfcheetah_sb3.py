@@ -144,7 +144,7 @@ class Recorded(BaseCallback):
 
 
 def learn(options: argparse.Namespace) -> None:
-    from mileage.training.recorder import Ledger
+    from mileage.recording.recorder import Ledger
 
     model = make_model(options.seed, processes=False, hidden=options.hidden)
     exam = panel()

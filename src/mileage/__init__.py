@@ -12,7 +12,7 @@ _HOMES = {
     "A2C": "mileage.training.agents",
     "DQN": "mileage.training.agents",
     "IMPALA": "mileage.training.agents",
-    "Ledger": "mileage.training.recorder",
+    "Ledger": "mileage.recording.recorder",
     "MileageError": "mileage._errors",
     "PPO": "mileage.training.agents",
     "Panel": "mileage.ledger.panels",
@@ -20,8 +20,8 @@ _HOMES = {
     "TD3": "mileage.training.agents",
     "RunRecord": "mileage.training.records",
     "Target": "mileage.ledger.targets",
-    "VecEnv": "mileage.envs.vector",
-    "env": "mileage.envs.native",
+    "VecEnv": "mileage.envs.native.vector",
+    "env": "mileage.envs.native.env",
     "load": "mileage.training.agents",
 }
 
@@ -45,12 +45,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from mileage._errors import MileageError
-    from mileage.envs.native import env
-    from mileage.envs.vector import VecEnv
+    from mileage.envs.native.env import env
+    from mileage.envs.native.vector import VecEnv
     from mileage.ledger.panels import Panel
     from mileage.ledger.targets import Target
+    from mileage.recording.recorder import Ledger
     from mileage.training.agents import A2C, DQN, IMPALA, PPO, SAC, TD3, load
-    from mileage.training.recorder import Ledger
     from mileage.training.records import RunRecord
 
 

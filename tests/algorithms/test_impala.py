@@ -18,9 +18,9 @@ from mileage._errors import CheckpointError, UsageError
 from mileage.algorithms._collectors import SlotState
 from mileage.algorithms.impala import IMPALA, ActorLearner, IMPALAConfig
 from mileage.envs import make_vec
-from mileage.envs.bridge import GymnasiumEnv
-from mileage.kernels import reference
-from mileage.kernels._team import Team
+from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.kernels.machine.team import Team
+from mileage.kernels.reference import arrays as reference
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -205,7 +205,7 @@ def test_collectors_are_measured_beside_the_wall_clock() -> None:
 def test_the_ledger_keeps_lag_and_collectors(tmp_path: Path) -> None:
     from mileage.ledger import queries
     from mileage.ledger.store import Store
-    from mileage.training.recorder import Ledger
+    from mileage.recording.recorder import Ledger
     from mileage.training.recording import recorded
 
     db = str(tmp_path / "runs.db")

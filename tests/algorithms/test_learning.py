@@ -10,7 +10,7 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage.envs.bridge import GymnasiumEnv
+from mileage.envs.gymnasium.bridge import GymnasiumEnv
 
 FAST: dict[str, dict[str, Any]] = {
     "PPO": {"n_envs": 8, "n_steps": 16, "epochs": 10, "minibatch": 64, "learning_rate": 5e-3, "entropy_coef": 0.0},

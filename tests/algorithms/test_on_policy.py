@@ -15,8 +15,8 @@ from mileage.algorithms._on_policy import OnPolicy, Settings, _merge
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.envs import VecEnv, make_vec
-from mileage.kernels import reference
-from mileage.kernels._team import Team
+from mileage.kernels.machine.team import Team
+from mileage.kernels.reference import arrays as reference
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 

@@ -10,7 +10,7 @@ import learner_efficiency
 import ledger_overhead
 import meter_cost
 import profile_overhead
-from mileage.profiling.timing import Arm, Comparison, MockExecutor, compare
+from mileage.bench.timing import Arm, Comparison, MockExecutor, compare
 
 
 def scripted(seconds: Mapping[str, Sequence[float]]) -> Comparison:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from _harness import FORMAT, Report, markdown_table, shown_command, timing_table
-from mileage.profiling.timing import Arm, MockExecutor, compare
+from mileage.bench.timing import Arm, MockExecutor, compare
 
 
 def test_report_keeps_data_command_and_machine(tmp_path: Path) -> None:

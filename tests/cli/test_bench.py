@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mileage.bench import suite as bench
+from mileage.bench.machine import Reading
+from mileage.bench.timing import MockExecutor
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
-from mileage.profiling import bench
-from mileage.profiling.bench_machine import Reading
-from mileage.profiling.timing import MockExecutor
 
 runner = CliRunner()
 

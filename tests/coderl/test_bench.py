@@ -9,11 +9,11 @@ import pytest
 
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
+from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, Outcome, fake_result
 from mileage.coderl.corpus import PatchSample
-from mileage.coderl.executor import FakeExecutor, Job, JobResult, Outcome, fake_result
 from mileage.coderl.kpi import KpiSettings, PassRateSource
 from mileage.coderl.measure import BuildOutcome, SampleKind
-from mileage.coderl.projects import detect
+from mileage.coderl.project.projects import detect
 from mileage.coderl.store import KpiStore
 
 
@@ -144,7 +144,7 @@ def test_an_edit_command_is_undone(tmp_path: Path, work: Path) -> None:
 
     class Spy(FakeExecutor):
         def run(self, job: Job) -> JobResult:
-            from mileage.coderl.executor import LocalExecutor
+            from mileage.coderl.build.executor import LocalExecutor
 
             if "seen" in job.steps[0][-1]:
                 contents.append((Path(job.cwd) / "a").read_text())

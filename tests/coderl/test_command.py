@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mileage._errors import UsageError
 from mileage.cli.rl_bench import rl_bench
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
 
 APP = typer.Typer()
 APP.command()(rl_bench)

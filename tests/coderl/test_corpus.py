@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import UsageError
+from mileage.coderl.build.diagnostics import first_diagnostic
+from mileage.coderl.build.executor import JobResult, Outcome, fake_result
 from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts, judge, load_corpus
-from mileage.coderl.diagnostics import first_diagnostic
-from mileage.coderl.executor import JobResult, Outcome, fake_result
 
 
 def test_a_directory_of_diffs(tmp_path: Path) -> None:

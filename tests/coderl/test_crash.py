@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.executor import FakeExecutor, fake_result
-from mileage.coderl.projects import detect
+from mileage.coderl.build.executor import FakeExecutor, fake_result
+from mileage.coderl.project.projects import detect
+from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.store import KpiStore
-from mileage.coderl.workarea import tree_digest
 
 SCRIPT = """
 import sys

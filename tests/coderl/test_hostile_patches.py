@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from coderl.conftest import CARGO_FILES, need, write_files
+from mileage.coderl.build.isolation import isolation_problem
 from mileage.coderl.corpus import PatchSample, Verdict
-from mileage.coderl.isolation import isolation_problem
+from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
-from mileage.coderl.workarea import tree_digest
 
 GOOD = PatchSample("good", path="app/src/main.rs", content="fn main() {}\n")
 

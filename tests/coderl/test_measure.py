@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mileage.coderl.executor import JobResult, Outcome, fake_result
+from mileage.coderl.build.executor import JobResult, Outcome, fake_result
 from mileage.coderl.measure import (
     BuildOutcome,
     Sample,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.fingerprint import Difference
 from mileage.coderl.intervals import Estimate
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.project.fingerprint import Difference
 from mileage.coderl.render import sections, times, to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import ArmInput, BenchReport, Verdict, build_report, judge
 from mileage.coderl.store import KpiStore

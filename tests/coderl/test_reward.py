@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import BuildError, UsageError
+from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
+from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.corpus import PatchSample, Verdict
-from mileage.coderl.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
-from mileage.coderl.snapshots import SnapshotMethod
 
 LIB = "pub fn double(x: u32) -> u32 {\n    x * 2\n}\n"
 TESTS = (

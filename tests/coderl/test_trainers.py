@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
+from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.corpus import PatchSample
-from mileage.coderl.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
-from mileage.coderl.snapshots import SnapshotMethod
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,

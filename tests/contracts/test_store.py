@@ -32,7 +32,7 @@ from mileage.ledger.database import connect, migrate, open_engine, schema_versio
 from mileage.ledger.rows import ROW_TYPES
 from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
-from mileage.ledger.writer import Writer
+from mileage.recording.writer import Writer
 
 BACKENDS = ("sqlite", "postgresql")
 
@@ -453,7 +453,7 @@ def test_sqlite_runs_in_wal_mode_and_checks_out(tmp_path: Path) -> None:
 
 def test_importing_the_ledger_loads_no_database_library() -> None:
     code = (
-        "import sys, mileage.ledger, mileage.ledger.writer, mileage.ledger.prices, mileage.training.recorder\n"
+        "import sys, mileage.ledger, mileage.recording.writer, mileage.ledger.prices, mileage.recording.recorder\n"
         "heavy = {'sqlalchemy', 'alembic', 'psycopg', 'pyarrow', 'tensorboard', 'torch'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -10,7 +10,7 @@ import pytest
 import mileage
 from mileage._seeding import HELD_OUT_START
 from mileage.envs import GymnasiumEnv
-from mileage.kernels._team import Team
+from mileage.kernels.machine.team import Team
 from mileage.ledger.panels import Panel
 from mileage.training.evaluation import make_evaluator
 

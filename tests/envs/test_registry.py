@@ -85,7 +85,7 @@ def test_what_a_file_lacks_is_said(file: Path) -> None:
 
 
 def test_modules_name_environments_too() -> None:
-    assert resolve("mileage.envs.cartpole:CartPole") is native("CartPole-v1")
+    assert resolve("mileage.envs.classic.cartpole:CartPole") is native("CartPole-v1")
 
 
 def test_unknown_names_suggest_near_ones() -> None:

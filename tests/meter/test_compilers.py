@@ -56,7 +56,7 @@ def test_numba_compilation_is_its_own_phase() -> None:
 
 def test_loading_a_kernel_from_the_cache_is_compile_time(tmp_path: object) -> None:
     program = (
-        "import sys; from mileage.kernels._jit import kernel\n"
+        "import sys; from mileage.kernels.machine.jit import kernel\n"
         "from mileage.meter import PhaseClock, compile_phase\n"
         "@kernel\n"
         "def triple(x):\n"

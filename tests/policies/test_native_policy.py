@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage.kernels.mlp import RELU, TANH
-from mileage.kernels.reference_networks import mlp
+from mileage.kernels.learners.mlp import RELU, TANH
+from mileage.kernels.reference.networks import mlp
 from mileage.policies import ActorCritic
 from mileage.policies.native import ACTIVATIONS
 

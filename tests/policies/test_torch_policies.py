@@ -16,8 +16,8 @@ import mileage
 import torch_modules as modules
 from mileage._errors import UsageError
 from mileage.envs import make_vec
-from mileage.envs.bridge import GymnasiumEnv
-from mileage.envs.structured import StructuredEnv, pack, structured, view_of
+from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.envs.gymnasium.structured import StructuredEnv, pack, structured, view_of
 from mileage.policies.native import ActorCritic
 from mileage.policies.off_policy import QNetwork, SquashedActor
 from mileage.policies.torch import images, networks

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage.kernels._blas import single_threaded_blas
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.profiling import rollout_parts, update_parts
 from mileage.profiling.limits import product_frame, products
 from mileage.profiling.native_replay import _STAGES, NativeReplay

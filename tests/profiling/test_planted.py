@@ -15,7 +15,7 @@ from mileage.meter import PhaseClock
 from mileage.meter.machine import usable_cores
 from mileage.profiling.findings import Bottleneck
 from mileage.profiling.profile import Profile, profile
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
 from sleepy_env import SLEEPY
 
 NEVER = 10**9

@@ -15,7 +15,7 @@ from mileage.meter import PhaseClock
 from mileage.profiling.findings import Bottleneck
 from mileage.profiling.ledger_runs import failed_share
 from mileage.profiling.profile import profile, profile_recorded
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
 
 
 def record(db: str, phase: str, seconds: float, **options: str) -> str:

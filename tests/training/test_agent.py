@@ -193,7 +193,7 @@ def test_the_speed_of_a_continued_run_counts_its_own_steps() -> None:
 
 
 def test_compiling_is_announced_once_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mileage.kernels import ahead
+    from mileage.kernels.machine import precompile as ahead
 
     told: list[list[str]] = []
     monkeypatch.setattr(ahead, "missing", lambda names: list(names)[:1])

@@ -13,10 +13,10 @@ import mileage
 import tiny_envs
 from mileage._errors import UsageError
 from mileage.envs import VecEnv, resolve
-from mileage.envs.bridge import GymnasiumEnv
-from mileage.kernels._team import Team
-from mileage.kernels.random import streams
-from mileage.kernels.reference_random import Stream
+from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.kernels.arrays.random import streams
+from mileage.kernels.machine.team import Team
+from mileage.kernels.reference.random import Stream
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
 from mileage.policies import ActorCritic

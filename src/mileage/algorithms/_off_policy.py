@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mileage._types import F32, F64
 from mileage.algorithms._config import require
 from mileage.buffers import ReplayBuffer
-from mileage.kernels import random
-from mileage.kernels._team import Team
+from mileage.kernels.arrays import random
+from mileage.kernels.machine.team import Team
 from mileage.meter import Phase, PhaseClock
 
 

@@ -14,13 +14,14 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._types import F32, F64
 from mileage.algorithms._stepping import collect_from_python
-from mileage.envs.vector import VecEnv
-from mileage.kernels import actor_critic, optim, random
-from mileage.kernels import rollout as kernels
-from mileage.kernels._pointers import Frame
-from mileage.kernels._shards import run_shards
-from mileage.kernels._team import Team
-from mileage.kernels.advantages import gae_columns
+from mileage.envs.native.vector import VecEnv
+from mileage.kernels.arrays import random
+from mileage.kernels.arrays.advantages import gae_columns
+from mileage.kernels.learners import actor_critic, optim
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.shards import run_shards
+from mileage.kernels.machine.team import Team
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -376,5 +377,5 @@ def make_actor_critic(config: Any, spec: Any, seed: int) -> ActorCritic:
 
 
 def on_policy_kernels(native: bool) -> tuple[str, ...]:
-    """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+    """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size."""
     return ("update", "gae", "rollout", "evaluate") if native else ("update", "gae", "act", "values")

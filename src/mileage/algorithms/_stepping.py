@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mileage._types import F32, F64, U8
-from mileage.kernels import rollout as kernels
-from mileage.kernels._pointers import Frame
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.pointers import Frame
 from mileage.meter import Phase, PhaseClock
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mileage.algorithms._config import check_actor_critic, scheduled, unit_interval
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels._team import Team
+from mileage.kernels.machine.team import Team
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
 

@@ -1,7 +1,7 @@
 """Deep Q-learning (Mnih et al., 2015) with the parts of Rainbow (Hessel et al., 2018, arXiv:1710.02298) that pay on
 small problems: double and dueling networks, n-step returns, prioritised replay.
 
-The update is one native call (`mileage.kernels.dqn`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.learners.dqn`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
-from mileage.kernels import dqn as kernel
-from mileage.kernels import units
-from mileage.kernels._memory import aligned_zeros
-from mileage.kernels._pointers import Frame
+from mileage.kernels.learners import dqn as kernel
+from mileage.kernels.learners import units
+from mileage.kernels.machine.memory import aligned_zeros
+from mileage.kernels.machine.pointers import Frame
 from mileage.policies.native import ACTIVATIONS
 from mileage.policies.off_policy import QNetwork
 
@@ -94,7 +94,7 @@ class DQN(OffPolicy):
 
     @staticmethod
     def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+        """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
         return ("dqn_update", "dqn_act", *(("evaluate",) if native else ()))
 
     @staticmethod

@@ -28,11 +28,11 @@ from mileage.algorithms._config import (
 )
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic
 from mileage.algorithms._stepping import collect_from_python
-from mileage.kernels import actor_critic, scores
-from mileage.kernels import rollout as kernels
-from mileage.kernels._pointers import Frame
-from mileage.kernels._team import Team
-from mileage.kernels.advantages import vtrace
+from mileage.kernels.arrays.advantages import vtrace
+from mileage.kernels.learners import actor_critic, scores
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.team import Team
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -326,7 +326,7 @@ class IMPALA:
 
     @staticmethod
     def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `mileage.kernels.ahead`, in halves of like size."""
+        """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size."""
         collecting = ("rollout", "evaluate") if native else ("act", "values")
         return ("update", "vtrace", *collecting, "score")
 

@@ -2,7 +2,7 @@
 
 Collects `n_steps` from `n_envs` environments, estimates advantages with GAE, and takes `epochs` passes of minibatch
 steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss and its gradient are in
-`mileage.kernels.actor_critic`.
+`mileage.kernels.learners.actor_critic`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mileage.algorithms._config import (
     zero_or_more,
 )
 from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels._team import Team
+from mileage.kernels.machine.team import Team
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
 

@@ -1,6 +1,6 @@
 """Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) with automatic temperature and twin critics.
 
-The update is one native call (`mileage.kernels.sac`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.learners.sac`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
-from mileage.kernels import optim, random
-from mileage.kernels import sac as kernel
-from mileage.kernels._chunks import chunk_rows, n_chunks
-from mileage.kernels._pointers import Frame
+from mileage.kernels.arrays import random
+from mileage.kernels.learners import optim
+from mileage.kernels.learners import sac as kernel
+from mileage.kernels.machine.chunks import chunk_rows, n_chunks
+from mileage.kernels.machine.pointers import Frame
 from mileage.policies.native import ACTIVATIONS
 from mileage.policies.off_policy import SquashedActor
 
@@ -72,7 +73,7 @@ class SAC(OffPolicy):
 
     @staticmethod
     def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+        """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
         return ("sac_update", "sac_act", *(("evaluate",) if native else ()))
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al., 2018, arXiv:1802.09477).
 
-The update is one native call (`mileage.kernels.td3`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.learners.td3`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
-from mileage.kernels import optim, random
-from mileage.kernels import td3 as kernel
-from mileage.kernels._chunks import chunk_rows, n_chunks
-from mileage.kernels._pointers import Frame
-from mileage.kernels.sac import layout as sac_layout
+from mileage.kernels.arrays import random
+from mileage.kernels.learners import optim
+from mileage.kernels.learners import td3 as kernel
+from mileage.kernels.learners.sac import layout as sac_layout
+from mileage.kernels.machine.chunks import chunk_rows, n_chunks
+from mileage.kernels.machine.pointers import Frame
 from mileage.policies.native import ACTIVATIONS
 from mileage.policies.off_policy import DeterministicActor
 
@@ -78,7 +79,7 @@ class TD3(OffPolicy):
 
     @staticmethod
     def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `mileage.kernels.ahead`; the first takes longest to compile."""
+        """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
         return ("td3_update", "td3_act", *(("evaluate",) if native else ()))
 
     @staticmethod

@@ -8,7 +8,7 @@ import numpy as np
 
 from mileage._types import F32, I64, Bool
 from mileage.buffers.layout import Layout
-from mileage.kernels.ring import BATCH, bind
+from mileage.kernels.storage.ring import BATCH, bind
 
 
 class Batch:

@@ -15,11 +15,12 @@ from typing import Any, Self
 import numpy as np
 
 from mileage._types import I64
-from mileage.kernels import _objects, ring
-from mileage.kernels._jit import callback, inner
-from mileage.kernels._memory import fence
-from mileage.kernels._objects import DATA, DIMENSIONS, DTYPE, FLAGS, INT_MASK, KIND, NDIM, PLAIN, VALUE, is_plain
-from mileage.kernels._pointers import call_int64, f32, f64, frame_maker, i64, u8
+from mileage.kernels.machine import objects as _objects
+from mileage.kernels.machine.jit import callback, inner
+from mileage.kernels.machine.memory import fence
+from mileage.kernels.machine.objects import DATA, DIMENSIONS, DTYPE, FLAGS, INT_MASK, KIND, NDIM, PLAIN, VALUE, is_plain
+from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_maker, i64, u8
+from mileage.kernels.storage import ring
 
 # Where instances of `HasEntry` keep their `_entry`, in words.
 _SLOT = 2
@@ -77,7 +78,7 @@ def _unbuilt() -> I64:
 
 
 def describe(frame: Any, layout: Any) -> I64:
-    """The `_entry` of a buffer: `frame` is its ring's record, (1,) `mileage.kernels.ring.RING`."""
+    """The `_entry` of a buffer: `frame` is its ring's record, (1,) `mileage.kernels.storage.ring.RING`."""
     entry = _unbuilt().copy()
     action = np.dtype(layout.action_dtype)
     entry[_RING] = frame.ctypes.data

@@ -29,7 +29,7 @@ class NextObs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A ring of `rows` × `n_envs` records; see `mileage.kernels.ring` for the order of their fields."""
+    """A ring of `rows` × `n_envs` records; see `mileage.kernels.storage.ring` for the order of their fields."""
 
     obs_shape: tuple[int, ...]
     obs_dtype: str

@@ -19,7 +19,7 @@ from mileage.buffers.batch import Batch
 from mileage.buffers.layout import Layout, NextObs
 from mileage.buffers.replay import ReplayBuffer
 from mileage.buffers.storage import Array
-from mileage.kernels import ring
+from mileage.kernels.storage import ring
 
 _HEADER = "replay.json"
 

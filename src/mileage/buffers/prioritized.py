@@ -15,8 +15,8 @@ from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
 from mileage.buffers.replay import _LARGE, ReplayBuffer
 from mileage.buffers.storage import Storage
-from mileage.kernels import prioritized_ring, ring, sumtree
-from mileage.kernels.sumtree import SumTree
+from mileage.kernels.storage import prioritized_ring, ring, sumtree
+from mileage.kernels.storage.sumtree import SumTree
 
 EPSILON = 1e-6
 _PRIORITY_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))

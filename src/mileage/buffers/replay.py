@@ -16,10 +16,10 @@ from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, NextObs
 from mileage.buffers.storage import HeapStorage, Storage
-from mileage.kernels import ring
-from mileage.kernels._pointers import Frame
-from mileage.kernels._shards import run_shards
-from mileage.kernels.random import streams
+from mileage.kernels.arrays.random import streams
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.shards import run_shards
+from mileage.kernels.storage import ring
 
 _FEWEST_FINALS = 64
 _GROWTH = 2
@@ -110,7 +110,7 @@ class ReplayBuffer(entries.HasEntry):
 
     @property
     def frame(self) -> np.ndarray[Any, np.dtype[np.void]]:
-        """The ring as a record for kernels that store transitions themselves (`mileage.kernels.ring.store`)."""
+        """The ring as a record for kernels that store transitions themselves (`mileage.kernels.storage.ring.store`)."""
         return self._record
 
     def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from mileage._errors import UsageError
 from mileage._types import F32, Bool
 from mileage.buffers.layout import Layout
-from mileage.kernels.advantages import gae
+from mileage.kernels.arrays.advantages import gae
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mileage.profiling.bench import BenchReport
-    from mileage.profiling.bench_baseline import BaselineCheck
+    from mileage.bench.baseline import BaselineCheck
+    from mileage.bench.suite import BenchReport
 
 _QUICK_ROUNDS, _ROUNDS = 5, 15
 _QUICK_SECONDS, _SECONDS = 3.0, 12.0
@@ -54,10 +54,11 @@ def bench(
     tolerance: Annotated[float, typer.Option(help="How much slower is a regression: 0.25 is a quarter.")] = 0.25,
 ) -> None:
     """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
+    from mileage.bench import baseline as bench_baseline
+    from mileage.bench import export as bench_export
+    from mileage.bench import suite as bench_run
+    from mileage.bench.cases import chosen
     from mileage.meter import fingerprint
-    from mileage.profiling import bench as bench_run
-    from mileage.profiling import bench_baseline, bench_export
-    from mileage.profiling.bench_cases import chosen
 
     cases = chosen(primitive or (), quick)
     if list_only:
@@ -112,7 +113,7 @@ def _print_list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mileage.profiling.bench_cases import CASES, primitives
+    from mileage.bench.cases import CASES, primitives
 
     table = Table("primitive", "measured as", "also by", title="Primitives")
     for name in primitives():
@@ -126,7 +127,7 @@ def _print_report(report: BenchReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from mileage.profiling.bench_export import duration, machine_line, peer_cells, summary_rows, warning_lines
+    from mileage.bench.export import duration, machine_line, peer_cells, summary_rows, warning_lines
 
     record = report.record()
     rows = summary_rows(record)
@@ -147,8 +148,8 @@ def _print_report(report: BenchReport) -> None:
 
 
 def _print_check(check: BaselineCheck) -> None:
-    from mileage.profiling.bench_baseline import Change
-    from mileage.profiling.bench_export import duration, times
+    from mileage.bench.baseline import Change
+    from mileage.bench.export import duration, times
 
     for line in check.versions:
         print(f"not the baseline's software: {line}")

@@ -38,9 +38,9 @@ def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.
 
 def _examine() -> dict[str, Any]:
     from mileage import __version__
-    from mileage.kernels import ahead
-    from mileage.kernels._blas import blas
-    from mileage.kernels._jit import cache_dir, cache_is_writable
+    from mileage.kernels.machine import precompile as ahead
+    from mileage.kernels.machine.blas import blas
+    from mileage.kernels.machine.jit import cache_dir, cache_is_writable
     from mileage.meter import fingerprint
     from mileage.training.agents import agent_class
 

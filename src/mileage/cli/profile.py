@@ -113,7 +113,7 @@ def profile(
 
 def _try(trying: Trying, found: Profile, export: str | None, out: Path | None, json_output: bool, quiet: bool) -> None:
     """Search, and show the profile with what the search found."""
-    from mileage.profiling import experiments_report as report
+    from mileage.trying import report
 
     shown = not (json_output or quiet) and (export is None or out is not None)
     if shown:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from mileage._errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from mileage.profiling.experiments import Tried
-    from mileage.profiling.experiments_runs import Setup
-    from mileage.profiling.experiments_search import Note
     from mileage.profiling.profile import Profile
+    from mileage.trying.runs import Setup
+    from mileage.trying.search import Note
+    from mileage.trying.tried import Tried
 
 
 class Trying:
@@ -44,8 +44,8 @@ class Trying:
             shown: whether progress is shown.
         """
         from mileage.ledger.prices import freeze_price
-        from mileage.profiling.experiments_runs import TrainingExecutor
-        from mileage.profiling.fixes import FIXES
+        from mileage.trying.fixes import FIXES
+        from mileage.trying.runs import TrainingExecutor
 
         if options["target"] is None:
             raise UsageError('--try needs a target to train every arm to: add --target "mean_return>=475"')
@@ -72,7 +72,7 @@ class Trying:
 
     def still_in_time(self, _: object) -> bool:
         """For the run that is profiled before: it may take as long as any other of the baseline."""
-        from mileage.profiling.experiments_search import BASELINE_CAP_SHARE
+        from mileage.trying.search import BASELINE_CAP_SHARE
 
         return time.perf_counter() < self._deadline(self.budget * BASELINE_CAP_SHARE)
 
@@ -83,7 +83,7 @@ class Trying:
 
     def search(self, profile: Profile) -> Tried:
         """Try fixes, those first that the profile suggests."""
-        from mileage.profiling.experiments import try_fixes
+        from mileage.trying.tried import try_fixes
 
         return try_fixes(
             self.setup,
@@ -99,7 +99,7 @@ class Trying:
 
     def write_preset(self, tried: Tried) -> str | None:
         """Write the best configuration if it was verified; returns what to tell the user."""
-        from mileage.profiling.experiments_report import preset_text
+        from mileage.trying.report import preset_text
 
         if not tried.is_verified:
             return None
@@ -123,7 +123,7 @@ class Trying:
 
 
 def _setup(algorithm: str, env: str, options: Mapping[str, Any]) -> Setup:
-    from mileage.profiling.experiments_runs import Setup
+    from mileage.trying.runs import Setup
 
     apart = ("target", "episodes", "checkpoint", "db", "name", "price")
     return Setup.of(algorithm, env, **{name: value for name, value in options.items() if name not in apart})

@@ -118,7 +118,7 @@ def _default_database() -> Path:
 def _recorded(project: str, price: float | None, enabled: bool) -> Iterator[Callable[[BenchReport], None]]:
     """Record the benchmark as a run of the ledger: its time, its cost, and its KPIs as the run's summary."""
     from mileage import coderl
-    from mileage.training.recorder import Ledger
+    from mileage.recording.recorder import Ledger
 
     recorder = Ledger(enabled=enabled).run(
         f"rl-bench {project}", algorithm="rl-bench", env_id=project, price=price, step_rule="timed builds"

@@ -19,8 +19,8 @@ def warmup(
     import time
 
     from mileage.envs import native, registered
-    from mileage.kernels import ahead
-    from mileage.kernels._jit import cache_dir, cache_root
+    from mileage.kernels.machine import precompile as ahead
+    from mileage.kernels.machine.jit import cache_dir, cache_root
     from mileage.training.agents import agent_class
 
     if clean:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mileage._errors import BuildError, UsageError
-from mileage.coderl.diagnostics import first_diagnostic
-from mileage.coderl.executor import Change, Executor, Job, JobResult, Limits
-from mileage.coderl.fingerprint import ArmSetup
+from mileage.coderl.build.diagnostics import first_diagnostic
+from mileage.coderl.build.executor import Change, Executor, Job, JobResult, Limits
+from mileage.coderl.build.snapshots import Snapshot
 from mileage.coderl.measure import SampleKind
-from mileage.coderl.projects import Command, Project
-from mileage.coderl.snapshots import Snapshot
-from mileage.coderl.workarea import clean_outputs, copy_tree, remove_tree, walk_files
+from mileage.coderl.project.fingerprint import ArmSetup
+from mileage.coderl.project.projects import Command, Project
+from mileage.coderl.project.workarea import clean_outputs, copy_tree, remove_tree, walk_files
 
 
 @dataclass

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
+from mileage.coderl.build.executor import Executor, Limits, LocalExecutor
+from mileage.coderl.build.isolation import toolchain_paths
+from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts
-from mileage.coderl.executor import Executor, Limits, LocalExecutor
-from mileage.coderl.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
-from mileage.coderl.isolation import toolchain_paths
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import Arm, Sample, SampleKind, measure
-from mileage.coderl.modes import BASELINE, Mode, baseline_setup, find_mode
-from mileage.coderl.projects import Project
+from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
+from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
+from mileage.coderl.project.projects import Project
+from mileage.coderl.project.workarea import WorkArea, copy_tree, tree_digest
 from mileage.coderl.report import ArmInput, BenchReport, build_report
 from mileage.coderl.reward import STEPS, BuildReward, RewardConfig
-from mileage.coderl.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.store import KpiStore, now
-from mileage.coderl.workarea import WorkArea, copy_tree, tree_digest
 
 DEFAULT_RUNS = 3
 DEFAULT_TIMEOUT_SECONDS = 1800.0

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import UsageError
-from mileage.coderl.diagnostics import first_diagnostic
-from mileage.coderl.executor import Change, JobResult, Outcome
+from mileage.coderl.build.diagnostics import first_diagnostic
+from mileage.coderl.build.executor import Change, JobResult, Outcome
 from mileage.coderl.patching import PatchError, apply_diff, replace_file
 
 PATCH_SUFFIXES = (".diff", ".patch")

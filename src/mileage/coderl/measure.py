@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from mileage.coderl.diagnostics import first_diagnostic
-from mileage.coderl.executor import JobResult, Outcome
+from mileage.coderl.build.diagnostics import first_diagnostic
+from mileage.coderl.build.executor import JobResult, Outcome
 
 
 class SampleKind(StrEnum):

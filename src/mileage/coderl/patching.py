@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from mileage.coderl.executor import Change
+from mileage.coderl.build.executor import Change
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _SYMLINK_MODE = "120000"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mileage.coderl.fingerprint import Difference, Fingerprint
 from mileage.coderl.intervals import Estimate, median_estimate, ratio_estimate
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
 from mileage.coderl.measure import BenchWarning, BuildOutcome, Sample, SampleKind, find_warnings
-from mileage.coderl.modes import BASELINE
+from mileage.coderl.project.fingerprint import Difference, Fingerprint
+from mileage.coderl.project.modes import BASELINE
 
 # 1: first version.
 FORMAT_VERSION = 1

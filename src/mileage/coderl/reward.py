@@ -18,17 +18,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import BuildError, UsageError
-from mileage.coderl.cache import ResultCache, content_key, context_key
+from mileage.coderl.build.cache import ResultCache, content_key, context_key
+from mileage.coderl.build.diagnostics import first_diagnostic
+from mileage.coderl.build.executor import Change, Executor, Limits, LocalExecutor
+from mileage.coderl.build.isolation import isolation_problem, toolchain_paths
+from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method
 from mileage.coderl.corpus import PatchSample, Verdict, judge
-from mileage.coderl.diagnostics import first_diagnostic
-from mileage.coderl.executor import Change, Executor, Limits, LocalExecutor
-from mileage.coderl.fingerprint import ArmSetup, fingerprint
-from mileage.coderl.isolation import isolation_problem, toolchain_paths
-from mileage.coderl.modes import baseline_setup
 from mileage.coderl.patching import PatchError
-from mileage.coderl.projects import Command, Project, detect
-from mileage.coderl.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method
-from mileage.coderl.workarea import WorkArea, copy_tree, tree_digest
+from mileage.coderl.project.fingerprint import ArmSetup, fingerprint
+from mileage.coderl.project.modes import baseline_setup
+from mileage.coderl.project.projects import Command, Project, detect
+from mileage.coderl.project.workarea import WorkArea, copy_tree, tree_digest
 
 STEPS = ("check", "build", "test")
 

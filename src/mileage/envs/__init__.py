@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mileage.envs.draw import integers, normal, uniform
 from mileage.envs.make import make_vec
-from mileage.envs.native import NativeEnv, env
+from mileage.envs.native.draw import integers, normal, uniform
+from mileage.envs.native.env import NativeEnv, env
+from mileage.envs.native.vector import VecEnv
 from mileage.envs.normalize import ObsNormalizer, RewardScaler
 from mileage.envs.registry import is_native, native, registered, resolve
-from mileage.envs.vector import VecEnv
 
 if TYPE_CHECKING:
-    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv, NativeVectorEnv
+    from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv, NativeVectorEnv
 
 __all__ = [
     "BridgedVecEnv",
@@ -38,7 +38,7 @@ _BRIDGE = {"BridgedVecEnv", "GymnasiumEnv", "NativeVectorEnv"}
 
 def __getattr__(name: str) -> Any:
     if name in _BRIDGE:
-        from mileage.envs import bridge
+        from mileage.envs.gymnasium import bridge
 
         return getattr(bridge, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

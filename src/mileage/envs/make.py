@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mileage.envs.native import NativeEnv
+from mileage.envs.native.env import NativeEnv
+from mileage.envs.native.vector import VecEnv
 from mileage.envs.registry import resolve
-from mileage.envs.vector import VecEnv
 
 if TYPE_CHECKING:
-    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
+    from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv
     from mileage.envs.mujoco import MujocoEnv, MujocoVecEnv
 
 
@@ -29,8 +29,8 @@ def make_vec(
     spec = resolve(env, **kwargs)
     if isinstance(spec, NativeEnv):
         return VecEnv(spec, n_envs, seed=seed, threads=threads)
-    from mileage.envs.bridge import BridgedVecEnv, GymnasiumEnv
-    from mileage.envs.structured import StructuredEnv, StructuredVecEnv
+    from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv
+    from mileage.envs.gymnasium.structured import StructuredEnv, StructuredVecEnv
 
     if isinstance(spec, StructuredEnv):
         return StructuredVecEnv(spec, n_envs, seed=seed, processes=processes)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage.envs import mujoco
-from mileage.envs.native import NativeEnv
+from mileage.envs.native.env import NativeEnv
 
 if TYPE_CHECKING:
-    from mileage.envs.bridge import GymnasiumEnv
+    from mileage.envs.gymnasium.bridge import GymnasiumEnv
     from mileage.envs.mujoco import MujocoEnv
 
 # Loaded when asked for, so that listing names costs nothing.
 _BUILT_IN = {
-    "Acrobot-v1": "mileage.envs.acrobot",
-    "CartPole-v1": "mileage.envs.cartpole",
-    "MountainCar-v0": "mileage.envs.mountain_car",
-    "MountainCarContinuous-v0": "mileage.envs.mountain_car_continuous",
-    "Pendulum-v1": "mileage.envs.pendulum",
+    "Acrobot-v1": "mileage.envs.classic.acrobot",
+    "CartPole-v1": "mileage.envs.classic.cartpole",
+    "MountainCar-v0": "mileage.envs.classic.mountain_car",
+    "MountainCarContinuous-v0": "mileage.envs.classic.mountain_car_continuous",
+    "Pendulum-v1": "mileage.envs.classic.pendulum",
 }
 _loaded: dict[str, NativeEnv] = {}
 
@@ -76,7 +76,7 @@ def resolve(name: NativeEnv | GymnasiumEnv | MujocoEnv | str, **kwargs: Any) -> 
     found = mujoco.find(name, kwargs)
     if found is not None:
         return found
-    from mileage.envs.bridge import GymnasiumEnv
+    from mileage.envs.gymnasium.bridge import GymnasiumEnv
 
     return GymnasiumEnv(name, kwargs)
 
@@ -87,7 +87,7 @@ def _attribute(place: str, name: str, kwargs: dict[str, Any]) -> NativeEnv | Gym
     if isinstance(found, NativeEnv):
         return found
     if callable(found):
-        from mileage.envs.bridge import GymnasiumEnv
+        from mileage.envs.gymnasium.bridge import GymnasiumEnv
 
         return GymnasiumEnv(f"{place}:{name}", kwargs, make=found)
     names = [key for key, value in vars(module).items() if isinstance(value, NativeEnv)]

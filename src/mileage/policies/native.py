@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mileage._errors import UnknownNameError, UsageError
 from mileage._types import F32, I64
 
-ACTIVATIONS = {"tanh": 0, "relu": 1}  # the numbers are those of mileage.kernels.mlp
+ACTIVATIONS = {"tanh": 0, "relu": 1}  # the numbers are those of mileage.kernels.learners.mlp
 
 
 def _n_params(sizes: Sequence[int]) -> int:
@@ -99,7 +99,7 @@ class ActorCritic:
         """Take over what was written to `live_arrays`: nothing to do, as they are the policy's own memory."""
 
     def frame_fields(self) -> dict[str, Any]:
-        """The policy's fields of a kernel frame (see `mileage.kernels.rollout`), without `action_rng`."""
+        """The policy's fields of a kernel frame (see `mileage.kernels.learners.rollout`), without `action_rng`."""
         sizes: dict[str, I64] = {
             "actor": np.array(self.actor_sizes, np.int64),
             "critic": np.array(self.critic_sizes, np.int64),

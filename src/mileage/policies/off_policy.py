@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._types import F32
-from mileage.kernels._memory import aligned_zeros
+from mileage.kernels.machine.memory import aligned_zeros
 from mileage.policies.native import ACTIVATIONS
 
 
@@ -91,7 +91,7 @@ class OffPolicyNetwork:
         """Take over what was written to `live_arrays`: nothing to do, as they are the policy's own memory."""
 
     def frame_fields(self) -> dict[str, Any]:
-        """The fields of an evaluation frame (see `mileage.kernels.rollout`), without `action_rng`."""
+        """The fields of an evaluation frame (see `mileage.kernels.learners.rollout`), without `action_rng`."""
         sizes = np.array(self.actor_sizes, np.int64)
         return {
             "params": self.params,

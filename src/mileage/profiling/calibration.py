@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mileage.kernels._blas import single_threaded_blas
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter.machine import usable_cores
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
@@ -201,7 +201,7 @@ def warm_load_seconds(names: tuple[str, ...]) -> float | None:
     """Time loading kernels that were just compiled from disk; None if there are none."""
     if not names:
         return None
-    from mileage.kernels.ahead import _signature
+    from mileage.kernels.machine.precompile import _signature
 
     start = time.perf_counter()
     for name in names:

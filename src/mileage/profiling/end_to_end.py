@@ -213,7 +213,7 @@ def phase_entry_seconds(entries: int = 5_000) -> float:
 
 def workload_of(agent: Agent) -> dict[str, Any]:
     """What was profiled, as plain data."""
-    from mileage.envs.native import NativeEnv
+    from mileage.envs.native.env import NativeEnv
     from mileage.meter import fingerprint
 
     return {

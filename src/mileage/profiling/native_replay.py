@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import actor_critic, dqn, sac, td3
-from mileage.kernels import rollout as fused
-from mileage.kernels._pointers import Frame
-from mileage.kernels._team import Team
+from mileage.kernels.learners import actor_critic, dqn, sac, td3
+from mileage.kernels.learners import rollout as fused
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.team import Team
 from mileage.profiling import rollout_parts, update_parts
 from mileage.profiling.limits import STREAM, best, medians, nothing, product_frame, products
 from mileage.profiling.work import Work, works

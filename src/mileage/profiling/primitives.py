@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from mileage.buffers import ReplayBuffer
-from mileage.envs.native import NativeEnv
-from mileage.envs.vector import VecEnv
+from mileage.envs.native.env import NativeEnv
+from mileage.envs.native.vector import VecEnv
 from mileage.kernels import gae, token_kl
-from mileage.kernels import rollout as kernels
-from mileage.kernels._blas import single_threaded_blas
-from mileage.kernels._pointers import Frame
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.blas import single_threaded_blas
+from mileage.kernels.machine.pointers import Frame
 from mileage.profiling.limits import medians
 from mileage.profiling.tracing import TraceClock
 from mileage.training.agent import Agent

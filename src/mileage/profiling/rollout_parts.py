@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import heads, mlp
-from mileage.kernels import rollout as fused
-from mileage.kernels._jit import inner, kernel
-from mileage.kernels._pointers import f32, f64, i64, pointer_to, shift, u8, u64
-from mileage.kernels._team import meet
+from mileage.kernels.learners import heads, mlp
+from mileage.kernels.learners import rollout as fused
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.pointers import f32, f64, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.team import meet
 
 _F = np.float32
 

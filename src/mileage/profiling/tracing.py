@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mileage.kernels._blas import single_threaded_blas
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter import PhaseClock
 from mileage.training.agent import Agent
 
@@ -151,7 +151,8 @@ class Boundary:
 def boundaries(agent: Agent) -> list[Boundary]:
     """Every call of a training iteration that leaves Python for native code or for the environment."""
     from mileage.algorithms import _on_policy, impala
-    from mileage.kernels import dqn, random, rollout, sac, td3
+    from mileage.kernels.arrays import random
+    from mileage.kernels.learners import dqn, rollout, sac, td3
 
     engine = agent._built().engine
     found = [Boundary(engine.env, "step", "env.step", ENVIRONMENT)]

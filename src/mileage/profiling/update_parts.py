@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels import actor_critic, dqn, mlp, optim, sac, td3, units
-from mileage.kernels._jit import inner, kernel
-from mileage.kernels._pointers import f32, f64, i64, pointer_to, shift, u64
-from mileage.kernels._team import meet
+from mileage.kernels.learners import actor_critic, dqn, mlp, optim, sac, td3, units
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.pointers import f32, f64, i64, pointer_to, shift, u64
+from mileage.kernels.machine.team import meet
 
 _F = np.float32
 

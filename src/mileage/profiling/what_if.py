@@ -14,8 +14,8 @@ from typing import Any
 
 from mileage._errors import MileageError
 from mileage.envs.make import make_vec
-from mileage.kernels import rollout as fused
-from mileage.kernels._blas import single_threaded_blas
+from mileage.kernels.learners import rollout as fused
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter.machine import usable_cores
 from mileage.profiling.limits import best
 from mileage.profiling.native_replay import NativeReplay
@@ -196,7 +196,7 @@ def _learner(engine: Any) -> Callable[[], object]:
     """A function that does one update of length 0."""
     if engine._update is None:  # on torch
         return lambda: engine._learn(0.0, 0.2)
-    from mileage.kernels import actor_critic
+    from mileage.kernels.learners import actor_critic
 
     frame = engine._update.set(rate=0.0, clip=0.2, steps=1)
     return lambda: engine.team.run(actor_critic.update, frame.record, engine._pieces)

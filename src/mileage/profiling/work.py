@@ -54,7 +54,7 @@ def backward(rows: int, sizes: tuple[int, ...]) -> list[Product]:
 
 
 def by_units(rows: int, sizes: tuple[int, ...], pieces: int, passes: int) -> list[Product]:
-    """Products of a piece of a network cut by hidden units (`mileage.kernels.units`): forward passes and gradient."""
+    """Products of a piece of a network cut by hidden units (`kernels.learners.units`): forward passes and gradient."""
     *_, last, outputs = sizes
     hidden = list(itertools.pairwise(sizes[1:-1]))
     forwards = [(0, 0, rows, sizes[1], sizes[0]), *((0, 0, rows, n, k // pieces) for k, n in hidden)]

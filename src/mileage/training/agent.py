@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._seeding import check_training_seed
 from mileage.algorithms._config import checked
-from mileage.algorithms._torch_backend import is_native
+from mileage.algorithms.torch.backend import is_native
 from mileage.envs.make import make_vec
-from mileage.envs.native import NativeEnv
+from mileage.envs.native.env import NativeEnv
 from mileage.envs.registry import resolve
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
@@ -97,7 +97,7 @@ class Agent:
 
     def _on_backend(self, backend: str, policy: Any, device: str, compile_: bool | str) -> Any:
         """The algorithm's class, or what stands for it on torch, which may see the environment in another form."""
-        from mileage.algorithms._torch_backend import TorchAlgorithm
+        from mileage.algorithms.torch.backend import TorchAlgorithm
 
         if backend not in BACKENDS:
             raise UnknownNameError("backend", backend, BACKENDS)
@@ -145,7 +145,7 @@ class Agent:
     def _built(self) -> Any:
         """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
         if self._parts is None:
-            from mileage.kernels._team import Team
+            from mileage.kernels.machine.team import Team
 
             env = make_vec(
                 self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
@@ -167,7 +167,7 @@ class Agent:
 
     def prepare(self, on_compile: Callable[[list[str]], None] | None = None) -> None:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
-        from mileage.kernels import ahead
+        from mileage.kernels.machine import precompile as ahead
 
         names = self._algorithm.kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
@@ -299,8 +299,8 @@ class Agent:
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
         """Play a held-out panel with the policy as it is."""
-        from mileage.kernels._blas import single_threaded_blas
-        from mileage.kernels._team import Team
+        from mileage.kernels.machine.blas import single_threaded_blas
+        from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
         team = Team(self._threads)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from mileage._errors import UsageError
 from mileage.envs.make import make_vec
-from mileage.envs.native import NativeEnv
-from mileage.envs.vector import VecEnv
-from mileage.kernels import actor_critic, random
-from mileage.kernels import rollout as kernels
-from mileage.kernels._pointers import Frame
-from mileage.kernels._team import Team
+from mileage.envs.native.env import NativeEnv
+from mileage.envs.native.vector import VecEnv
+from mileage.kernels.arrays import random
+from mileage.kernels.learners import actor_critic
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.team import Team
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
 

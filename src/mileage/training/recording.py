@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, ResourceSampler
-from mileage.training.recorder import Ledger, RunRecorder, RunResult
+from mileage.recording.recorder import Ledger, RunRecorder, RunResult
 from mileage.training.records import EvalPoint, RunRecord
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from mileage.kernels._blas import single_threaded_blas
+from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock

@@ -14,7 +14,7 @@ from mileage._errors import UsageError
 from mileage._types import F32, I64, Bool
 from mileage.envs.mujoco._batch import Batch
 from mileage.envs.mujoco.spec import MujocoEnv
-from mileage.envs.vector import Step
+from mileage.envs.native.vector import Step
 
 
 class MujocoVecEnv:

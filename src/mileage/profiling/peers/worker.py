@@ -25,8 +25,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from mileage.bench.timing import Arm, ClockExecutor, Sample
 from mileage.profiling.peers.arms import PEERS, Peer, Way
-from mileage.profiling.timing import Arm, ClockExecutor, Sample
 
 _DISTRIBUTIONS = {
     "NumPy": "numpy", "torch": "torch", "JAX": "jax", "rlox": "rlox", "SB3": "stable-baselines3", "cpprb": "cpprb",

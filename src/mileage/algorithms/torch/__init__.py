@@ -1,0 +1,1 @@
+"""The algorithms on any torch module."""

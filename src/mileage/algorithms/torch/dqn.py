@@ -1,0 +1,63 @@
+"""DQN on torch; see `mileage.algorithms.dqn`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mileage.algorithms.dqn import DQN
+from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
+from mileage.buffers import PrioritizedReplay
+from mileage.kernels.arrays import random
+from mileage.meter import Phase
+
+
+class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own kind of policy
+    """DQN with any module from observations to action values."""
+
+    policy: Any
+
+    def _build_networks(self) -> None:
+        module = self.policy.module
+        self._online, self._target = self.policy.fast(), self.policy.fast(self._target_of(module))
+        self._adam = self._optimizer("adam", dict(module.named_parameters()))
+
+    @torch.no_grad()
+    def _act(self, progress: float) -> NDArray[Any]:
+        best = self._online(self._seen()).argmax(1)
+        if self._inbox.separate:
+            with self._clock.phase(Phase.TRANSFER):
+                best = best.cpu()
+        draws = random.uniform_rows(self.action_rng, 2)
+        n = self.policy.n_actions
+        anywhere = np.minimum((draws[:, 1] * n).astype(np.int64), n - 1)
+        choices: NDArray[np.int64] = np.where(draws[:, 0] < self.epsilon(progress), anywhere, best.numpy())
+        self.actions[:, 0] = choices
+        return choices
+
+    def _update(self, batch: dict[str, Any]) -> Tensor:
+        config = self.config
+        with torch.no_grad():
+            values = self._target(batch["next_obs"])
+            judge = self._online(batch["next_obs"]) if config.double else values
+            targets = bootstrap(batch, values.gather(1, judge.argmax(1, keepdim=True))[:, 0])
+        value = self._online(batch["obs"]).gather(1, batch["actions"].long())[:, 0]
+        loss = torch.nn.functional.huber_loss(value, targets, reduction="none", delta=config.huber)
+        loss = (loss * batch["weights"]).mean()
+        self._adam.step(loss, config.learning_rate, config.max_grad_norm)
+        if self.updates % config.target_every == 0:
+            self._follow()
+        if isinstance(self.replay, PrioritizedReplay):
+            errors = (value.detach() - targets).abs().cpu().numpy()
+            self.replay.update_priorities(self.batch.indices, errors)
+        return torch.stack([loss.detach(), value.detach().mean()])
+
+    def _named_losses(self, means: NDArray[np.float64]) -> dict[str, float]:
+        return {"loss": float(means[0]), "q_value": float(means[1])}
+
+
+ENGINE = TorchDQN

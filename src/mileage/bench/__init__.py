@@ -1,0 +1,1 @@
+"""Micro-benchmarks of every primitive on this machine."""

@@ -1,0 +1,171 @@
+"""A run of the benchmarks as JSON, Markdown, CSV and rows for a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from mileage.bench.suite import OURS, BenchReport
+from mileage.bench.timing import ratio_of
+
+# Cases that a gathered warning names.
+_NAMED = 3
+
+
+class ExportFormat(StrEnum):
+    """A file format of the report."""
+
+    JSON = "json"
+    MD = "md"
+    CSV = "csv"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits and the unit that fits: "8.30 µs"."""
+    for scale, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")):
+        if seconds * scale < 999.5:
+            return f"{_digits(seconds * scale)} {unit}"
+    return f"{_digits(seconds)} s"
+
+
+def rate(work: float, unit: str, seconds: float) -> str:
+    """Work per second with three digits: "123 M steps/s", "186 GFLOP/s"."""
+    value = work / seconds
+    for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{_digits(value / scale)} {prefix}{_unit(unit)}/s"
+    return f"{_digits(value)} {_unit(unit).strip()}/s"
+
+
+def _unit(unit: str) -> str:
+    return {"FLOP": "FLOP", "bytes": "B"}.get(unit, f" {unit}")
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def times(ratio: float) -> str:
+    """A ratio: "7.3×"."""
+    return f"{_digits(ratio) if ratio < 9.995 else f'{ratio:,.0f}'}×"
+
+
+def summary_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per case from a report's record: own time, spread, rate, and peers, fastest first."""
+    rows = []
+    for case in record["cases"]:
+        arms = {arm["arm"]: arm for arm in case["arms"]}
+        ours = arms.pop(OURS)
+        # The library alone; in which of its ways is in the record.
+        peers = [
+            (name.split(",")[0], arm["median"], ratio_of(arm["samples"], ours["samples"])) for name, arm in arms.items()
+        ]
+        rows.append(
+            {
+                "title": case["title"],
+                "median": ours["median"],
+                "spread": ours["spread"],
+                "rate": rate(case["work"], case["unit"], ours["median"]),
+                "peers": sorted(peers, key=lambda peer: peer[2]),
+            }
+        )
+    return rows
+
+
+def peer_cells(peers: list[tuple[str, float, float]]) -> tuple[str, str]:
+    """The fastest other library in full, and the others by their ratios alone."""
+    if not peers:
+        return "–", ""
+    name, seconds, ratio = peers[0]
+    return f"{name}: {duration(seconds)} ({times(ratio)})", ", ".join(f"{n} {times(r)}" for n, _, r in peers[1:])
+
+
+def markdown_rows(record: Mapping[str, Any]) -> str:
+    """The table of a report's record, with peers if it has any."""
+    rows = summary_rows(record)
+    compared = any(row["peers"] for row in rows)
+    header = ["primitive", OURS, "spread", "rate"] + (["fastest other", "others"] if compared else [])
+    lines = [header, ["---", "---:", "---:", "---:"] + (["---", "---"] if compared else [])]
+    for row in rows:
+        cells = [row["title"], f"**{duration(row['median'])}**", f"{row['spread']:.0%}", row["rate"]]
+        lines.append(cells + (list(peer_cells(row["peers"])) if compared else []))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine_line(record: Mapping[str, Any]) -> str:
+    """When and where a report was made, and with which versions."""
+    machine = record["machine"]
+    versions = {**machine["versions"], **record["versions"]}
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    load = record["readings"][0]["load"]
+    return (
+        f"{record['time']}, {machine['cores']} cores of {machine['cpu'] or 'an unknown CPU'}, load {load:.1f}, "
+        f"Python {machine['python']}, {named}."
+    )
+
+
+def warning_lines(record: Mapping[str, Any]) -> list[str]:
+    """Everything to keep in mind about a report."""
+    from mileage.bench.machine import Condition
+
+    lines = [f"{each['evidence']}: {Condition[each['kind']].value}" for each in record["conditions"]]
+    lines += _grouped(record["cases"])
+    lines += [f"{each['case']}: {each['library']} is left out ({each['why']})" for each in record["absent"]]
+    return lines
+
+
+def _grouped(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per kind of warning, with the arms it is about; the evidence of each is in the record."""
+    where: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for case in cases:
+        for each in case["warnings"]:
+            where.setdefault((each["kind"], each["remedy"]), {}).setdefault(case["title"], []).append(each["arm"])
+    lines = []
+    for (kind, remedy), titles in where.items():
+        named = [f"{title}: {', '.join(arms)}" for title, arms in titles.items()]
+        rest = [f"{len(named) - _NAMED} more cases"] if len(named) > _NAMED else []
+        count = sum(map(len, titles.values()))
+        lines.append(f"{kind} in {count} arm{'s' * (count > 1)} ({'; '.join(named[:_NAMED] + rest)}): {remedy}")
+    return lines
+
+
+def to_json(report: BenchReport) -> str:
+    """Everything, raw samples included."""
+    return json.dumps(report.record())
+
+
+def to_markdown(report: BenchReport) -> str:
+    """A page to read."""
+    record = report.record()
+    note = (
+        "Medians over rounds in which all arms take turns; spread is the interquartile range over the median; in "
+        f"brackets and among the others, how many times as long as {OURS} in the same rounds."
+    )
+    parts = ["# Micro-benchmarks", f"`{report.command}`", machine_line(record), note, markdown_rows(record)]
+    warnings = warning_lines(record)
+    if warnings:
+        parts += ["## To keep in mind", "\n".join(f"- {line}" for line in warnings)]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_csv(report: BenchReport) -> str:
+    """One line per case and arm."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["primitive", "case", "arm", "median_s", "best_s", "spread", "cpu_s", "rounds", "times_mileage"])
+    for result in report.results:
+        for each in result.comparison.measurements:
+            ratio = result.comparison.ratio(each.arm, OURS)
+            times = [each.median, each.best, each.spread, each.median_cpu]
+            row = [result.case.primitive, result.case.title, each.arm, *(f"{value:.6g}" for value in times)]
+            writer.writerow([*row, len(each.samples), f"{ratio:.4g}"])
+    return text.getvalue()
+
+
+def to_text(report: BenchReport, form: ExportFormat) -> str:
+    """The report in one of the formats."""
+    return {ExportFormat.JSON: to_json, ExportFormat.MD: to_markdown, ExportFormat.CSV: to_csv}[form](report)

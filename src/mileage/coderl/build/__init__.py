@@ -1,0 +1,1 @@
+"""Running builds: processes with limits, isolation, snapshots, caches."""

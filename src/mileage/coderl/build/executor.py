@@ -1,0 +1,322 @@
+"""Jobs and what runs them: the seam between the harness and real processes.
+
+An `Executor` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
+processes; `FakeExecutor` answers from a function, so that everything above it can be tested without a clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from mileage._errors import BuildError
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+DEFAULT_OUTPUT_BYTES = 64 * 1024
+DEFAULT_SAMPLE_SECONDS = 0.05
+
+
+class Outcome(StrEnum):
+    """How a command ended."""
+
+    EXITED = "exited"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file of a tree that becomes `content`, or is deleted where `content` is None."""
+
+    path: str
+    content: bytes | None
+    executable: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may use before it is killed; None is no limit."""
+
+    timeout_seconds: float | None = None
+    memory_bytes: int | None = None
+    max_processes: int | None = None
+    file_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TreeMount:
+    """Where a project is and where the job sees it; with `overlay` the job writes into a throw-away layer."""
+
+    source: Path
+    at: str
+    overlay: bool
+    upper: Path | None = None
+
+
+@dataclass(frozen=True)
+class Jail:
+    """The file system and network of an isolated job."""
+
+    root: Path
+    tree: TreeMount
+    read_only: tuple[str, ...]
+    home: str = "/home/mileage"
+    disk_bytes: int = 2 << 30
+    network: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Changes to a tree, then commands, run in order up to the first that fails."""
+
+    steps: tuple[tuple[str, ...], ...]
+    cwd: str
+    env: Mapping[str, str]
+    changes: tuple[Change, ...] = ()
+    limits: Limits = Limits()
+    jail: Jail | None = None
+    output_bytes: int = DEFAULT_OUTPUT_BYTES
+    sample_seconds: float = DEFAULT_SAMPLE_SECONDS
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one command did; `output` is the beginning and the end of what it printed."""
+
+    argv: tuple[str, ...]
+    outcome: Outcome
+    exit_code: int
+    wall_seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+    output: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the command ended by itself with exit code 0."""
+        return self.outcome is Outcome.EXITED and self.exit_code == 0
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The steps that were started; the last one is the one that failed, if any did."""
+
+    steps: tuple[StepResult, ...]
+    # Starting the launcher, making namespaces and mounts, applying changes, killing and reaping.
+    overhead_seconds: float = 0.0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every step that was started succeeded."""
+        return all(step.succeeded for step in self.steps)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock of all steps together."""
+        return sum(step.wall_seconds for step in self.steps)
+
+
+class Executor(Protocol):
+    """Runs jobs."""
+
+    def run(self, job: Job) -> JobResult:
+        """Run `job` to its end and return what happened; nothing of it is left behind."""
+        ...
+
+
+class LocalExecutor:
+    """Runs jobs as processes of this machine, each under a launcher of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, job: Job) -> JobResult:
+        """Run `job`; a broken launcher or an impossible jail is a BuildError."""
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(LAUNCHER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with self._lock:
+            self._running.add(process)
+        try:
+            # A launcher that dies at once breaks the pipe; what it said follows below.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
+                process.stdin.flush()
+            answer = process.stdout.read()
+            errors = process.stderr.read()
+        except BaseException:
+            # Closing standard input makes the launcher kill the job and leave.
+            _close(process.stdin)
+            process.wait()
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        _close(process.stdin)
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        result = _parse(answer, errors)
+        return replace(result, overhead_seconds=time.perf_counter() - started - result.wall_seconds)
+
+    def cancel(self) -> None:
+        """Kill every job that is running now; their `run` returns `cancelled` results."""
+        with self._lock:
+            for process in self._running:
+                if process.stdin is not None:
+                    _close(process.stdin)
+
+
+def _close(pipe: IO[bytes]) -> None:
+    """Close a pipe whose reader may be gone."""
+    with contextlib.suppress(BrokenPipeError):
+        pipe.close()
+
+
+class TakingTurns:
+    """Runs jobs while holding a file lock, so that benchmarks on one machine wait for each other.
+
+    The lock is kept from job to job for `hold_seconds`, and given up after the job that exceeds it, so that waiting
+    benchmarks get their turn and this one does not wait for them before every build. Used by one thread.
+    """
+
+    def __init__(self, executor: Executor, lock: Path, hold_seconds: float = 90.0) -> None:
+        self._executor = executor
+        self._path = lock
+        self._hold_seconds = hold_seconds
+        self._file: IO[str] | None = None
+        self._taken_at = 0.0
+
+    def run(self, job: Job) -> JobResult:
+        """Wait for the lock, then run `job`; the waiting is not part of its time."""
+        if self._file is None:
+            self._file = self._path.open("a")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._taken_at = time.monotonic()
+        try:
+            return self._executor.run(job)
+        finally:
+            if time.monotonic() - self._taken_at > self._hold_seconds:
+                self.release()
+
+    def release(self) -> None:
+        """Give the lock up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class FakeExecutor:
+    """Answers jobs from a function and remembers them; for tests of the harness."""
+
+    def __init__(self, answer: Callable[[Job], JobResult]) -> None:
+        self._answer = answer
+        self.jobs: list[Job] = []
+
+    def run(self, job: Job) -> JobResult:
+        """Return what the function says about `job`."""
+        self.jobs.append(job)
+        return self._answer(job)
+
+
+def fake_result(
+    wall_seconds: float, exit_code: int = 0, outcome: Outcome = Outcome.EXITED, output: str = ""
+) -> JobResult:
+    """Build a one-step result that took `wall_seconds`."""
+    return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
+
+
+def _wire(job: Job) -> dict[str, Any]:
+    """Return `job` as the launcher reads it."""
+    return {
+        "steps": [list(step) for step in job.steps],
+        "cwd": job.cwd,
+        "env": dict(job.env),
+        "changes": [
+            {
+                "path": change.path,
+                "content": None if change.content is None else base64.b64encode(change.content).decode(),
+                "mode": 0o755 if change.executable else None,
+            }
+            for change in job.changes
+        ],
+        "timeout": job.limits.timeout_seconds,
+        "memory_bytes": job.limits.memory_bytes,
+        "max_processes": job.limits.max_processes,
+        "file_bytes": job.limits.file_bytes,
+        "output_bytes": job.output_bytes,
+        "sample_seconds": job.sample_seconds,
+        "isolate": _wire_jail(job.jail) if job.jail else None,
+    }
+
+
+def _wire_jail(jail: Jail) -> dict[str, Any]:
+    return {
+        "root": str(jail.root),
+        "tree": {
+            "source": str(jail.tree.source),
+            "at": jail.tree.at,
+            "overlay": jail.tree.overlay,
+            "upper": str(jail.tree.upper) if jail.tree.upper else None,
+        },
+        "read_only": list(jail.read_only),
+        "home": jail.home,
+        "disk_bytes": jail.disk_bytes,
+        "network": jail.network,
+        "files": dict(jail.files),
+    }
+
+
+def _parse(answer: bytes, errors: bytes) -> JobResult:
+    """Turn the launcher's answer into a result."""
+    try:
+        data = json.loads(answer)
+    except json.JSONDecodeError:
+        raise BuildError(
+            f"the build launcher died without an answer: {errors.decode('utf-8', 'replace').strip() or 'killed'}"
+        ) from None
+    if "error" in data:
+        raise BuildError(f"the build could not be started: {data['error']}")
+    return JobResult(
+        tuple(
+            StepResult(
+                argv=tuple(step["argv"]),
+                outcome=Outcome(step["outcome"]),
+                exit_code=step["exit_code"],
+                wall_seconds=step["wall_seconds"],
+                cpu_seconds=step["cpu_seconds"],
+                peak_rss_bytes=step["peak_rss_bytes"],
+                output=step["output"],
+            )
+            for step in data["steps"]
+        )
+    )
+
+
+def shell(command: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the argument vector of a command given as a shell line or as a list."""
+    return ("sh", "-c", command) if isinstance(command, str) else tuple(command)

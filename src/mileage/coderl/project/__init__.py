@@ -1,0 +1,1 @@
+"""Projects that are built: what they are, how they are edited, and what must be equal between two builds."""

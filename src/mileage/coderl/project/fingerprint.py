@@ -1,0 +1,231 @@
+"""Everything that may make two builds differ, as one flat table per arm, and the rule that only one row may.
+
+Compiler flags are split by meaning: the linker, the parallel front end, the code generator, debug information and the
+compiler cache have rows of their own, so that a mode which declares one of them cannot carry a second one along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mileage._errors import UnmatchedError
+from mileage.coderl.project.projects import Command, Project
+
+Fingerprint = Mapping[str, str]
+
+# Variables that change between two shells on one machine without changing a build.
+VOLATILE = frozenset({
+    "_", "OLDPWD", "PWD", "SHLVL", "TERM", "COLUMNS", "LINES", "DISPLAY", "XAUTHORITY", "TMUX", "TMUX_PANE", "STY",
+    "COLORTERM", "LS_COLORS", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "WINDOWID", "LOGNAME",
+    "PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT",
+    "PYTEST_XDIST_TESTRUNUID", "INVOCATION_ID", "JOURNAL_STREAM", "MAKEFLAGS", "MAKELEVEL", "MFLAGS",
+})  # fmt: skip
+# Variables through which a compiler cache could warm a build that is meant to be cold.
+CACHE_VARIABLES = ("RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUSTC_WRAPPER")
+LAUNCHER_VARIABLES = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
+FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+NOT_INSTALLED = "not installed"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|PRIVATE", re.IGNORECASE)
+
+_LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
+_THREADS = re.compile(r"-Z\s*threads=(\S+)")
+_BACKEND = re.compile(r"-Z\s*codegen-backend=(\S+)")
+_RUST_DEBUG = re.compile(r"-C\s*debuginfo=(\S+)")
+_DEBUG_OVERRIDE = re.compile(r"CARGO_PROFILE_\w+_DEBUG")
+_C_DEBUG = re.compile(r"(?<!\S)-g(\d?)(?!\S)")
+
+# CMake's own flags of its build types, without their -g.
+_CMAKE_NO_DEBUG = {"Debug": "-g0", "RelWithDebInfo": "-O2 -g0 -DNDEBUG"}
+
+
+def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
+    """Return what tells CMake to leave debug information out of a build type; nothing if that has none."""
+    flags = _CMAKE_NO_DEBUG.get(profile)
+    return tuple(f"-DCMAKE_{lang}_FLAGS_{profile.upper()}={flags}" for lang in ("C", "CXX")) if flags else ()
+
+
+def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment all arms share: the user's, without volatile variables and compiler caches."""
+    env = dict(os.environ if source is None else source)
+    dropped = VOLATILE | set(CACHE_VARIABLES) | set(LAUNCHER_VARIABLES)
+    env = {name: value for name, value in env.items() if name not in dropped and not _SECRET.search(name)}
+    env["CCACHE_DISABLE"] = "1"
+    return env
+
+
+@dataclass(frozen=True)
+class ArmSetup:
+    """All that decides how one arm builds; commands still hold `{jobs}` and `{profile}`, variables `{tree}`."""
+
+    env: Mapping[str, str]
+    build: tuple[Command, ...]
+    check: tuple[Command, ...]
+    jobs: int
+    profile: str
+    warm_snapshot: bool = False
+    # Files of the copy that are replaced by other files of the project: target to source.
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def commands(self, steps: tuple[Command, ...]) -> tuple[Command, ...]:
+        """Return `steps` with job count and profile filled in."""
+        return tuple(
+            tuple(word.replace("{jobs}", str(self.jobs)).replace("{profile}", self.profile) for word in step)
+            for step in steps
+        )
+
+    def environment(self, tree: str) -> dict[str, str]:
+        """Return the variables of a build whose copy is at `tree`."""
+        return {name: value.replace("{tree}", tree) for name, value in self.env.items()}
+
+
+def _take(pattern: re.Pattern[str], text: str) -> tuple[list[str], str]:
+    """Return what `pattern` finds in `text` and the text without it."""
+    found = [next(group for group in (*match.groups(), "") if group is not None) for match in pattern.finditer(text)]
+    return found, " ".join(pattern.sub(" ", text).split())
+
+
+def split_flags(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the flag variables split into rows by meaning; a row that nothing sets says `default`."""
+    linkers: set[str] = set()
+    threads: list[str] = []
+    backends: list[str] = []
+    debug: list[str] = []
+    rows: dict[str, str] = {}
+    for name in FLAG_VARIABLES:
+        rest = env.get(name, "")
+        found, rest = _take(_LINKER, rest)
+        linkers.update(found)
+        if name == "RUSTFLAGS":
+            found, rest = _take(_THREADS, rest)
+            threads += found
+            found, rest = _take(_BACKEND, rest)
+            backends += found
+            found, rest = _take(_RUST_DEBUG, rest)
+        else:
+            found, rest = _take(_C_DEBUG, rest)
+        debug += [f"{name}={value or 'default'}" for value in found]
+        rows[f"flags.{name}"] = rest or "none"
+    debug += [f"{name}={env[name]}" for name in sorted(env) if _DEBUG_OVERRIDE.fullmatch(name)]
+    rows["linker"] = " ".join(sorted(linkers)) or "default"
+    rows["frontend_threads"] = threads[-1] if threads else "default"
+    rows["codegen_backend"] = backends[-1] if backends else "default"
+    rows["debug_info"] = " ".join(debug) or "default"
+    return rows
+
+
+def _split_cache(env: Mapping[str, str]) -> str:
+    names = [f"{name}={env[name]}" for name in (*CACHE_VARIABLES, *LAUNCHER_VARIABLES) if env.get(name)]
+    return " ".join(names) or "none"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent"
+
+
+def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
+    """Return what a tool says about itself, on one line."""
+    try:
+        done = subprocess.run(command, env=dict(env), cwd=tree, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return NOT_INSTALLED
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else NOT_INSTALLED
+
+
+def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) -> dict[str, str]:
+    """Return the fingerprint of an arm whose copy of the project is `tree`."""
+    env = setup.environment("<tree>")
+    rows = {"project.revision": revision, "jobs": str(setup.jobs), "profile": setup.profile}
+    rows |= {
+        f"toolchain.{name}": _version(command, setup.environment(str(tree)), tree)
+        for name, command in project.tools.items()
+    }
+    rows |= split_flags(env)
+    rows["compiler_cache"] = _split_cache(env)
+    rows["warm_snapshot"] = "yes" if setup.warm_snapshot else "no"
+    rows |= {f"lock_file.{name}": _digest(tree / name) for name in project.lock_files}
+    rows |= {f"config.{name}": _digest(tree / name) for name in project.config_files}
+    no_debug = cmake_no_debug_words(setup.profile) if project.kind == "cmake" else ()
+    build = tuple(tuple(word for word in step if word not in no_debug) for step in setup.build)
+    if build != setup.build:
+        rows["debug_info"] = "none"
+    rows["commands.build"] = _text(build)
+    rows["commands.check"] = _text(setup.check)
+    for name, value in sorted(env.items()):
+        if _is_profile_override(name):
+            rows[f"profile.{name}"] = value
+        elif name == "RUSTUP_TOOLCHAIN":
+            rows["toolchain.RUSTUP_TOOLCHAIN"] = value
+        elif not _has_own_row(name):
+            rows[f"env.{name}"] = _private(name, value)
+    return rows
+
+
+def _private(name: str, value: str) -> str:
+    """Return a variable as it may be stored: what came from the user's shell is hashed, it may be a secret."""
+    if os.environ.get(name) != value:
+        return value
+    return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _text(steps: Iterable[Command]) -> str:
+    return " && ".join(" ".join(step) for step in steps)
+
+
+def _is_profile_override(name: str) -> bool:
+    return name.startswith("CARGO_PROFILE_") and not _DEBUG_OVERRIDE.fullmatch(name)
+
+
+def _has_own_row(name: str) -> bool:
+    own = {*FLAG_VARIABLES, *CACHE_VARIABLES, *LAUNCHER_VARIABLES}
+    # The cache's own settings belong to the cache; on the baseline they do nothing.
+    return name in own or name.startswith(("SCCACHE_", "CCACHE_")) or bool(_DEBUG_OVERRIDE.fullmatch(name))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row in which two fingerprints disagree."""
+
+    key: str
+    baseline: str
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.baseline!r} against {self.mode!r}"
+
+
+def differences(baseline: Fingerprint, mode: Fingerprint) -> tuple[Difference, ...]:
+    """Return the rows in which two fingerprints disagree, in order of their names."""
+    keys = sorted(set(baseline) | set(mode))
+    return tuple(
+        Difference(key, baseline.get(key, "absent"), mode.get(key, "absent"))
+        for key in keys
+        if baseline.get(key) != mode.get(key)
+    )
+
+
+def check_fair(mode_name: str, declared: str, baseline: Fingerprint, mode: Fingerprint) -> Difference:
+    """Return the one declared difference; raise UnmatchedError with the list if there is any other, or none."""
+    found = differences(baseline, mode)
+    own = [difference for difference in found if covers(declared, difference.key)]
+    other = [difference for difference in found if not covers(declared, difference.key)]
+    if other:
+        listed = "; ".join(str(difference) for difference in other)
+        raise UnmatchedError(
+            f"mode {mode_name!r} declares one difference ({declared}) but also differs in {len(other)}: {listed}. "
+            "Give both sides the same setting"
+        )
+    if not own:
+        raise UnmatchedError(f"mode {mode_name!r} declares {declared} but builds exactly like the baseline: remove it")
+    return own[0]
+
+
+def covers(declared: str, key: str) -> bool:
+    """Return whether a declared difference (`linker`, `toolchain`) covers a row (`linker`, `toolchain.rustc`)."""
+    return key == declared or key.startswith(declared + ".")

@@ -1,0 +1,188 @@
+"""Modes: each is one declared difference from the baseline, and how to bring it about."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mileage._errors import BuildError, UnknownNameError, UsageError
+from mileage.coderl.project.cargo import configured_rustflags
+from mileage.coderl.project.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
+from mileage.coderl.project.projects import Project, steps_of
+
+BASELINE = "baseline"
+_CARGO = frozenset({"cargo"})
+_C = frozenset({"cmake", "make"})
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to build that differs from the baseline in `difference` alone (a fingerprint row, or its prefix)."""
+
+    name: str
+    difference: str
+    about: str
+    change: Callable[[ArmSetup, Project], ArmSetup]
+    needs: tuple[str, ...] = ()
+    kinds: frozenset[str] | None = None
+    # Runs before the measurement that fill what the mode keeps (a compiler cache); they are not counted.
+    fill_runs: int = 0
+
+
+def _append(setup: ArmSetup, **flags: str) -> ArmSetup:
+    """Return the setup with words added to environment variables."""
+    env = dict(setup.env)
+    for name, value in flags.items():
+        env[name] = f"{env.get(name, '')} {value}".strip()
+    return replace(setup, env=env)
+
+
+def _set(setup: ArmSetup, **variables: str) -> ArmSetup:
+    return replace(setup, env={**setup.env, **variables})
+
+
+def _linker(name: str) -> Callable[[ArmSetup, Project], ArmSetup]:
+    def change(setup: ArmSetup, project: Project) -> ArmSetup:
+        if project.kind == "cargo":
+            return _append(setup, RUSTFLAGS=f"-Clink-arg=-fuse-ld={name}")
+        return _append(setup, LDFLAGS=f"-fuse-ld={name}")
+
+    return change
+
+
+def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
+    if project.kind == "cargo":
+        name = "RELEASE" if setup.profile == "release" else "DEV"
+        return _set(setup, **{f"CARGO_PROFILE_{name}_DEBUG": "0"})
+    if project.kind == "cmake":
+        # CMake puts the build type's -g behind CFLAGS, where it wins over a -g0.
+        words = cmake_no_debug_words(setup.profile)
+        configure, *rest = setup.build
+        if not words or configure[0] != "cmake":
+            raise UsageError(
+                f"mode 'no-debuginfo' knows CMake's build types Debug and RelWithDebInfo, not {setup.profile!r} by "
+                f"{configure[0]!r}: declare a mode of your own in rl-bench.toml"
+            )
+        return replace(setup, build=((*configure, *words), *rest))
+    return _append(setup, CFLAGS="-g0", CXXFLAGS="-g0")
+
+
+def _threads(setup: ArmSetup, project: Project) -> ArmSetup:
+    return _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}")
+
+
+def _cranelift(setup: ArmSetup, project: Project) -> ArmSetup:
+    return _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift")
+
+
+def _sccache(setup: ArmSetup, project: Project) -> ArmSetup:
+    if project.kind == "cargo":
+        return _set(setup, RUSTC_WRAPPER="sccache")
+    return _set(setup, CMAKE_C_COMPILER_LAUNCHER="sccache", CMAKE_CXX_COMPILER_LAUNCHER="sccache")
+
+
+def _ccache(setup: ArmSetup, project: Project) -> ArmSetup:
+    env = {name: value for name, value in setup.env.items() if name != "CCACHE_DISABLE"}
+    return _set(replace(setup, env=env), CMAKE_C_COMPILER_LAUNCHER="ccache", CMAKE_CXX_COMPILER_LAUNCHER="ccache")
+
+
+def _slicer(setup: ArmSetup, project: Project) -> ArmSetup:
+    return _set(setup, RUSTC_WRAPPER="cargo_slicer_dispatch")
+
+
+def _warm(setup: ArmSetup, project: Project) -> ArmSetup:
+    return replace(setup, warm_snapshot=True)
+
+
+BUILT_IN = {
+    mode.name: mode
+    for mode in (
+        Mode("mold", "linker", "link with mold", _linker("mold"), ("mold",), _CARGO | _C),
+        Mode("lld", "linker", "link with lld", _linker("lld"), ("ld.lld",), _CARGO | _C),
+        Mode("wild", "linker", "link with wild", _linker("wild"), ("wild",), _CARGO | _C),
+        Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)", _threads, (), _CARGO),
+        Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)", _cranelift, (), _CARGO),
+        Mode("sccache", "compiler_cache", "sccache, filled", _sccache, ("sccache",), _CARGO | {"cmake"}, 1),
+        Mode("ccache", "compiler_cache", "ccache, filled", _ccache, ("ccache",), frozenset({"cmake"}), 1),
+        Mode("no-debuginfo", "debug_info", "no debug information", _no_debug_info, (), _CARGO | _C),
+        Mode("cargo-slicer", "compiler_cache", "cargo-slicer", _slicer, ("cargo_slicer_dispatch",), _CARGO),
+        Mode("warm-snapshot", "warm_snapshot", "restored built tree plus a one-line edit", _warm),
+    )
+}
+
+
+def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) -> ArmSetup:
+    """Return how the project builds without any mode."""
+    env = {**base_environment(), **project.env}
+    if project.kind == "cargo":
+        env["CARGO_TARGET_DIR"] = "{tree}/target"
+        env["CARGO_NET_OFFLINE"] = env.get("CARGO_NET_OFFLINE", "true")
+        flags = [] if "RUSTFLAGS" in env else configured_rustflags(project.root, env)
+        if flags:
+            env["RUSTFLAGS"] = " ".join(flags)
+        if toolchain:
+            env["RUSTUP_TOOLCHAIN"] = toolchain
+    elif toolchain:
+        raise UsageError(f"--toolchain {toolchain!r} is for Cargo projects, this one is {project.kind}")
+    setup = ArmSetup(
+        env=env,
+        build=project.build,
+        check=project.check,
+        jobs=jobs,
+        profile=project.profile,
+    )
+    return _apply_table(setup, project.baseline_table) if project.baseline_table else setup
+
+
+def find_mode(name: str, project: Project) -> Mode:
+    """Return the mode called `name`: one of the project's own, or a built-in one that fits the project."""
+    if name in project.mode_tables:
+        return _user_mode(name, project.mode_tables[name])
+    if name not in BUILT_IN:
+        raise UnknownNameError("mode", name, [*BUILT_IN, *project.mode_tables])
+    mode = BUILT_IN[name]
+    if mode.kinds is not None and project.kind not in mode.kinds:
+        raise UsageError(f"mode {name!r} is for {', '.join(sorted(mode.kinds))} projects, this one is {project.kind}")
+    for tool in mode.needs:
+        if shutil.which(tool) is None:
+            raise BuildError(f"mode {name!r} needs {tool!r}, which is not installed")
+    return mode
+
+
+_MODE_KEYS = {"difference", "about", "env", "build", "check", "jobs", "profile", "toolchain", "fill_runs", "files"}
+
+
+def _user_mode(name: str, table: Mapping[str, Any]) -> Mode:
+    """Return a mode of a project's rl-bench.toml."""
+    unknown = set(table) - _MODE_KEYS
+    if unknown:
+        raise UnknownNameError(f"key of mode {name!r}", sorted(unknown)[0], _MODE_KEYS)
+    if "difference" not in table:
+        raise UsageError(
+            f'mode {name!r} declares no difference: add difference = "linker" (or another row of the fingerprint)'
+        )
+    return Mode(
+        name=name,
+        difference=table["difference"],
+        about=table.get("about", name),
+        change=lambda setup, project: _apply_table(setup, table),
+        fill_runs=int(table.get("fill_runs", 0)),
+    )
+
+
+def _apply_table(setup: ArmSetup, table: Mapping[str, Any]) -> ArmSetup:
+    """Return the setup with what a TOML table changes."""
+    env = {**setup.env, **{key: str(value) for key, value in table.get("env", {}).items()}}
+    if "toolchain" in table:
+        env["RUSTUP_TOOLCHAIN"] = str(table["toolchain"])
+    return replace(
+        setup,
+        env=env,
+        build=steps_of(table["build"]) if "build" in table else setup.build,
+        check=steps_of(table["check"]) if "check" in table else setup.check,
+        jobs=int(table.get("jobs", setup.jobs)),
+        profile=str(table.get("profile", setup.profile)),
+        files=dict(table.get("files", setup.files)),
+    )

@@ -1,0 +1,1 @@
+"""The classic control tasks as native environments."""

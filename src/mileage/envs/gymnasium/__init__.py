@@ -1,0 +1,1 @@
+"""Everything that Gymnasium makes, stepped by Python."""

@@ -1,0 +1,1 @@
+"""Environments compiled from plain functions, and the vector environment that steps them."""

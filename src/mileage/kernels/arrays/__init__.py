@@ -1,0 +1,1 @@
+"""Public functions on NumPy arrays: advantages, returns, groups, tokens, moments, random streams."""

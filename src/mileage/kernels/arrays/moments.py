@@ -1,0 +1,100 @@
+"""Running mean and variance of a stream of vectors, in one pass, mergeable across streams."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mileage._errors import UsageError
+from mileage._types import F32, F64
+from mileage.kernels.machine.boundary import F32_DTYPE, F64_DTYPE, check_all_finite, check_array
+from mileage.kernels.machine.jit import kernel
+
+
+class RunningMoments:
+    """Mean and variance of everything seen so far, per component (Welford, 1962), in float64.
+
+    Two of them merge into what one would hold that had seen both streams (Chan, Golub and LeVeque, 1983).
+
+    Attributes:
+        shape: shape of one sample.
+        mean: float64 array of `shape`; zeros before the first sample.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape = tuple(shape)
+        self.mean: F64 = np.zeros(self.shape, np.float64)
+        self._m2: F64 = np.zeros(self.shape, np.float64)
+        self._count: F64 = np.zeros(1, np.float64)
+        # The kernel's views: components in a row, whatever their shape.
+        self._flat = (self._count, self.mean.reshape(-1), self._m2.reshape(-1))
+
+    @property
+    def count(self) -> int:
+        """Number of samples seen."""
+        return int(self._count[0])
+
+    def update(self, batch: F32 | F64, *, check_finite: bool = False) -> None:
+        """Take in the samples of `batch`, (B, *shape) float32 or float64, C-contiguous; B may be 0."""
+        dtype = F64_DTYPE if getattr(batch, "dtype", None) is F64_DTYPE else F32_DTYPE
+        length = len(batch) if isinstance(batch, np.ndarray) and batch.ndim else 0
+        check_array("batch", batch, (length, *self.shape), dtype)
+        if check_finite:
+            check_all_finite(batch=batch)
+        take_rows(batch.reshape(length, -1) if length else batch.reshape(0, self.mean.size), *self._flat)
+
+    def merge(self, other: RunningMoments) -> None:
+        """Take in everything `other` has seen; `other` stays as it is."""
+        if other.shape != self.shape:
+            raise UsageError(f"other must describe samples of shape {self.shape}, not {other.shape}")
+        if not other.count:
+            return
+        mine, theirs = float(self._count[0]), float(other._count[0])
+        delta = other.mean - self.mean
+        self._m2 += other._m2 + delta * delta * (mine * theirs / (mine + theirs))
+        self.mean += delta * (theirs / (mine + theirs))
+        self._count[0] = mine + theirs
+
+    def variance(self, ddof: int = 0) -> F64:
+        """Variance per component, float64 of `shape`; NaN while there are not more than `ddof` samples."""
+        degrees = self.count - ddof
+        return self._m2 / degrees if degrees > 0 else np.full(self.shape, math.nan)
+
+    def std(self, ddof: int = 0) -> F64:
+        """Standard deviation per component, float64 of `shape`."""
+        return np.sqrt(self.variance(ddof))
+
+    def state(self) -> dict[str, F64]:
+        """Copies of what a checkpoint has to keep: count (1,), mean and m2 of `shape`, float64."""
+        return {"count": self._count.copy(), "mean": self.mean.copy(), "m2": self._m2.copy()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, F64]) -> RunningMoments:
+        """Continue from what `state` returned."""
+        missing = {"count", "mean", "m2"} - set(state)
+        if missing:
+            raise UsageError(f"state lacks {', '.join(sorted(missing))}")
+        moments = cls(np.shape(state["mean"]))
+        for name, target in (("count", moments._count), ("mean", moments.mean), ("m2", moments._m2)):
+            if np.shape(state[name]) != target.shape:
+                raise UsageError(f"state[{name!r}] must have shape {target.shape}, not {np.shape(state[name])}")
+            target[...] = state[name]
+        return moments
+
+
+@kernel(fastmath={"contract"})
+def take_rows(batch: Any, count_state: Any, mean_state: Any, m2_state: Any) -> None:
+    """Welford's update with each row of `batch` (B, D); states are float64, (1,), (D,) and (D,)."""
+    rows, width = batch.shape
+    count = count_state[0]
+    for row in range(rows):
+        count += 1.0
+        weight = 1.0 / count
+        for d in range(width):
+            delta = batch[row, d] - mean_state[d]
+            mean = mean_state[d] + delta * weight
+            m2_state[d] += delta * (batch[row, d] - mean)
+            mean_state[d] = mean
+    count_state[0] = count

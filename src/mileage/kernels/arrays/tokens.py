@@ -1,0 +1,160 @@
+"""Divergence between two policies over token sequences, from log-probabilities.
+
+Arrays are (B, L), C-contiguous, float32 or float64: B sequences of L tokens, or B distributions over L outcomes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from mileage._errors import UsageError
+from mileage._types import F32, F64, U8, Bool
+from mileage.kernels.machine.boundary import (
+    F32_DTYPE,
+    F64_DTYPE,
+    check_all_finite,
+    check_array,
+    check_disjoint,
+    check_mask,
+    check_writable,
+    matrix_shape,
+)
+from mileage.kernels.machine.exp import LOW_32, LOW_64, exp, exp_excess
+from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.shards import run_shards
+
+# Sums run in the dtype of the input over this many tokens, and in float64 over those.
+_BLOCK = 512
+
+
+def token_kl(
+    log_probs: F32 | F64,
+    reference_log_probs: F32 | F64,
+    *,
+    estimator: Literal["exact", "k3"] = "k3",
+    mask: Bool | U8 | F32 | None = None,
+    reduction: Literal["sum", "mean"] = "sum",
+    out: F32 | F64 | None = None,
+    check_finite: bool = False,
+) -> F32 | F64:
+    """Kullback-Leibler divergence of a policy from a reference, one number per row.
+
+    With p the policy and q the reference:
+
+    - "exact": the sum of p·(log p − log q). It is the divergence if a row lists every outcome of one distribution
+      (the vocabulary at one position). An outcome of probability 0 (log p = −inf) adds 0.
+    - "k3": the sum of q/p − 1 − log(q/p), an unbiased estimate that is never negative, for rows of sampled tokens
+      (Schulman, 2020, "Approximating KL divergence"). It keeps its accuracy where p and q are almost equal.
+
+    Args:
+        log_probs: (B, L) float32 or float64, log p.
+        reference_log_probs: (B, L), same dtype, log q.
+        estimator: "exact" or "k3".
+        mask: (B, L) bool, uint8 or float32; tokens where it is zero are left out, whatever they hold. None takes all.
+        reduction: "sum" over the tokens of a row, or their "mean" (of the tokens taken; 0 if there are none).
+        out: (B,) of the dtype of `log_probs` to write to, overlapping no input.
+        check_finite: raise if an input holds NaN or infinity anywhere (costs a pass over each).
+
+    Returns:
+        divergence (B,) of the dtype of `log_probs`.
+    """
+    shape = matrix_shape("log_probs", log_probs, "(B, L)")
+    dtype = F64_DTYPE if log_probs.dtype is F64_DTYPE else F32_DTYPE
+    check_array("log_probs", log_probs, shape, dtype)
+    check_array("reference_log_probs", reference_log_probs, shape, dtype)
+    if mask is not None:
+        check_mask("mask", mask, shape)
+    if estimator not in _ROWS:
+        raise UsageError(f'estimator must be "exact" or "k3", not {estimator!r}')
+    if reduction not in ("sum", "mean"):
+        raise UsageError(f'reduction must be "sum" or "mean", not {reduction!r}')
+    if check_finite:
+        check_all_finite(log_probs=log_probs, reference_log_probs=reference_log_probs)
+    if out is None:
+        out = np.empty(shape[0], dtype)
+    else:
+        check_writable("out", out, shape[:1], dtype)
+        inputs = (log_probs, reference_log_probs)
+        check_disjoint((out,), inputs if mask is None else (*inputs, mask))
+    arguments = (log_probs, reference_log_probs, mask, reduction == "mean", out)
+    run_shards(_ROWS[estimator], shape[0], shape[1], *arguments)
+    return out
+
+
+# Sums may be reordered within a block, so that they use all lanes.
+_SUM = {"contract", "reassoc"}
+
+
+@kernel(fastmath=_SUM)
+def _exact_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any, end: Any) -> Any:
+    low = LOW_32 if log_probs.itemsize == 4 else LOW_64
+    zero = log_probs.dtype.type(0.0)
+    total = zero
+    for k in range(first, end):
+        log_p = log_probs[row, k]
+        term = exp(log_p) * (log_p - reference[row, k])
+        # Below `low`, p is 0 and the term 0 · inf. This way round NaN stays.
+        term = zero if log_p < low else term
+        if mask is None:
+            total += term
+        else:
+            total += term if mask[row, k] != 0 else zero
+    return total
+
+
+@kernel(fastmath=_SUM)
+def _k3_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any, end: Any) -> Any:
+    zero = log_probs.dtype.type(0.0)
+    total = zero
+    for k in range(first, end):
+        term = exp_excess(reference[row, k] - log_probs[row, k])
+        if mask is None:
+            total += term
+        else:
+            total += term if mask[row, k] != 0 else zero
+    return total
+
+
+@kernel
+def _taken(mask: Any, row: Any, length: Any) -> Any:
+    """Number of tokens taken from a row."""
+    if mask is None:
+        return length
+    count = 0
+    for k in range(length):
+        count += 1 if mask[row, k] != 0 else 0
+    return count
+
+
+@kernel
+def _finish(total: Any, log_probs: Any, mask: Any, row: Any, mean: Any, out: Any) -> None:
+    if mean:
+        total /= max(_taken(mask, row, log_probs.shape[1]), 1)
+    out[row] = total
+
+
+@kernel
+def exact_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+    """Exact divergence of rows [start, stop), arguments as in `token_kl`."""
+    length = np.uint64(log_probs.shape[1])
+    for row in range(np.uint64(start), np.uint64(stop)):
+        total = 0.0
+        for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
+            total += _exact_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
+        _finish(total, log_probs, mask, row, mean, out)
+
+
+@kernel
+def k3_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+    """Schulman's k3 of rows [start, stop), arguments as in `token_kl`."""
+    length = np.uint64(log_probs.shape[1])
+    for row in range(np.uint64(start), np.uint64(stop)):
+        total = 0.0
+        for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
+            total += _k3_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
+        _finish(total, log_probs, mask, row, mean, out)
+
+
+_ROWS: dict[str, Any] = {"exact": exact_rows, "k3": k3_rows}

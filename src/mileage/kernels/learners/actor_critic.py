@@ -1,0 +1,318 @@
+"""The whole policy-gradient update in one call: shuffle, gather, forward, loss, backward, clip, Adam, for all epochs.
+
+A minibatch is cut into chunks whose number depends on its size alone. Each chunk's gradient has a buffer of its own
+and buffers are added in order, so that the result does not depend on which thread computed which chunk.
+
+A piece of work is one network on one chunk, the actor's first: ranks take neighbouring pieces, and neighbouring blocks
+of parameters, so that with two ranks one has the actor's weights and gradients in its cache and the other the critic's.
+
+With an infinite clip range, one epoch and one minibatch this is the advantage actor-critic gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mileage.kernels.arrays import random
+from mileage.kernels.learners import heads, mlp, optim
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
+from mileage.kernels.machine.team import meet
+
+_F = np.float32
+# Columns of `stats` and `totals`: sums over samples, and over minibatches for the last three.
+POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM, SAMPLES, MINIBATCHES = range(8)
+N_STATS = 8
+# Fewer rows than this per chunk cost more in matrix products than a second thread brings.
+_MIN_CHUNK_ROWS = 128
+_MAX_CHUNKS = 16
+# A KL above this multiple of the target ends the update, as in Stable-Baselines3.
+_KL_SLACK = 1.5
+
+UPDATE = frame_type(
+    arrays="params actor critic obs actions log_probs values advantages returns order shuffle_rng"
+    " adam_mean adam_square grads squares stats totals works",
+    integers="n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size n_params"
+    " n_samples epochs minibatch chunk_rows normalise steps work_floats",
+    floats="clip value_clip entropy_coef value_coef target_kl rate beta1 beta2 eps max_norm",
+)
+
+
+def n_chunks(minibatch: int) -> int:
+    """Chunks that a minibatch of this size is cut into."""
+    return min(_MAX_CHUNKS, max(1, minibatch // _MIN_CHUNK_ROWS))
+
+
+def n_pieces(minibatch: int) -> int:
+    """Pieces of work in a minibatch of this size, each for one rank: two networks on every chunk."""
+    return 2 * n_chunks(minibatch)
+
+
+@inner
+def _shuffle(order: Any, n: Any, rng_state: Any) -> None:
+    """Permute in place (Fisher and Yates)."""
+    for last in range(n - 1, 0, -1):
+        other = random.integers(rng_state, last + 1)
+        kept = order[last]
+        order[last] = order[other]
+        order[other] = kept
+
+
+@inner
+def _advantage_moments(advantages: Any, order: Any, size: Any) -> Any:
+    """Mean and inverse standard deviation of a minibatch's advantages."""
+    total = 0.0
+    for i in range(size):
+        total += advantages[order[i]]
+    mean = total / size
+    squares = 0.0
+    for i in range(size):
+        difference = advantages[order[i]] - mean
+        squares += difference * difference
+    return _F(mean), _F(1.0 / (math.sqrt(squares / max(size - 1, 1)) + 1e-8))
+
+
+@inner
+def _policy_factor(log_ratio: Any, advantage: Any, clip: Any, stats: Any) -> Any:
+    """Derivative of the clipped surrogate loss by the log-probability; adds to the statistics."""
+    ratio = _F(math.exp(log_ratio))
+    low, high = _F(1.0) - clip, _F(1.0) + clip
+    inside = min(max(ratio, low), high)
+    stats[POLICY_LOSS] -= min(ratio * advantage, inside * advantage)
+    stats[KL] += ratio - _F(1.0) - log_ratio
+    stats[CLIPPED] += 1.0 if ratio < low or ratio > high else 0.0
+    if (advantage > _F(0.0) and ratio > high) or (advantage < _F(0.0) and ratio < low):
+        return _F(0.0)
+    return -advantage * ratio
+
+
+@inner
+def _categorical_slopes(
+    logits: Any,
+    n: Any,
+    action: Any,
+    old: Any,
+    advantage: Any,
+    clip: Any,
+    entropy_coef: Any,
+    weight: Any,
+    out: Any,
+    stats: Any,
+) -> None:
+    """Loss gradient by the logits of one sample, times `weight`, into `out`."""
+    top = logits[0]
+    for k in range(1, n):
+        top = max(top, logits[k])
+    total = _F(0.0)
+    for k in range(n):
+        out[k] = _F(math.exp(logits[k] - top))
+        total += out[k]
+    normaliser, inverse = top + _F(math.log(total)), _F(1.0) / total
+    entropy = _F(0.0)
+    for k in range(n):
+        out[k] *= inverse
+        entropy -= out[k] * (logits[k] - normaliser)
+    factor = _policy_factor(logits[action] - normaliser - old, advantage, clip, stats)
+    stats[ENTROPY] += entropy
+    for k in range(n):
+        chosen = _F(1.0) if k == action else _F(0.0)
+        slope = entropy_coef * out[k] * (logits[k] - normaliser + entropy)
+        out[k] = weight * (factor * (chosen - out[k]) + slope)
+
+
+@inner
+def _gaussian_slopes(
+    mean: Any,
+    log_std: Any,
+    n: Any,
+    action: Any,
+    old: Any,
+    advantage: Any,
+    clip: Any,
+    entropy_coef: Any,
+    weight: Any,
+    out: Any,
+    log_std_grad: Any,
+    stats: Any,
+) -> None:
+    """Loss gradient by the means of one sample, times `weight`, into `out`; that by the log deviations is added."""
+    log_prob = _F(0.0)
+    entropy = _F(0.0)
+    for k in range(n):
+        out[k] = (action[k] - mean[k]) * _F(math.exp(-log_std[k]))
+        log_prob -= _F(0.5) * out[k] * out[k] + log_std[k] + heads.HALF_LOG_TWO_PI
+        entropy += log_std[k] + _F(0.5) + heads.HALF_LOG_TWO_PI
+    factor = _policy_factor(log_prob - old, advantage, clip, stats)
+    stats[ENTROPY] += entropy
+    for k in range(n):
+        z = out[k]
+        out[k] = weight * factor * z * _F(math.exp(-log_std[k]))
+        log_std_grad[k] += weight * (factor * (z * z - _F(1.0)) - entropy_coef)
+
+
+@inner
+def _value_slope(value: Any, old: Any, target: Any, clip: Any, stats: Any) -> Any:
+    """Derivative of the squared value error, clipped around the old value where `clip` > 0; adds to the statistics."""
+    error = value - target
+    if clip > _F(0.0):
+        moved = old + min(max(value - old, -clip), clip)
+        if (moved - target) * (moved - target) > error * error:
+            stats[VALUE_LOSS] += (moved - target) * (moved - target)
+            return _F(2.0) * (moved - target) if abs(value - old) < clip else _F(0.0)
+    stats[VALUE_LOSS] += error * error
+    return _F(2.0) * error
+
+
+@inner
+def _actor_gradient(
+    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any
+) -> None:
+    """Gradient of the policy loss over the samples `order[:rows]`; their observations stand at the start of `work`."""
+    actor, n, params = i64(frame.actor), frame.n_actor, f32(frame.params)
+    width = actor[n - 1]
+    hidden = shift(work, rows * frame.obs_size)
+    head = mlp.forward(params, actor, n, rows, work, hidden, frame.activation)
+    delta = shift(work, frame.work_floats // 2)
+    log_std, log_std_grad = shift(params, frame.log_std_offset), shift(grads, frame.log_std_offset)
+    for k in range(frame.n_params - frame.log_std_offset):
+        log_std_grad[k] = _F(0.0)
+    clip, entropy_coef = _F(frame.clip), _F(frame.entropy_coef)
+    for i in range(rows):
+        sample = order[i]
+        advantage = (f32(frame.advantages)[sample] - centre) * inverse
+        old = f32(frame.log_probs)[sample]
+        action = shift(f32(frame.actions), sample * frame.action_size)
+        row, out = shift(head, i * width), shift(delta, i * width)
+        if frame.n_actions > 0:
+            _categorical_slopes(row, width, int(action[0]), old, advantage, clip, entropy_coef, weight, out, stats)
+        else:
+            _gaussian_slopes(
+                row, log_std, width, action, old, advantage, clip, entropy_coef, weight, out, log_std_grad, stats
+            )
+    spare = shift(delta, frame.work_floats // 4)
+    mlp.backward(params, actor, n, rows, work, hidden, delta, spare, frame.activation, grads)
+
+
+@inner
+def _critic_gradient(frame: Any, order: Any, rows: Any, weight: Any, work: Any, grads: Any, stats: Any) -> None:
+    """Gradient of the value loss over the samples `order[:rows]`; their observations stand at the start of `work`."""
+    critic, n = i64(frame.critic), frame.n_critic
+    params = shift(f32(frame.params), frame.critic_offset)
+    hidden = shift(work, rows * frame.obs_size)
+    value = mlp.forward(params, critic, n, rows, work, hidden, frame.activation)
+    delta = shift(work, frame.work_floats // 2)
+    clip, factor = _F(frame.value_clip), weight * _F(frame.value_coef)
+    for i in range(rows):
+        sample = order[i]
+        target = f32(frame.returns)[sample]
+        delta[i] = factor * _value_slope(value[i], f32(frame.values)[sample], target, clip, stats)
+    spare = shift(delta, frame.work_floats // 4)
+    mlp.backward(
+        params, critic, n, rows, work, hidden, delta, spare, frame.activation, shift(grads, frame.critic_offset)
+    )
+
+
+@inner
+def _piece(
+    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any,
+    of_actor: Any,
+) -> None:  # fmt: skip
+    """Gradient of one network's loss over the samples `order[:rows]`, times `weight`, into its part of `grads`."""
+    size = frame.obs_size
+    for k in range(N_STATS):
+        stats[k] = 0.0
+    for i in range(rows):
+        obs = shift(f32(frame.obs), order[i] * size)
+        for k in range(size):
+            work[i * size + k] = obs[k]
+    if of_actor:
+        _actor_gradient(frame, order, rows, weight, centre, inverse, work, grads, stats)
+        stats[SAMPLES] = rows
+    else:
+        _critic_gradient(frame, order, rows, weight, work, grads, stats)
+
+
+@inner
+def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
+    """Whether the policy has moved beyond the KL target."""
+    kl = 0.0
+    for c in range(chunks):
+        kl += f64(frame.stats)[c * N_STATS + KL]
+    return frame.target_kl > 0.0 and kl / size > _KL_SLACK * frame.target_kl
+
+
+@inner
+def _add_totals(frame: Any, chunks: Any, norm: Any) -> None:
+    totals, stats = f64(frame.totals), f64(frame.stats)
+    for k in range(2 * chunks * N_STATS):
+        totals[k % N_STATS] += stats[k]
+    totals[GRAD_NORM] += norm
+    totals[MINIBATCHES] += 1.0
+
+
+@inner
+def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, size: Any, step: Any, work: Any) -> Any:
+    """One optimizer step on the samples `order[:size]`; returns False if the KL target ends the update instead."""
+    chunk_rows, n_params = frame.chunk_rows, frame.n_params
+    chunks = (size + chunk_rows - 1) // chunk_rows
+    grads, squares = f32(frame.grads), f32(frame.squares)
+    centre, inverse = _F(0.0), _F(1.0)
+    if frame.normalise > 0 and size > 1:
+        centre, inverse = _advantage_moments(f32(frame.advantages), order, size)
+    for piece in range(rank * 2 * chunks // n_ranks, (rank + 1) * 2 * chunks // n_ranks):
+        c = piece % chunks
+        first = c * chunk_rows
+        rows = min(chunk_rows, size - first)
+        stats = shift(f64(frame.stats), piece * N_STATS)
+        _piece(
+            frame, shift(order, first), rows, _F(1.0 / size), centre, inverse, work, shift(grads, c * n_params), stats,
+            piece < chunks,
+        )  # fmt: skip
+    if frame.target_kl > 0.0:
+        meet(barrier, n_ranks)
+        if _too_far(frame, chunks, size):
+            return False
+    norm = optim.descend(
+        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params,
+        chunks, squares, frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
+    )  # fmt: skip
+    if rank == 0:
+        _add_totals(frame, chunks, norm)
+    meet(barrier, n_ranks)
+    return True
+
+
+def work_floats(rows: int, *networks: tuple[int, ...]) -> int:
+    """Floats of workspace per rank: half for input and activations, a quarter for each of two scratch ranges."""
+    half = max(max(rows * sum(sizes), 2 * rows * max(sizes[1:])) for sizes in networks)
+    return 2 * (-(-half // 32) * 32)
+
+
+@kernel
+def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+    """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far.
+
+    `order` (samples,) int64 is any permutation and is shuffled on; `grads` is (chunks, params) and `squares`
+    (blocks,) float32, `stats` (pieces, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
+    """
+    frame = record[0]
+    meeting = pointer_to(barrier)
+    n_samples, minibatch, step = frame.n_samples, frame.minibatch, frame.steps
+    order = i64(frame.order)
+    work = shift(f32(frame.works), rank * frame.work_floats)
+    going = True
+    for _ in range(frame.epochs):
+        if going:
+            if rank == 0:
+                _shuffle(order, n_samples, u64(frame.shuffle_rng))
+            meet(meeting, n_ranks)
+            for start in range(0, n_samples, minibatch):
+                if going:
+                    size = min(minibatch, n_samples - start)
+                    going = _minibatch(frame, rank, n_ranks, meeting, shift(order, start), size, step + 1, work)
+                    step += 1 if going else 0
+    meet(meeting, n_ranks)
+    return step

@@ -1,0 +1,87 @@
+"""Action distributions on network outputs: categorical over logits, and diagonal Gaussian.
+
+All functions work on one row, `logits` or `mean`, a float32 pointer. Log-probabilities of Gaussian actions are
+those of the unclipped action, summed over its dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mileage.kernels.arrays import random
+from mileage.kernels.learners.mlp import tanh
+from mileage.kernels.machine.jit import inner
+
+_F = np.float32
+HALF_LOG_TWO_PI = _F(0.5 * math.log(2.0 * math.pi))
+
+
+@inner
+def log_normaliser(logits: Any, n: Any) -> Any:
+    """log(sum(exp(logits))), computed without overflow."""
+    top = logits[0]
+    for k in range(1, n):
+        top = max(top, logits[k])
+    total = _F(0.0)
+    for k in range(n):
+        total += _F(math.exp(logits[k] - top))
+    return top + _F(math.log(total))
+
+
+@inner
+def sample_categorical(logits: Any, n: Any, rng_state: Any) -> Any:
+    """Draw an index; return it and its log-probability."""
+    normaliser = log_normaliser(logits, n)
+    left = random.uniform01(rng_state)
+    choice = n - 1
+    for k in range(n - 1):
+        left -= _F(math.exp(logits[k] - normaliser))
+        if left < _F(0.0):
+            choice = k
+            break
+    return choice, logits[choice] - normaliser
+
+
+@inner
+def argmax(logits: Any, n: Any) -> Any:
+    """Index of the largest logit, the first of equals."""
+    choice = 0
+    for k in range(1, n):
+        if logits[k] > logits[choice]:
+            choice = k
+    return choice
+
+
+# Bounds of a state-dependent log deviation, and what keeps the logarithm of 1 - tanh² finite, as in the original SAC.
+LOG_STD_LOW, LOG_STD_HIGH = _F(-20.0), _F(2.0)
+SQUASH_EPS = _F(1e-6)
+
+
+@inner
+def sample_squashed(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
+    """Draw an action in (-1, 1) from means and log deviations, `head` (2n,); return its log-density.
+
+    `noise` (n,) receives the standard normal draws.
+    """
+    log_prob = _F(0.0)
+    for k in range(n):
+        log_std = min(max(head[n + k], LOG_STD_LOW), LOG_STD_HIGH)
+        noise[k] = random.normal(rng_state)
+        action[k] = tanh(head[k] + noise[k] * _F(math.exp(log_std)))
+        log_prob -= _F(0.5) * noise[k] * noise[k] + log_std + HALF_LOG_TWO_PI
+        log_prob -= _F(math.log(_F(1.0) - action[k] * action[k] + SQUASH_EPS))
+    return log_prob
+
+
+@inner
+def sample_gaussian(mean: Any, log_std: Any, n: Any, rng_state: Any, out: Any) -> Any:
+    """Draw an action into `out`; return its log-probability."""
+    log_prob = _F(0.0)
+    for k in range(n):
+        noise = random.normal(rng_state)
+        out[k] = mean[k] + noise * _F(math.exp(log_std[k]))
+        log_prob -= _F(0.5) * noise * noise + log_std[k] + HALF_LOG_TWO_PI
+    return log_prob

@@ -1,0 +1,217 @@
+"""Gradient reduction, clipping and Adam over flat parameter vectors, cut into fixed blocks.
+
+Blocks are what keeps sums independent of the number of threads: each block's sum of squares is stored, and every
+thread adds the stored sums in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.pointers import shift
+from mileage.kernels.machine.team import meet
+
+_F = np.float32
+BLOCK = 1024
+
+
+@inner(fastmath=True)
+def reduce_gradients(grads: Any, n_params: Any, n_chunks: Any, block: Any) -> Any:
+    """Sum one block of the gradients `(chunks, params)` over chunks into row 0; return the block's sum of squares."""
+    first = block * BLOCK
+    size = min(BLOCK, n_params - first)
+    total = shift(grads, first)
+    for c in range(1, n_chunks):
+        other = shift(total, c * n_params)
+        for i in range(size):
+            total[i] += other[i]
+    squares = _F(0.0)
+    for i in range(size):
+        squares += total[i] * total[i]
+    return squares
+
+
+@inner
+def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
+    """Gradient norm from the blocks' sums of squares, and the factor that clips it to `max_norm` (<= 0: none)."""
+    total = 0.0
+    for b in range(n_blocks):
+        total += squares[b]
+    norm = math.sqrt(total)
+    scale = 1.0
+    if max_norm > 0.0 and norm > max_norm:
+        scale = max_norm / (norm + 1e-6)
+    return norm, _F(scale)
+
+
+@inner(fastmath=True)
+def square_sum(values: Any, n: Any) -> Any:
+    """Sum of squares of `n` float32."""
+    total = _F(0.0)
+    for i in range(n):
+        total += values[i] * values[i]
+    return total
+
+
+@inner
+def adam_lengths(rate: Any, beta1: Any, beta2: Any, step: Any) -> Any:
+    """Adam's step length and what its squares are multiplied with, both corrected for a start at 0, as float32."""
+    length = _F(rate / (1.0 - math.pow(beta1, 1.0 * step)))
+    return length, _F(1.0 / (1.0 - math.pow(beta2, 1.0 * step)))
+
+
+@inner(fastmath=True)
+def adam_range(
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n: Any,
+    scale: Any,
+    length: Any,
+    unbias: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+) -> None:
+    """One Adam step (Kingma and Ba, 2015) on `n` parameters, in place, with what `adam_lengths` returned."""
+    b1, b2 = _F(beta1), _F(beta2)
+    c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
+    small = _F(eps)
+    for i in range(n):
+        slope = grads[i] * scale
+        mean = b1 * means[i] + c1 * slope
+        square = b2 * squares[i] + c2 * slope * slope
+        means[i] = mean
+        squares[i] = square
+        params[i] -= length * mean / (_F(math.sqrt(square * unbias)) + small)
+
+
+@inner(fastmath=True)
+def polyak_range(targets: Any, params: Any, n: Any, tau: Any) -> None:
+    """Move `n` parameters of the target network a share `tau` towards the parameters, in place."""
+    share = _F(tau)
+    for i in range(n):
+        targets[i] += share * (params[i] - targets[i])
+
+
+@inner
+def adam(
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n_params: Any,
+    block: Any,
+    scale: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    step: Any,
+) -> None:
+    """One Adam step (Kingma and Ba, 2015) on one block of `params`, in place; `step` counts from 1."""
+    first = block * BLOCK
+    size = min(BLOCK, n_params - first)
+    length, unbias = adam_lengths(rate, beta1, beta2, step)
+    adam_range(
+        shift(params, first), shift(grads, first), shift(means, first), shift(squares, first), size, scale, length,
+        unbias, beta1, beta2, eps,
+    )  # fmt: skip
+
+
+@inner
+def polyak(targets: Any, params: Any, n_params: Any, block: Any, tau: Any) -> None:
+    """Move one block of the target network a share `tau` towards the parameters, in place."""
+    first = block * BLOCK
+    polyak_range(shift(targets, first), shift(params, first), min(BLOCK, n_params - first), tau)
+
+
+@inner
+def n_blocks(n_params: Any) -> Any:
+    """Blocks that `n_params` parameters are cut into."""
+    return (n_params + BLOCK - 1) // BLOCK
+
+
+@inner
+def descend(
+    rank: Any,
+    n_ranks: Any,
+    barrier: Any,
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    n_params: Any,
+    chunks: Any,
+    sums: Any,
+    max_norm: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    step: Any,
+) -> Any:
+    """Reduce the chunks' gradients, clip, and take an Adam step, blocks shared out over the ranks; returns the norm.
+
+    Waits twice: for the other ranks' gradients before, and for their sums of squares in between. A rank's own blocks of
+    `params` are new when this returns, the others' after the next `meet`.
+    """
+    blocks = n_blocks(n_params)
+    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
+    meet(barrier, n_ranks)
+    for b in range(first, last):
+        sums[b] = reduce_gradients(grads, n_params, chunks, b)
+    meet(barrier, n_ranks)
+    norm, scale = clip_scale(sums, blocks, max_norm)
+    for b in range(first, last):
+        adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
+    return norm
+
+
+@inner
+def descend_and_follow(
+    rank: Any,
+    n_ranks: Any,
+    barrier: Any,
+    params: Any,
+    grads: Any,
+    means: Any,
+    squares: Any,
+    targets: Any,
+    n_params: Any,
+    chunks: Any,
+    sums: Any,
+    max_norm: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    step: Any,
+    tau: Any,
+) -> None:
+    """As `descend`, after which `targets` move a share `tau` towards `params` (0: they are not touched).
+
+    Without clipping (`max_norm` <= 0) nothing has to be known about other blocks: each is reduced, stepped and followed
+    while it is in the first-level cache, and the ranks wait once instead of twice.
+    """
+    # Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
+    blocks = n_blocks(n_params)
+    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
+    meet(barrier, n_ranks)
+    scale = _F(1.0)
+    if max_norm > 0.0:
+        for b in range(first, last):
+            sums[b] = reduce_gradients(grads, n_params, chunks, b)
+        meet(barrier, n_ranks)
+        _, scale = clip_scale(sums, blocks, max_norm)
+    for b in range(first, last):
+        if max_norm <= 0.0:
+            reduce_gradients(grads, n_params, chunks, b)
+        adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
+        if tau > 0.0:
+            polyak(targets, params, n_params, b, tau)

@@ -1,0 +1,271 @@
+"""The whole rollout in one call: observe, actor and critic forward, sample, step, store; and its evaluation twin.
+
+Environments are cut into blocks whose size depends on their number alone; a thread takes whole blocks and runs each
+through all steps. Blocks share nothing, so threads never wait for each other before the end, and results do not
+depend on them.
+
+Rollout arrays are flat over time and environment: row `t * N + i`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mileage.kernels.learners import heads, mlp
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.team import meet
+
+_F = np.float32
+_INFINITE = _F(np.inf)
+
+# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
+# the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
+# are (obs - mean) * scale, kept within +-limit.
+POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
+# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
+# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
+POLICY_INTEGERS = (
+    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
+)
+POLICY_FLOATS = "limit"
+# One row per environment; `advance` is the address of the environment's step function.
+ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
+ENV_INTEGERS = "n_envs state_size max_steps block"
+
+# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
+STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
+ROLLOUT = frame_type(
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
+    " episode episode_sums works",
+    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} n_steps work_floats",
+    floats=POLICY_FLOATS,
+)
+EVALUATE = frame_type(
+    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
+    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
+    floats=POLICY_FLOATS,
+)
+ACT = frame_type(
+    arrays=f"{POLICY_ARRAYS} {STORE_ARRAYS} obs env_action works",
+    integers=f"{POLICY_INTEGERS} n_envs",
+    floats=POLICY_FLOATS,
+)
+
+
+def block_size(n_envs: int) -> int:
+    """Environments per block: about a quarter of all, a multiple of 4, from 4 to 32."""
+    return min(32, max(4, -(-n_envs // 16) * 4))
+
+
+@inner
+def _load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
+    """Normalise `rows` observations from `obs` on into `out`."""
+    mean, scale, limit, size = f32(frame.mean), f32(frame.scale), _F(frame.limit), frame.obs_size
+    for i in range(rows):
+        for k in range(size):
+            value = (obs[i * size + k] - mean[k]) * scale[k]
+            out[i * size + k] = min(max(value, -limit), limit)
+
+
+@inner
+def _to_env_action(frame: Any, action: Any, out: Any) -> None:
+    """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
+    low, high = f32(frame.low), f32(frame.high)
+    for k in range(frame.action_size):
+        value = action[k]
+        if low[k] > -_INFINITE and high[k] < _INFINITE:
+            value = min(max(value, _F(-1.0)), _F(1.0))
+            value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
+        out[k] = value
+
+
+@inner
+def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
+    """Critic values of the normalised observations `x`, into `out`."""
+    weights = shift(f32(frame.params), frame.critic_offset)
+    value = mlp.forward(weights, i64(frame.critic), frame.n_critic, rows, x, hidden, frame.activation)
+    for i in range(rows):
+        out[i] = value[i]
+
+
+@inner
+def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
+    obs_size, action_size = frame.obs_size, frame.action_size
+    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
+    for k in range(rows * obs_size):
+        raw[k] = obs[k]
+    x = shift(f32(frame.store_obs), row * obs_size)
+    _load(frame, obs, rows, x)
+    _values(frame, x, rows, work, shift(f32(frame.store_values), row))
+    actor, params = i64(frame.actor), f32(frame.params)
+    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
+    width = actor[frame.n_actor - 1]
+    log_std = shift(params, frame.log_std_offset)
+    log_probs = shift(f32(frame.store_log_probs), row)
+    for i in range(rows):
+        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+        action = shift(f32(frame.store_actions), (row + i) * action_size)
+        env_action = shift(f32(frame.env_action), (lo + i) * action_size)
+        logits = shift(head, i * width)
+        if frame.n_actions > 0:
+            choice, log_prob = heads.sample_categorical(logits, width, rng_state)
+            action[0] = _F(choice)
+            env_action[0] = _F(choice)
+        else:
+            log_prob = heads.sample_gaussian(logits, log_std, width, rng_state, action)
+            _to_env_action(frame, action, env_action)
+        log_probs[i] = log_prob
+
+
+@inner
+def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
+    """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
+    arguments = (
+        shift(f32(frame.state), lo * frame.state_size),
+        shift(i64(frame.elapsed), lo),
+        shift(u64(frame.rng), 2 * lo),
+        shift(f32(frame.env_action), lo * frame.action_size),
+        shift(f32(frame.obs), lo * frame.obs_size),
+        shift(f32(frame.rewards), row),
+        shift(u8(frame.terminated), row),
+        shift(u8(frame.truncated), row),
+        shift(f32(frame.final_obs), lo * frame.obs_size),
+        rows,
+        frame.max_steps,
+    )
+    return call_int64(frame.advance, arguments)
+
+
+@inner
+def _end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
+    """Add rewards to running returns; close what ended. `sums` = (count, returns, lengths) of the block."""
+    for i in range(rows):
+        episode = shift(f64(frame.episode), 2 * (lo + i))
+        episode[0] += f32(frame.rewards)[row + i]
+        episode[1] += 1.0
+        if u8(frame.terminated)[row + i] | u8(frame.truncated)[row + i]:
+            sums[0] += 1.0
+            sums[1] += episode[0]
+            sums[2] += episode[1]
+            episode[0] = 0.0
+            episode[1] = 0.0
+
+
+@inner
+def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Value the final observation of every truncated step."""
+    for i in range(rows):
+        if u8(frame.truncated)[row + i]:
+            final_obs = shift(f32(frame.final_obs), (lo + i) * frame.obs_size)
+            _load(frame, final_obs, 1, work)
+            _values(frame, work, 1, shift(work, frame.obs_size), shift(f32(frame.truncated_values), row + i))
+
+
+@kernel
+def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Collect `n_steps` from every environment (frame `ROLLOUT`).
+
+    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64
+    receives number, return sum and length sum of those that ended; `works` holds `work_floats` float32 for each
+    rank.
+    """
+    frame = record[0]
+    n_envs, block = frame.n_envs, frame.block
+    n_blocks = (n_envs + block - 1) // block
+    work = shift(f32(frame.works), rank * frame.work_floats)
+    for b in range(rank, n_blocks, n_ranks):
+        lo = b * block
+        rows = min(block, n_envs - lo)
+        sums = shift(f64(frame.episode_sums), 3 * b)
+        for t in range(frame.n_steps):
+            row = t * n_envs + lo
+            _policy_step(frame, lo, rows, row, work)
+            ended = _advance(frame, lo, rows, row)
+            _end_episodes(frame, lo, rows, row, sums)
+            if ended > 0:
+                _bootstrap(frame, lo, rows, row, work)
+        _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+        _values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
+    meet(pointer_to(barrier), n_ranks)
+
+
+@inner
+def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
+    """Write the actions of an evaluated policy for `rows` environments from `lo` on."""
+    actor, params = i64(frame.actor), f32(frame.params)
+    _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+    hidden = shift(work, rows * frame.obs_size)
+    head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
+    width = actor[frame.n_actor - 1]
+    n = frame.action_size
+    for i in range(rows):
+        logits = shift(head, i * width + frame.head_skip)
+        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+        env_action = shift(f32(frame.env_action), (lo + i) * n)
+        if frame.n_actions > 0:
+            choice = heads.argmax(logits, frame.n_actions)
+            if frame.deterministic == 0:
+                choice, _ = heads.sample_categorical(logits, frame.n_actions, rng_state)
+            env_action[0] = _F(choice)
+        else:
+            action = shift(f32(frame.actions), (lo + i) * n)
+            for k in range(n):
+                action[k] = mlp.tanh(logits[k]) if frame.squashed > 0 else logits[k]
+            if frame.deterministic == 0 and frame.squashed > 0 and width == 2 * n:
+                # The environment's action is overwritten below: until then it may hold the noise.
+                heads.sample_squashed(logits, n, rng_state, action, env_action)
+            elif frame.deterministic == 0 and frame.squashed == 0:
+                heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
+            _to_env_action(frame, action, env_action)
+
+
+@kernel
+def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+    """Play one episode per environment (frame `EVALUATE`).
+
+    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
+    """
+    frame = record[0]
+    n_envs, block = frame.n_envs, frame.block
+    returns, lengths = f64(frame.returns), i64(frame.lengths)
+    work = shift(f32(frame.works), rank * frame.work_floats)
+    for b in range(rank, (n_envs + block - 1) // block, n_ranks):
+        lo = b * block
+        rows = min(block, n_envs - lo)
+        for i in range(lo, lo + rows):
+            returns[i] = 0.0
+            lengths[i] = 0
+        alive = rows
+        while alive > 0:
+            _choose(frame, lo, rows, work)
+            _advance(frame, lo, rows, lo)
+            for i in range(lo, lo + rows):
+                # A running episode counts its length below zero; the sign turns when it ends.
+                if lengths[i] <= 0:
+                    returns[i] += f32(frame.rewards)[i]
+                    lengths[i] -= 1
+                    if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
+                        lengths[i] = -lengths[i]
+                        u8(frame.cut)[i] = u8(frame.truncated)[i]
+                        alive -= 1
+    meet(pointer_to(barrier), n_ranks)
+
+
+@kernel
+def act(record: Any, row: Any) -> None:
+    """Choose actions for a frame `ACT`, stepped by Python; store the first halves from `row` on."""
+    frame = record[0]
+    _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
+
+
+@kernel
+def values(record: Any, out: Any) -> None:
+    """Critic values of a frame `ACT`'s observations, into `out` (N,) float32."""
+    frame = record[0]
+    work = f32(frame.works)
+    _load(frame, f32(frame.obs), frame.n_envs, work)
+    _values(frame, work, frame.n_envs, shift(work, frame.n_envs * frame.obs_size), pointer_to(out))

@@ -1,0 +1,1 @@
+"""What kernels stand on: the compiler and its cache, pointers and frames, BLAS, teams of threads, memory."""

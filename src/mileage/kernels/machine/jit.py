@@ -1,0 +1,269 @@
+"""How kernels are compiled and where compiled kernels are kept.
+
+Numba's own cache is keyed by the file a function stands in: a kernel that calls a helper from another file
+goes stale when only the helper changes, and functions made at run time are not cached at all. Ours is keyed by
+the content of all compiled mileage source plus whatever the caller adds (a user's environment source), so that a hit
+is always right, and it lives in one directory per version that can be warmed, moved or deleted as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+from numba.core import typed_passes, untyped_passes
+from numba.core.caching import _Cache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, CompileResult, Flags, compile_extra
+from numba.core.compiler_machinery import PassManager
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
+
+CACHE_ENV = "MILEAGE_CACHE_DIR"
+# Packages whose source ends up in compiled code.
+_COMPILED_PACKAGES = ("kernels", "envs", "buffers", "algorithms")
+# A file is the SHA-256 of what follows it.
+_STAMP_BYTES = 32
+
+
+@functools.cache
+def source_stamp() -> str:
+    """Digest of every mileage source file that compiled code can come from."""
+    # Compiled code carries a wrapper for one version of CPython.
+    digest = hashlib.sha256(f"{numba.__version__} {sys.implementation.cache_tag}".encode())
+    root = Path(__file__).resolve().parents[2]
+    for package in _COMPILED_PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_root() -> Path:
+    """Directory of all compiled kernels, `MILEAGE_CACHE_DIR` or the user's cache directory."""
+    return Path(os.environ.get(CACHE_ENV) or platformdirs.user_cache_dir("mileage")) / "kernels"
+
+
+def cache_dir() -> Path:
+    """Directory of the kernels compiled from this very source."""
+    return cache_root() / source_stamp()
+
+
+def cache_is_writable() -> bool:
+    """Whether compiled kernels can be kept on disk."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_dir()).close()
+    except OSError:
+        return False
+    return True
+
+
+class KernelCache(_Cache):  # type: ignore[misc]
+    """One file per compiled signature; unreadable or unwritable files mean compiling again, never an error."""
+
+    def __init__(self, function: Callable[..., Any], extra_key: str = "") -> None:
+        self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+        self._extra_key = extra_key
+        self._enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        """The directory as text, as Numba expects it."""
+        return str(cache_dir())
+
+    def enable(self) -> None:
+        """Use the cache."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Neither read nor write."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Forget nothing: files are keyed by content, so none can be stale."""
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        digest = hashlib.sha256(repr((str(sig), codegen.magic_tuple(), self._extra_key)).encode())
+        return cache_dir() / f"{self._name[-80:]}-{digest.hexdigest()[:16]}.nbc"
+
+    def holds(self, sig: Any, codegen: Any) -> bool:
+        """Whether the compiled function for the argument types `sig` is on disk."""
+        return self._enabled and self._path(sig, codegen).is_file()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for `sig`, or None."""
+        if not self._enabled:
+            return None
+        try:
+            content = self._path(sig, target_context.codegen()).read_bytes()
+        except OSError:
+            return None
+        stamp, data = content[:_STAMP_BYTES], content[_STAMP_BYTES:]
+        # Machine code with a flipped bit would not fail to load, it would crash.
+        if stamp != hashlib.sha256(data).digest():
+            return None
+        try:
+            payload = pickle.loads(data)
+        except (ImportError, AttributeError):
+            # The same code compiled from a module that this process does not have (a user's file that was renamed).
+            return None
+        # Numba would refresh the whole target here (200 ms of registries that only compiling needs);
+        # running loaded code needs no more than the reference-counting runtime.
+        rtsys.initialize(target_context)
+        return CompileResult._rebuild(target_context, *payload)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep `data` for other processes; a directory that cannot be written is not an error."""
+        if not self._enabled:
+            return
+        path = self._path(sig, data.codegen if hasattr(data, "codegen") else data.library.codegen)
+        content = dumps(data._reduce())
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                temporary = Path(file.name)
+                file.write(hashlib.sha256(content).digest() + content)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                if temporary is not None:
+                    temporary.unlink()
+
+
+def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **options: Any) -> Any:
+    """Compile `function` with Numba on first call: GIL released, division as in NumPy, kept on disk.
+
+    Used bare (`@kernel`) or with Numba options (`@kernel(fastmath=True)`). `key` distinguishes functions made at run
+    time whose name and signature are the same.
+    """
+    if function is None:
+        return functools.partial(kernel, key=key, **options)
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    dispatcher = numba.njit(**settings)(function)
+    dispatcher._cache = KernelCache(function, key)
+    return dispatcher
+
+
+class _Lean(CompilerBase):  # type: ignore[misc]
+    """The passes that our own code needs, of the thirty that Numba runs over everybody's.
+
+    Left out: closures, `with` blocks, literal unrolling, array expressions, dynamic exceptions, annotated source.
+    """
+
+    def define_pipelines(self) -> list[Any]:
+        """One list of passes, from bytecode to LLVM."""
+        passes = PassManager("lean")
+        for step in (
+            untyped_passes.TranslateByteCode,
+            untyped_passes.FixupArgs,
+            untyped_passes.IRProcessing,
+            untyped_passes.ReconstructSSA,
+            typed_passes.NopythonTypeInference,
+            typed_passes.PreLowerStripPhis,
+            typed_passes.IRLegalization,
+            typed_passes.NativeLowering,
+            typed_passes.NoPythonBackend,
+        ):
+            passes.add_pass(step, step.__name__)
+        passes.finalize()
+        return [passes]
+
+
+class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Unoptimised LLVM code: a kernel that links it optimises everything at once and makes the machine code."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+class OptimisedLibrary(_InnerLibrary):
+    """LLVM code that is optimised before it is linked: loops around it vectorise only if it is simple by then."""
+
+    def _optimize_final_module(self) -> None:
+        JITCodeLibrary._optimize_final_module(self)
+
+
+class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
+    """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
+
+    library_class: type[_InnerLibrary] = _InnerLibrary
+
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        flags = Flags()
+        self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        typing, target = self.targetdescr.typing_context, self.targetdescr.target_context
+        library = self.library_class(target.codegen(), self.py_func.__qualname__)
+        result = compile_extra(
+            typing, target, self.py_func, args, return_type, flags, self.locals, library, self.pipeline_class
+        )
+        if result.typing_error is not None:
+            raise result.typing_error
+        # Callers find a compiled function by its entry point; any object of its own will do.
+        result = result._replace(entry_point=object())
+        target.insert_user_function(result.entry_point, result.fndesc, [result.library])
+        return result
+
+
+def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
+
+    It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
+    version serves literal and computed integer arguments alike (Numba would compile one for each).
+    """
+    if function is None:
+        return functools.partial(inner, **options)
+    settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
+    dispatcher = numba.njit(**settings)(function)
+    compiler = dispatcher._compiler
+    dispatcher._compiler = _InnerCompiler(
+        function, compiler.targetdescr, compiler.targetoptions, compiler.locals, compiler.pipeline_class
+    )
+
+    def keep(result: Any) -> None:
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    find_template = dispatcher.get_call_template
+
+    def without_literals(args: Any, kws: Any) -> Any:
+        return find_template([numba.types.unliteral(arg) for arg in args], kws)
+
+    # Numba's own `add_overload` would make it callable from Python, which needs machine code.
+    dispatcher.add_overload = keep
+    dispatcher.get_call_template = without_literals
+    return dispatcher
+
+
+def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function to a C function pointer (`.address`) at once, or load it from the cache."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        from numba.core.ccallback import CFunc
+        from numba.core.sigutils import normalize_signature
+
+        settings: dict[str, Any] = {"nopython": True, "error_model": "numpy"} | options
+        compiled: Any = CFunc(function, normalize_signature(signature), locals={}, options=settings)
+        compiled._cache = KernelCache(function, key)
+        compiled.compile()
+        return compiled
+
+    return decorate

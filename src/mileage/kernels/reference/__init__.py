@@ -1,0 +1,1 @@
+"""Every kernel once more, as plainly as it can be written, under the same file name."""

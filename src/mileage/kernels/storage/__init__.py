@@ -1,0 +1,1 @@
+"""Rings and sum trees behind the replay buffers."""

@@ -1,0 +1,1 @@
+"""Recording a run: where clock and ledger meet."""

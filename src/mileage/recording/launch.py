@@ -1,0 +1,95 @@
+"""What is written down about a run before it starts."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mileage import __version__
+from mileage._seeding import check_training_seed
+from mileage.ledger import liveness
+from mileage.ledger.panels import Panel
+from mileage.ledger.prices import Price
+from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
+from mileage.ledger.targets import Target
+from mileage.meter import PhaseClock, fingerprint
+from mileage.recording.revision import git_revision
+
+ACCOUNTING_WINDOW = "wall-clock"
+"""Everything from the start of the run's clock to its end is billable: failed, idle and evaluation time included."""
+
+
+def launched_run(
+    name: str,
+    clock: PhaseClock,
+    *,
+    panel: Panel | None,
+    target: Target | None,
+    price: Price,
+    instances: int,
+    seed: int | None,
+    config: Mapping[str, Any],
+    algorithm: str,
+    env_id: str | None,
+    framework: str,
+    eval_every_steps: int | None,
+    batch_size: int | None,
+    step_budget: int | None,
+    step_rule: str,
+    parent_run_id: str | None,
+) -> Run:
+    """Return the row of a run that is being launched now; the arguments are those of `Ledger.run`."""
+    now = time.time()
+    machine = fingerprint()
+    row = Run(
+        run_id=new_run_id(now),
+        name=name,
+        launched_at=now,
+        started_at=now - clock.times().wall_seconds,
+        launched_by=_user(),
+        host=liveness.host_name(),
+        pid=os.getpid(),
+        process_token=liveness.own_token(),
+        framework=framework,
+        algorithm=algorithm,
+        env_id=env_id if env_id is not None else panel.env_id if panel else "",
+        config=check_json("config", dict(config)),
+        git_revision=git_revision(),
+        command=_command(),
+        seed=None if seed is None else check_training_seed(seed),
+        panel=panel.to_json() if panel else None,
+        panel_id=panel.panel_id if panel else None,
+        success=panel.success if panel else None,
+        target=str(target) if target else None,
+        eval_every_steps=eval_every_steps,
+        batch_size=batch_size,
+        step_budget=step_budget,
+        step_rule=step_rule,
+        accounting_window=ACCOUNTING_WINDOW,
+        machine=check_json("machine", machine.as_dict()),
+        machine_id=machine.hardware_id,
+        instances=instances,
+        instance=price.instance,
+        price_usd_per_hour=price.usd_per_hour,
+        price=price.to_json(),
+        parent_run_id=parent_run_id,
+        mileage_version=__version__,
+        format_version=FORMAT_VERSION,
+    )
+    return check_run(row)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return str(os.getuid())
+
+
+def _command() -> str:
+    text = " ".join(sys.argv)[:2000]
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -1,0 +1,417 @@
+"""Recording a run, ours or anyone's: phases, checkpoints and how it ended.
+
+with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20) as run:
+    with run.phase("env_step"):
+        ...
+    run.checkpoint(step, evaluation, path="policy.safetensors")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mileage._errors import UsageError
+from mileage.ledger.address import database_url
+from mileage.ledger.panels import Panel
+from mileage.ledger.prices import Price, freeze_price
+from mileage.ledger.rows import (
+    Checkpoint,
+    End,
+    EndState,
+    Episode,
+    Phase,
+    Profile,
+    Row,
+    Run,
+    check_json,
+    check_text,
+)
+from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
+from mileage.ledger.targets import Evaluation, Target
+from mileage.meter import PhaseClock, PhaseTimes, ResourcePeaks, ResourceSampler, compile_phase
+from mileage.recording.launch import launched_run
+from mileage.recording.writer import Writer
+
+if TYPE_CHECKING:
+    from mileage.ledger.queries import Record
+
+PHASES_EVERY_SECONDS = 1.0
+"""Phase totals are written with a checkpoint, but no more often than this."""
+PEAKS_EVERY_SECONDS = 0.5
+"""Memory peaks are read with a checkpoint, but no more often than this."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run as it was recorded."""
+
+    run: Run
+    end: End
+    phases: tuple[Phase, ...]
+
+
+class Ledger:
+    """The ledger at a path or address; nothing is opened until a run is launched or read."""
+
+    def __init__(self, db: str | os.PathLike[str] | None = None, *, enabled: bool = True) -> None:
+        """Name the ledger.
+
+        Args:
+            db: path or address; None takes `MILEAGE_DB` or `runs/mileage.db`.
+            enabled: False measures runs and reports them, and writes nothing.
+        """
+        self.url = database_url(db)
+        self.enabled = enabled
+
+    def run(
+        self,
+        name: str,
+        *,
+        panel: Panel | None = None,
+        target: str | Target | None = None,
+        price: float | str | None = None,
+        price_usd_per_hour: float | str | None = None,
+        instance: str | None = None,
+        spot: bool = False,
+        instances: int = 1,
+        seed: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        algorithm: str = "",
+        env_id: str | None = None,
+        framework: str = "custom",
+        eval_every_steps: int | None = None,
+        batch_size: int | None = None,
+        step_budget: int | None = None,
+        step_rule: str = "env_steps",
+        parent_run_id: str | None = None,
+        clock: PhaseClock | None = None,
+        resources: bool | ResourceSampler = True,
+    ) -> RunRecorder:
+        """Launch a run: its row is on disk before this returns, and its clock runs.
+
+        Args:
+            name: the arm this run belongs to; runs that differ only in their seed share it.
+            panel: the held-out exam.
+            target: `mean_return>=475`, `success_rate>=0.9`, …
+            price: US dollars an hour and instance, or a sum `0.35+0.19`; frozen now.
+            price_usd_per_hour: the same as `price`.
+            instance: name in the price book.
+            spot: whether the instance is bought on the spot market.
+            instances: how many instances are billed.
+            seed: training seed; a held-out seed is refused.
+            config: all hyperparameters, plain JSON.
+            algorithm: such as `ppo`.
+            env_id: what is trained on; the panel's by default.
+            framework: what trains.
+            eval_every_steps: evaluation cadence in env steps.
+            batch_size: env steps per update.
+            step_budget: env steps after which the run gives up.
+            step_rule: what one env step is; `frames/4` where a frame-skip of 4 is counted in frames.
+            parent_run_id: the run this one resumes.
+            clock: an already running clock, whose owner also watches compilers. Without it, the first run of a process
+                counts from the start of the process.
+            resources: whether memory and GPUs are sampled in the background, or the sampler to do it with.
+        """
+        if price is not None and price_usd_per_hour is not None:
+            raise UsageError("give price or price_usd_per_hour, not both: they are the same")
+        goal = None if target is None else Target.parse(target)
+        if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
+            raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
+        frozen = freeze_price(price_usd_per_hour if price is None else price, instance, spot=spot)
+        own_clock = clock is None
+        clock = PhaseClock.for_run() if clock is None else clock
+        row = launched_run(
+            name,
+            clock,
+            panel=panel,
+            target=goal,
+            price=frozen,
+            instances=instances,
+            seed=seed,
+            config=config or {},
+            algorithm=algorithm,
+            env_id=env_id,
+            framework=framework,
+            eval_every_steps=eval_every_steps,
+            batch_size=batch_size,
+            step_budget=step_budget,
+            step_rule=step_rule,
+            parent_run_id=parent_run_id,
+        )
+        writer = Writer(row, self.url) if self.enabled else None
+        return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
+
+    def records(self, selection: str | None = None, *, limit: int | None = None) -> list[Record]:
+        """Return the selected runs with their ends, newest first; closes dead runs first."""
+        from mileage.ledger import queries
+        from mileage.ledger.selectors import Selector
+        from mileage.ledger.store import Store
+
+        with Store(self.url, create=False) as store:
+            selector = None if selection is None else Selector.parse(selection)
+            found: list[Record] = store.read(queries.records, selector, limit=limit)
+            return found
+
+
+class RunRecorder:
+    """One run being recorded; made by `Ledger.run`."""
+
+    def __init__(
+        self,
+        row: Run,
+        writer: Writer | None,
+        clock: PhaseClock,
+        target: Target | None,
+        price: Price,
+        *,
+        resources: bool | ResourceSampler = True,
+        watch_compilers: bool = True,
+    ) -> None:
+        self.row = row
+        self.run_id = row.run_id
+        self.clock = clock
+        self.target = target
+        self.price = price
+        self.result: RunResult | None = None
+        """What was recorded, once the run has ended."""
+        self._progress = Progress()
+        self._usd_per_second = cost_usd(1.0, row)
+        self._seq = 0
+        self._phases_at = 0.0
+        self._peaks_at = float("-inf")
+        self._peak_rss: float | None = None
+        self._peak_gpu: float | None = None
+        self._log = clock.phase("log")
+        self._writer = writer
+        sampler = resources if isinstance(resources, ResourceSampler) else ResourceSampler() if resources else None
+        self._sampler = None if sampler is None else sampler.start()
+        self._watching = ExitStack()
+        if watch_compilers:
+            self._watching.enter_context(compile_phase(clock))
+
+    def __enter__(self) -> RunRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.end()
+        elif isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            self.end(EndState.STOPPED, type(error).__name__)
+        else:
+            self.end(EndState.FAILED, f"{type(error).__name__}: {error}")
+
+    # While it runs
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager that spends its body in phase `name`."""
+        return self.clock.phase(name)
+
+    @property
+    def reached(self) -> bool:
+        """Whether a checkpoint has met the target."""
+        return self._progress.first_reached is not None
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock so far."""
+        return self.clock.times().wall_seconds
+
+    @property
+    def cost_usd(self) -> float:
+        """Billable cost so far."""
+        return cost_usd(self.wall_seconds, self.row)
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps rows from the database at the moment, in one sentence; None if nothing does."""
+        return None if self._writer is None else self._writer.problem
+
+    def checkpoint(
+        self,
+        step: int,
+        evaluation: Evaluation | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        sha256: str | None = None,
+        reset_reasons: Mapping[str, int] | None = None,
+        claimed: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Record where the run stands.
+
+        Args:
+            step: env steps so far.
+            evaluation: the held-out episodes just played, if any.
+            path: the checkpoint file, if one was written.
+            sha256: its hash; computed from the file where it is not given.
+            reset_reasons: how many episodes were reset for which reason since the last checkpoint.
+            claimed: a foreign framework's own figures.
+        """
+        if self.result is not None:
+            raise UsageError(f"run {self.run_id} has ended: a checkpoint cannot be recorded any more")
+        with self._log:
+            if path is not None:
+                path = check_text("path", os.fspath(path))
+                sha256 = sha256 or _file_hash(Path(path))
+            wall_ns, eval_ns = self.clock.split("eval")
+            wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
+            self._read_peaks(wall)
+            row = self._checkpoint_row(int(step), wall, eval_seconds, evaluation, path, sha256, reset_reasons, claimed)
+            self._progress.add(row)
+            rows: list[Row] = [row]
+            if evaluation is not None:
+                rows += _episode_rows(self.run_id, row.seq, evaluation)
+            if wall - self._phases_at >= PHASES_EVERY_SECONDS:
+                rows += self._phase_rows(self.clock.times())
+            if self._writer is not None:
+                self._writer.append(rows)
+        return row
+
+    def profile(self, summary: Mapping[str, Any]) -> None:
+        """Record a profiler's summary under this run's id."""
+        text = check_json("profiler summary", dict(summary))
+        if self._writer is None:
+            return
+        with self._log:
+            self._writer.append([Profile(self.run_id, self._next_seq(), self.wall_seconds, text)])
+
+    def end(self, state: EndState | str | None = None, reason: str = "") -> RunResult:
+        """Record how the run ended and deliver everything; the first call counts.
+
+        Args:
+            state: None means `reached` if a checkpoint met the target and `not_reached` otherwise.
+            reason: why, in a few words.
+        """
+        if self.result is not None:
+            return self.result
+        if state is None:
+            state = EndState.REACHED if self.reached else EndState.NOT_REACHED
+            if not reason:
+                reason = "" if self.reached else "the budget was used up" if self.target else "no target was set"
+        try:
+            state = EndState(state)
+        except ValueError:
+            raise UsageError(f"state {state!r} is not an end state: use one of {', '.join(EndState)}") from None
+        self._watching.close()
+        gpus = self._stop_sampler()
+        times = self.clock.stop()
+        phases = self._phase_rows(times)
+        reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
+        ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
+        end = end_row(self.row, self._progress, ending)
+        end = end._replace(
+            peak_rss_gb=_highest(end.peak_rss_gb, self._peak_rss), peak_gpu_gb=_highest(end.peak_gpu_gb, self._peak_gpu)
+        )
+        self.result = RunResult(self.row, end, tuple(phases))
+        if self._writer is not None:
+            self._writer.append([*phases, end])
+            self._writer.close()
+        return self.result
+
+    # Building rows
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _checkpoint_row(
+        self,
+        step: int,
+        wall: float,
+        eval_seconds: float,
+        evaluation: Evaluation | None,
+        path: str | None,
+        sha256: str | None,
+        reset_reasons: Mapping[str, int] | None,
+        claimed: Mapping[str, Any] | None,
+    ) -> Checkpoint:
+        value = met = None
+        if evaluation is not None and self.target is not None:
+            value, met = _finite(self.target.value(evaluation)), self.target.met(evaluation)
+        return Checkpoint(
+            run_id=self.run_id,
+            seq=self._next_seq(),
+            step=step,
+            wall_seconds=wall,
+            train_seconds=wall - eval_seconds,
+            eval_seconds=eval_seconds,
+            cost_usd=wall * self._usd_per_second,
+            success_rate=None if evaluation is None else evaluation.success_rate,
+            mean_return=None if evaluation is None else _finite(evaluation.mean_return),
+            target_value=value,
+            target_met=met,
+            peak_rss_gb=self._peak_rss,
+            peak_gpu_gb=self._peak_gpu,
+            reset_reasons=None if reset_reasons is None else check_json("reset_reasons", dict(reset_reasons)),
+            path=path,
+            sha256=sha256,
+            claimed=None if claimed is None else check_json("claimed", dict(claimed)),
+        )
+
+    def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
+        self._phases_at = times.wall_seconds
+        seq, wall = self._next_seq(), times.wall_seconds
+        rows = [
+            Phase(self.run_id, seq, name, wall, seconds, times.entries.get(name, 0), False)
+            for name, seconds in times.phases.items()
+        ]
+        for lane, phases in times.beside.items():
+            rows += [
+                Phase(self.run_id, seq, f"{lane}/{name}", wall, seconds, 0, True) for name, seconds in phases.items()
+            ]
+        return rows
+
+    def _read_peaks(self, wall: float) -> None:
+        if self._sampler is not None and wall - self._peaks_at >= PEAKS_EVERY_SECONDS:
+            self._peaks_at = wall
+            self._keep_peaks(self._sampler.peaks())
+
+    def _keep_peaks(self, peaks: ResourcePeaks) -> None:
+        self._peak_rss = _highest(self._peak_rss, peaks.peak_rss_gb)
+        for peak in peaks.peak_gpu_gb or ():
+            self._peak_gpu = _highest(self._peak_gpu, peak)
+
+    def _stop_sampler(self) -> str | None:
+        if self._sampler is None:
+            return None
+        peaks = self._sampler.stop()
+        self._keep_peaks(peaks)
+        if peaks.peak_gpu_gb is None:
+            return None
+        return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
+
+
+def _episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> Sequence[Episode]:
+    successes = [None] * len(evaluation) if evaluation.successes is None else evaluation.successes.tolist()
+    columns = (evaluation.seeds.tolist(), evaluation.returns.tolist(), evaluation.lengths.tolist(), successes)
+    return [
+        Episode(run_id, seq, i, seed, _finite(value), length, success)
+        for i, (seed, value, length, success) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _finite(value: float) -> float | None:
+    """Databases disagree about NaN and infinity: a return that is no number is absent."""
+    return value if math.isfinite(value) else None
+
+
+def _highest(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+def _file_hash(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,325 @@
+"""One run of an experiment: what is trained, how it is measured, and what is left of it.
+
+The search in `experiments` knows runs only through `Executor`, so that it is tested without training or timing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from mileage._errors import UsageError
+from mileage.envs.native.env import NativeEnv
+from mileage.ledger.targets import Target
+from mileage.meter import Phase, PhaseClock
+from mileage.training import runner
+from mileage.training.agent import Agent
+from mileage.training.agents import agent_class
+from mileage.training.recording import recorded
+from mileage.training.records import RunRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """Everything that decides how a run trains, and that a fix may change."""
+
+    algorithm: str
+    env: Any
+    """As for `mileage.PPO`: an id, or an environment made with `@mileage.env`."""
+    config: Mapping[str, Any]
+    """All hyperparameters by name."""
+    total_steps: int
+    """Environment steps after which a run gives up."""
+    eval_every: int
+    """Environment steps between held-out evaluations."""
+    checkpoint_every: int = 0
+    """Environment steps between checkpoints; 0 for none."""
+    threads: int = 1
+    processes: bool = False
+    backend: str = "native"
+    compile: bool | str = False
+    policy: Any = None
+    device: str = "auto"
+    env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    native_env: bool = True
+    """Whether the environment is stepped by native code."""
+    env_id: str = ""
+    """Under which presets know the environment."""
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: str,
+        env: Any,
+        *,
+        steps: int | None = None,
+        eval_every: int | None = None,
+        checkpoint_every: int = 0,
+        **agent_arguments: Any,
+    ) -> Setup:
+        """The setup that the arguments of `mileage.PPO` and of its `learn` describe, presets applied."""
+        agent_arguments.pop("seed", None)
+        agent = agent_class(algorithm)(env, **agent_arguments)
+        horizon = agent.plan_horizon(steps)
+        every = agent.usual_eval_every(horizon) if eval_every is None else eval_every
+        if every < 1 or checkpoint_every < 0:
+            raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
+        return cls(
+            algorithm=agent.name,
+            env=env,
+            config=dataclasses.asdict(agent.config),
+            total_steps=horizon,
+            eval_every=every,
+            checkpoint_every=checkpoint_every,
+            threads=agent.threads,
+            processes=agent.processes,
+            backend=agent.backend,
+            compile=agent.compile,
+            policy=agent_arguments.get("policy"),
+            device=agent_arguments.get("device", "auto"),
+            env_kwargs=dict(agent_arguments.get("env_kwargs") or {}),
+            native_env=isinstance(agent.spec, NativeEnv),
+            env_id=agent.spec.id,
+        )
+
+    def but(self, **changes: Any) -> Setup:
+        """The same with other fields; a name that is no field is a hyperparameter."""
+        own = {field.name for field in dataclasses.fields(self)}
+        fields = {name: value for name, value in changes.items() if name in own}
+        rest = {name: value for name, value in changes.items() if name not in own}
+        unknown = sorted(set(rest) - set(self.config))
+        if unknown:
+            raise UsageError(f"{self.algorithm} has no hyperparameter {unknown[0]!r}")
+        if rest:
+            fields["config"] = dict(fields.get("config", self.config)) | rest
+        return dataclasses.replace(self, **fields)
+
+    @property
+    def key(self) -> str:
+        """The same text for the same setup."""
+        values = {name: value for name, value in vars(self).items() if name not in ("env", "policy")}
+        return json.dumps(values, sort_keys=True, default=list)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps between two updates, which is also the least distance between two evaluations."""
+        config = self.config
+        per_env = config["n_steps"] if "n_steps" in config else config.get("train_every", 1)
+        return int(config["n_envs"] * per_env)
+
+    def differences(self, other: Setup) -> dict[str, tuple[Any, Any]]:
+        """What `other` changes, by name: the value here and the value there."""
+        found: dict[str, tuple[Any, Any]] = {}
+        names = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
+        for name in names:
+            if getattr(self, name) != getattr(other, name):
+                found[name] = (getattr(self, name), getattr(other, name))
+        for name, value in self.config.items():
+            if other.config.get(name) != value:
+                found[name] = (value, other.config.get(name))
+        return found
+
+    def agent(self, seed: int) -> Agent:
+        """An agent that trains this way."""
+        torch = self.backend == "torch"
+        return agent_class(self.algorithm)(
+            self.env,
+            seed=seed,
+            preset="none",
+            threads=self.threads,
+            env_kwargs=dict(self.env_kwargs),
+            processes=self.processes,
+            backend=self.backend,
+            policy=self.policy,
+            device=self.device if torch else "auto",
+            compile=self.compile if torch else False,
+            **self.config,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run of an arm. A run that did not reach the target is a failure whose cost counts."""
+
+    arm: str
+    seed: int
+    seconds: float
+    """Wall-clock to the end of the evaluation that met the target, or to the stop of a run that did not."""
+    reached: bool
+    cap_seconds: float
+    """When the run would have been stopped."""
+    steps: int = 0
+    """Environment steps up to there."""
+    steps_per_second: float = 0.0
+    """Of training seconds."""
+    steady_steps_per_second: float = 0.0
+    """The same without start-up and compilation."""
+    phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds by phase, of the whole run."""
+    value: float | None = None
+    """What the last evaluation showed of the quantity that the target names; None without an evaluation."""
+    reason: str = ""
+    """How the run ended."""
+    run_id: str | None = None
+    """In the ledger; None if it was not recorded."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+
+class Executor(Protocol):
+    """Runs arms and tells the time."""
+
+    def now(self) -> float:
+        """Seconds on a clock that only moves forward; the budget of a search is kept by it."""
+
+    def prepare(self, setup: Setup) -> None:
+        """Load what every run of `setup` needs once in a process: compiled kernels, torch."""
+
+    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
+        """Train once, to the target or to the cap. Raises KeyboardInterrupt if the user wants to stop."""
+
+
+class TrainingExecutor:
+    """Trains in this process, and records every run in the ledger.
+
+    A run's clock covers building, training, evaluations and the ledger's own writes. Compiled kernels are loaded before
+    (`prepare`), once for all runs of an arm, as for the second and further seeds of `mileage train --seeds`.
+    """
+
+    def __init__(
+        self,
+        target: str | Target,
+        *,
+        episodes: int = 100,
+        success: str | None = None,
+        name: str = "try",
+        price: float | str | None = None,
+        instance: str | None = None,
+        spot: bool = False,
+        db: str | Literal[False] | None = None,
+        on_compile: Callable[[list[str]], None] | None = None,
+    ) -> None:
+        """Say what is reached for and where runs are recorded.
+
+        Args:
+            target: the same for every arm.
+            episodes: of the held-out panel, the same for every arm.
+            success: what makes an episode a success.
+            name: runs are called `name/arm` in the ledger.
+            price, instance, spot: as for `Ledger.run`.
+            db: the ledger; None is the default one, False none.
+            on_compile: told which kernels must be compiled.
+        """
+        self.target = Target.parse(target)
+        self._episodes, self._success, self._name, self._db = episodes, success, name, db
+        self._price, self._instance, self._spot = price, instance, spot
+        self._on_compile = on_compile
+        self._prepared: set[tuple[str, str, bool | str]] = set()
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.perf_counter()
+
+    def prepare(self, setup: Setup) -> None:
+        """Load compiled kernels, or compile them."""
+        kind = (setup.algorithm, setup.backend, setup.native_env)
+        if kind in self._prepared:
+            return
+        self._prepared.add(kind)
+        with setup.agent(0) as agent:
+            agent.prepare(self._on_compile)
+
+    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
+        """Train once, to the target, to the cap or to the end of the step budget."""
+        clock, deadline = PhaseClock(), time.perf_counter() + cap_seconds
+        run_id: list[str] = []
+        try:
+            with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory:
+                record = self._train(arm, setup, seed, deadline, clock, Path(directory), run_id)
+        except Exception as error:
+            # Whatever a configuration does to a run, the run has failed and the search goes on.
+            return Trial(
+                arm=arm,
+                seed=seed,
+                seconds=clock.times().wall_seconds,
+                reached=False,
+                cap_seconds=cap_seconds,
+                reason=f"{type(error).__name__}: {error}",
+                run_id=run_id[0] if run_id else None,
+            )
+        if record.reason == runner.INTERRUPTED:
+            raise KeyboardInterrupt
+        value = None if record.final is None else self.target.value(record.final)
+        return _trial(arm, record, cap_seconds, value, run_id[0] if self._db is not False else None)
+
+    def _train(
+        self,
+        arm: str,
+        setup: Setup,
+        seed: int,
+        deadline: float,
+        clock: PhaseClock,
+        directory: Path,
+        run_id: list[str],
+    ) -> RunRecord:
+        with clock.phase(Phase.INIT):
+            agent = setup.agent(seed)
+        panel = agent.default_panel(self.target, self._episodes, self._success)
+        agent.run_defaults["eval_every"] = setup.eval_every
+        with (
+            agent,
+            recorded(
+                agent,
+                panel,
+                self.target,
+                clock,
+                horizon=setup.total_steps,
+                name=f"{self._name}/{arm}",
+                price=self._price,
+                instance=self._instance,
+                spot=self._spot,
+                db=self._db,
+            ) as recorder,
+        ):
+            run_id.append(recorder.run_id)
+            record = agent.learn(
+                setup.total_steps,
+                target=self.target,
+                panel=panel,
+                eval_every=setup.eval_every,
+                callback=lambda _: time.perf_counter() < deadline,
+                checkpoint=directory / "checkpoint.safetensors" if setup.checkpoint_every else None,
+                checkpoint_every=setup.checkpoint_every,
+                clock=clock,
+                on_compile=self._on_compile,
+                on_evaluation=recorder.on_evaluation,
+            )
+            recorder.finish(record)
+        return record
+
+
+def _trial(arm: str, record: RunRecord, cap_seconds: float, value: float | None, run_id: str | None) -> Trial:
+    reached = record.wall_to_target is not None and record.wall_to_target <= cap_seconds
+    seconds = record.wall_to_target if reached and record.wall_to_target is not None else record.wall_seconds
+    capped = not reached and record.reason == runner.STOPPED_BY_CALLBACK
+    return Trial(
+        arm=arm,
+        seed=record.seed,
+        seconds=seconds,
+        reached=reached,
+        cap_seconds=cap_seconds,
+        steps=record.steps_to_target or record.steps if reached else record.steps,
+        steps_per_second=record.steps_per_second,
+        steady_steps_per_second=record.steady_steps_per_second,
+        phases=dict(record.phases),
+        value=value,
+        reason=f"stopped after {record.wall_seconds:.1f} s" if capped else record.reason,
+        run_id=run_id,
+    )

@@ -1,0 +1,108 @@
+"""Tries fixes: which configuration reaches the target for least wall-clock, found and verified within a budget.
+
+How it searches is in `experiments_search`, what a run is in `experiments_runs`, how arms are judged in
+`experiments_arms`, what is said about it in `experiments_report`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mileage._errors import UsageError
+from mileage.profiling.findings import Finding
+from mileage.trying.arms import Arm, Comparison
+from mileage.trying.fixes import FIXES, Evidence, Fix
+from mileage.trying.runs import Executor, Setup, Trial
+from mileage.trying.search import Note, Search
+
+DEFAULT_BUDGET = 180.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a search found. Immutable; holds every run."""
+
+    target: str
+    baseline: Arm
+    arms: tuple[Arm, ...]
+    """Each applicable fix alone, in the order in which they were tried."""
+    combinations: tuple[Arm, ...]
+    without: tuple[Arm, ...]
+    """The best arm with one of its changes taken back."""
+    best: Arm | None
+    """The arm that went into verification; None if nothing beat the baseline."""
+    verification: Comparison | None
+    """Of `best` against the baseline on fresh seeds; None if there was no time or nothing to verify."""
+    verified: tuple[Trial, ...]
+    """The runs of the verification, in the order in which they ran."""
+    cut: tuple[Trial, ...]
+    """Runs that the end of the budget cut short; they count for nothing."""
+    evidence: Evidence
+    budget_seconds: float
+    spent_seconds: float
+    price_usd_per_hour: float
+    interrupted: bool
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the best arm is cheaper than the baseline beyond doubt."""
+        return self.verification is not None and self.verification.cheaper
+
+    @property
+    def runs(self) -> int:
+        """How many runs there were."""
+        arms = (self.baseline, *self.arms, *self.combinations, *self.without)
+        return sum(len(arm.trials) for arm in arms) + len(self.verified) + len(self.cut)
+
+
+def try_fixes(
+    setup: Setup,
+    target: str,
+    executor: Executor,
+    *,
+    budget_seconds: float = DEFAULT_BUDGET,
+    fixes: Iterable[Fix] = FIXES,
+    findings: Iterable[Finding] = (),
+    first_seed: int = 0,
+    price_usd_per_hour: float = 0.0,
+    cores: int | None = None,
+    watch: Callable[[Note], None] | None = None,
+) -> Tried:
+    """Search for the cheapest way to the target, and verify it.
+
+    Args:
+        setup: the baseline.
+        target: what `executor` trains to.
+        executor: trains.
+        budget_seconds: for everything, verification included.
+        fixes: the changes to try.
+        findings: of the profiler; their estimates decide what is tried first.
+        first_seed: seeds of the search start here, those of the verification 1,000 further on.
+        price_usd_per_hour: for the report.
+        cores: of this machine, unless given.
+        watch: told of every run.
+    """
+    if not budget_seconds > 0:
+        raise UsageError(f"the budget of a search must be above 0 seconds, not {budget_seconds}")
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    search = Search(setup, executor, budget_seconds, tuple(fixes), tuple(findings), first_seed, cores, watch)
+    interrupted = search.run()
+    return Tried(
+        target=target,
+        baseline=search.baseline,
+        arms=tuple(search.alone),
+        combinations=tuple(search.combined),
+        without=tuple(search.without),
+        best=search.best,
+        verification=search.verification,
+        verified=tuple(search.verified),
+        cut=tuple(search.cut),
+        evidence=search.evidence,
+        budget_seconds=budget_seconds,
+        spent_seconds=executor.now() - search.start,
+        price_usd_per_hour=price_usd_per_hour,
+        interrupted=interrupted,
+    )
