@@ -24,7 +24,7 @@ _EPSILON = 0.05
 class TorchPolicy:
     """What all policies made of a module have in common.
 
-    Observations are rows, (N, O) float32 or packed (N, B) uint8 (see `envs.gymnasium.structured`). A module sees what the
+    Observations are rows, (N, O) float32 or packed (N, B) uint8 (`envs.gymnasium.structured`). A module sees what the
     environment gives: (N, O) float32, (N, *shape) float32 or uint8, or a dict of these. It is recurrent if it has
     `initial_state(n)`, which returns tensors of `n` rows, alone or in tuples and dicts.
     """
