@@ -1,0 +1,58 @@
+"""What earlier versions trained, wrote and recorded: the same seeds give the same parameters, old files still open."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import mileage
+from golden.make_golden import CASES, Case, fresh, policy_arrays, processor, train
+
+FOLDER = Path(__file__).with_name("before")
+SAME_PROCESSOR = json.loads((FOLDER / "machine.json").read_text())["cpu"] == processor()
+
+
+def _check(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarray[Any, Any]]) -> None:
+    for name, array in found.items():
+        if SAME_PROCESSOR:
+            assert np.array_equal(array, expected[name]), name
+        else:
+            # Another processor adds in another order; over so few steps the difference stays small.
+            np.testing.assert_allclose(array, expected[name], rtol=0.05, atol=0.02, err_msg=name)
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    if found.backend == "torch":
+        pytest.importorskip("torch")
+    return found
+
+
+def test_the_same_seed_gives_the_same_parameters(case: Case) -> None:
+    with fresh(case) as agent:
+        _check(train(agent, case.steps), load_file(FOLDER / f"{case.name}.checkpoint.safetensors"))
+
+
+def test_an_old_checkpoint_opens_and_goes_on_where_it_stopped(case: Case) -> None:
+    saved = FOLDER / f"{case.name}.checkpoint.safetensors"
+    with mileage.load(saved, threads=2) as agent:
+        _check(policy_arrays(agent), load_file(saved))
+        _check(train(agent, case.steps), load_file(FOLDER / f"{case.name}.end.safetensors"))
+
+
+def test_an_old_ledger_opens_with_every_run(tmp_path: Path) -> None:
+    db = tmp_path / "ledger.db"
+    shutil.copy(FOLDER / "ledger.db", db)
+    with sqlite3.connect(db) as connection:
+        expected = dict(connection.execute("SELECT run_id, state FROM ledger_run JOIN ledger_end USING (run_id)"))
+    found = {record.run.run_id: record.state for record in mileage.Ledger(db).records()}
+    assert found == expected
+    assert len(found) == 5
