@@ -18,7 +18,7 @@ import numpy as np
 from _harness import Report, timing_table
 from mileage.bench import suite as bench
 from mileage.bench.cases import Case, chosen
-from mileage.kernels.reference import arrays as reference
+from mileage.kernels import reference
 from mileage.profiling.peers import inputs
 from mileage.profiling.peers.inputs import GAMMA, LAMBDA
 

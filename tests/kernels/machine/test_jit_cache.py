@@ -15,7 +15,7 @@ from mileage.kernels.machine import jit as _jit
 # Says its answer, how many functions were compiled, and how many compiled functions were read from disk.
 PROGRAM = """
 from numba.core import event
-from mileage.kernels import _jit
+from mileage.kernels.machine import jit
 
 compiled = []
 class Listener(event.Listener):
@@ -25,11 +25,11 @@ class Listener(event.Listener):
         pass
 event.register("numba:compile", Listener())
 
-@_jit.inner
+@jit.inner
 def square(x):
     return x * x
 
-@_jit.kernel
+@jit.kernel
 def add_squares(a, b):
     return square(a) + square(b)
 
@@ -141,7 +141,7 @@ def test_a_disabled_cache_neither_reads_nor_writes(cache: Path) -> None:
 
 
 def test_an_inner_function_cannot_be_called_from_python() -> None:
-    @_jit.inner
+    @jit.inner
     def one() -> int:
         return 1
 

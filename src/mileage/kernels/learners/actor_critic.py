@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels.arrays import random
+from mileage.kernels.definitions import KL_SLACK
 from mileage.kernels.learners import heads, mlp, optim
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
@@ -29,8 +30,6 @@ N_STATS = 8
 # Fewer rows than this per chunk cost more in matrix products than a second thread brings.
 _MIN_CHUNK_ROWS = 128
 _MAX_CHUNKS = 16
-# A KL above this multiple of the target ends the update, as in Stable-Baselines3.
-_KL_SLACK = 1.5
 
 # An update ends after `frame.stage`. Until "loss", backward starts from whatever stands where the loss puts its slopes;
 # training goes to the last stage, and the time of a stage is the difference between two updates that end earlier.
@@ -242,7 +241,7 @@ def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
     kl = 0.0
     for c in range(chunks):
         kl += f64(frame.stats)[c * N_STATS + KL]
-    return frame.target_kl > 0.0 and kl / size > _KL_SLACK * frame.target_kl
+    return frame.target_kl > 0.0 and kl / size > KL_SLACK * frame.target_kl
 
 
 @inner

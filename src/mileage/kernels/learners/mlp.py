@@ -7,7 +7,6 @@ lie one layer's output `(rows, width)` after the other from `hidden` on. The las
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -165,11 +164,6 @@ def input_gradient(
             through_activation(spare, shift(hidden, activations), 1, rows * inputs, 0, kind)
             delta, spare = spare, delta
             first -= sizes[layer - 1] * inputs + inputs
-
-
-def n_params(sizes: tuple[int, ...]) -> int:
-    """Number of parameters of a network with these widths."""
-    return sum(a * b + b for a, b in itertools.pairwise(sizes))
 
 
 def work_floats(rows: int, sizes: tuple[int, ...]) -> int:

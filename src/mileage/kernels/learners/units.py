@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mileage.kernels.definitions import n_params
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.machine.blas import sgemm
 from mileage.kernels.machine.jit import inner
@@ -35,7 +36,7 @@ _SQUARES, _STEP = 0, 1
 
 def n_pieces(batch: int, sizes: tuple[int, ...]) -> int:
     """Pieces that a network with these widths is cut into: a power of two, so that threads have equal shares."""
-    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * mlp.n_params(sizes) // _LEAST_WORK)
+    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // _LEAST_WORK)
     return 1 << max(0, most.bit_length() - 1)
 
 
