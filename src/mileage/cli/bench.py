@@ -111,37 +111,28 @@ def _write(path: Path, text: str) -> None:
 
 def _print_list() -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from mileage.bench.cases import CASES, primitives
+    from mileage.bench.cases import CASES
+    from mileage.tables import Table
 
-    table = Table("primitive", "measured as", "also by", title="Primitives")
-    for name in primitives():
-        cases = [case for case in CASES if case.primitive == name]
-        table.add_row(name, "\n".join(case.title for case in cases), ", ".join(p.library for p in cases[0].peers))
-    Console().print(table)
+    header = ("primitive", "measured as", "also by")
+    rows: list[tuple[str, str, str]] = []
+    named = ""
+    for case in CASES:
+        first = case.primitive != named
+        named = case.primitive
+        rows.append((named, case.title, ", ".join(p.library for p in case.peers)) if first else ("", case.title, ""))
+    Console().print(Table.of(header, rows, left=header, title="Primitives").terminal())
 
 
 def _print_report(report: BenchReport) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
-    from mileage.bench.export import duration, machine_line, peer_cells, summary_rows, warning_lines
+    from mileage.bench.export import machine_line, summary_table, warning_lines
 
     record = report.record()
-    rows = summary_rows(record)
-    compared = any(row["peers"] for row in rows)
-    table = Table("primitive", title="Micro-benchmarks")
-    for name in ("mileage", "spread", "rate"):
-        table.add_column(name, justify="right")
-    for name in ("fastest other", "others") if compared else ():
-        table.add_column(name)
-    for row in rows:
-        cells = [row["title"], duration(row["median"]), f"{row['spread']:.0%}", row["rate"]]
-        table.add_row(*(escape(cell) for cell in cells + (list(peer_cells(row["peers"])) if compared else [])))
     console = Console()
-    console.print(table)
+    console.print(summary_table(record).terminal())
     console.print(machine_line(record), highlight=False, markup=False)
     for line in warning_lines(record):
         console.print(f"warning: {line}", highlight=False, markup=False)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.profile import Profile
-from mileage.profiling.tables import Table, percent, seconds
+from mileage.profiling.tables import percent, seconds, table
+from mileage.tables import Table
 
 ABOUT = (
     "The right column is from the profiling report of rlox, 2026-03-28: macOS on Apple Silicon, Python 3.12, "
@@ -31,7 +32,7 @@ def beside(profile: Profile) -> list[Table]:
 
 
 def _table(key: str, title: str, rows: Sequence[tuple[str, str, str]], note: str = "", first: str = "metric") -> Table:
-    return Table(f"published_{key}", title, (first, "ours, this machine", LABEL), tuple(rows), note)
+    return table(f"published_{key}", title, (first, "ours, this machine", LABEL), rows, note)
 
 
 def _rate(value: float | None) -> str:
@@ -192,7 +193,7 @@ def _sac_crossings(profile: Profile, found: Calibration) -> Table:
 
 
 def _layers(profile: Profile, found: Calibration, theirs: Mapping[str, str], title: str) -> Table:
-    table = found.layers
+    split = found.layers
     ours = {
         "native kernels": "native",
         "matrix products (BLAS)": "BLAS",
@@ -201,10 +202,10 @@ def _layers(profile: Profile, found: Calibration, theirs: Mapping[str, str], tit
         "Python": "Python",
         "waiting": "waiting",
     }
-    whole = table.total or 1.0
+    whole = split.total or 1.0
     rows = []
     for name, layer in ours.items():
-        value = table.rollout.get(layer, 0.0) + table.update.get(layer, 0.0)
+        value = split.rollout.get(layer, 0.0) + split.update.get(layer, 0.0)
         rows.append((name, f"{seconds(value)} ({percent(value / whole)})", ""))
     rows += [(name, "", published) for name, published in theirs.items()]
     rows.append(("Total", seconds(whole), theirs_total(theirs)))
