@@ -11,7 +11,6 @@ from typing import Any
 from mileage._errors import UnknownNameError
 from mileage.profiling.layers import part_of
 from mileage.profiling.profile import Profile
-from mileage.profiling.published import ABOUT, beside
 from mileage.profiling.tables import tables
 from mileage.text import markdown as escaped
 
@@ -51,11 +50,6 @@ def markdown(profile: Profile) -> str:
     ]
     for table in tables(profile):
         parts += [f"## {table.title}", table.markdown()]
-    published = beside(profile)
-    if published:
-        parts += ["## Beside a published profile", ABOUT]
-        for table in published:
-            parts += [f"### {table.title}", table.markdown()]
     return "\n\n".join(parts) + "\n"
 
 
