@@ -26,7 +26,7 @@ PRODUCTS = frame_type(
     n_products pieces repeats floats: int64
     """
 )
-STREAM = frame_type("a b c: (size,) float32\nsize: int64")
+STREAM = frame_type("a b c: (size,) float32", "size: int64")
 # Far above any last-level cache.
 _STREAM_FLOATS = 16 * 2**20
 _USUAL_CACHE = 32.0 * 2**20
