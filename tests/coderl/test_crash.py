@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from mileage.coderl.bench import BenchConfig, run_bench
 from mileage.coderl.project.projects import detect
+
 from mileage.coderl.store import KpiStore
 
 root, work, database = map(Path, sys.argv[1:])

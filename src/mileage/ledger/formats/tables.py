@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,20 +9,14 @@ from mileage._errors import LedgerError, MissingExtraError
 from mileage.ledger.formats.flat import table_rows
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.text import markdown_cell, spreadsheet_cell
 from mileage.metrics import RunMetric, Shown, count, shown
+from mileage.tables import Table
 
 
 def csv_text(runs: Sequence[RecordedRun], table: str = "runs") -> str:
-    """Return one line per row of `table`; no cell is taken for a formula by a spreadsheet."""
+    """One line per row of `table`; no cell is taken for a formula by a spreadsheet."""
     rows = table_rows(runs, table)
-    out = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: spreadsheet_cell(v) if isinstance(v, str) else v for k, v in row.items()})
-    return out.getvalue()
+    return Table.of(rows[0], [tuple(row.values()) for row in rows], left=()).csv() if rows else ""
 
 
 def write_parquet(runs: Sequence[RecordedRun], path: Path, table: str = "runs") -> None:
@@ -40,17 +32,20 @@ def write_parquet(runs: Sequence[RecordedRun], path: Path, table: str = "runs") 
         raise LedgerError(f"{path} cannot be written: {error}") from None
 
 
+_FACTS = ("run", "name", "env", "algorithm", "seed", "state")
+
+
 def markdown_text(runs: Sequence[RecordedRun]) -> str:
     """A table with one line per run."""
     metrics = shown(Shown.MARKDOWN)
-    columns = ["run", "name", "env", "algorithm", "seed", "state", *(_column(metric) for metric in metrics)]
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    rows = []
     for recorded in runs:
         run = recorded.run
-        facts = [run.run_id, run.name, run.env_id, run.algorithm, run.seed, recorded.state]
-        cells = [*("–" if fact is None else str(fact) for fact in facts), *(_cell(recorded, each) for each in metrics)]
-        lines.append("| " + " | ".join(markdown_cell(cell) for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        seed = "–" if run.seed is None else str(run.seed)
+        facts = (run.run_id, run.name, run.env_id, run.algorithm, seed, str(recorded.state))
+        rows.append((*facts, *(_cell(recorded, metric) for metric in metrics)))
+    words = [fact for fact in _FACTS if fact != "seed"]
+    return Table.of((*_FACTS, *(_column(metric) for metric in metrics)), rows, left=words).markdown() + "\n"
 
 
 def _column(metric: RunMetric) -> str:
