@@ -1,5 +1,3 @@
-"""The version, apart from the package that loads everything else."""
-
-from __future__ import annotations
+"""The version, where every layer can read it."""
 
 __version__ = "0.1.0"
