@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import schema
-from mileage.ledger.rows import Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
 from mileage.ledger.runs import RUNNING, RecordedRun
 from mileage.ledger.selectors import Selector
 
@@ -86,6 +86,20 @@ def profiles(connection: sa.Connection, run_id: str) -> list[Profile]:
     return [Profile(*row) for row in rows]
 
 
+def samples(connection: sa.Connection, run_id: str) -> list[BuildSample]:
+    """The timed builds of a build benchmark, in order."""
+    table = schema.sample
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.order))
+    return [BuildSample(*row) for row in rows]
+
+
+def kpis(connection: sa.Connection, run_id: str) -> list[BuildKpi]:
+    """What a build benchmark found, mode by mode."""
+    table = schema.kpi
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
+    return [BuildKpi(*row) for row in rows]
+
+
 def records(
     connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
 ) -> list[RecordedRun]:
@@ -153,6 +167,8 @@ def complete(connection: sa.Connection, recorded: RecordedRun, *, episodes_too: 
         phase_rows=tuple(latest_phases(connection, run_id)),
         episodes=tuple(episodes(connection, run_id)) if episodes_too else (),
         profiles=tuple(profiles(connection, run_id)),
+        samples=tuple(samples(connection, run_id)),
+        kpis=tuple(kpis(connection, run_id)),
     )
 
 

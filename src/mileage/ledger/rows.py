@@ -228,13 +228,74 @@ class End(NamedTuple):
     """JSON: peak memory and mean utilisation per GPU."""
 
 
-Row = Run | Checkpoint | Phase | Episode | Profile | End
+class BuildSample(NamedTuple):
+    """One timed build of a build benchmark."""
+
+    run_id: str
+    arm: str
+    """`baseline`, or the mode."""
+    kind: str
+    """`cold` or `incremental`."""
+    round: int
+    order: int
+    """Position among all samples of the run."""
+    outcome: str
+    exit_code: int
+    wall_seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+    diagnostic: str
+    """First line of what a failed build said."""
+    ts: str
+    """When it ended, in UTC."""
+
+
+class BuildKpi(NamedTuple):
+    """What a build benchmark found of one mode, against the baseline; the names are those of queries that exist.
+
+    `slicer_*` is the accelerated mode, whatever it is.
+    """
+
+    run_id: str
+    seq: int
+    """Position among the modes of the run."""
+    project: str | None
+    mode: str | None
+    baseline_cold_secs: float | None
+    slicer_cold_secs: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    verdict: str | None
+    baseline_throughput_per_hr: float | None
+    slicer_throughput_per_hr: float | None
+    baseline_incr_secs: float | None
+    slicer_incr_secs: float | None
+    incr_speedup: float | None
+    pass_rate: float | None
+    pass_rate_source: str | None
+    secs_per_valid_sample: float | None
+    usd_per_valid_sample: float | None
+    gpus: int | None
+    rollout_fraction: float | None
+    rollout_bound_per_cluster_hr: float | None
+    training_loop_per_cluster_hr: float | None
+    training_loop_gain: float | None
+    revision: str | None
+    """Of the project."""
+    ts: str | None
+    """When the benchmark began, in UTC."""
+
+
+Row = Run | Checkpoint | Phase | Episode | Profile | BuildSample | BuildKpi | End
 ROW_TYPES: dict[str, type[Any]] = {
     "run": Run,
     "checkpoint": Checkpoint,
     "phase": Phase,
     "episode": Episode,
     "profile": Profile,
+    "sample": BuildSample,
+    "kpi": BuildKpi,
     "end": End,
 }
 KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.items()}

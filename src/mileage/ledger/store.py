@@ -65,7 +65,8 @@ class Store:
         columns = ROW_TYPES[kind]._fields
         mark = "?" if self.engine.dialect.name == "sqlite" else "%s"
         marks = ", ".join([mark] * len(columns))
-        return f"INSERT INTO {schema.TABLE_NAMES[kind]} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        names = ", ".join(f'"{column}"' for column in columns)
+        return f"INSERT INTO {schema.TABLE_NAMES[kind]} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"
 
     # Rows in
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -268,6 +268,11 @@ class RunRecorder:
             if self._writer is not None:
                 self._writer.append(rows)
         return row
+
+    def record(self, rows: Sequence[Row]) -> None:
+        """Hand over rows of another kind that belong to this run, such as the samples of a benchmark."""
+        if self._writer is not None:
+            self._writer.append(rows)
 
     def profile(self, summary: Mapping[str, Any]) -> None:
         """Record a profiler's summary under this run's id."""

@@ -12,7 +12,14 @@ from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check
 from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
-_PARTS: dict[str, str] = {"checkpoints": "checkpoint", "phases": "phase", "episodes": "episode", "profiles": "profile"}
+_PARTS: dict[str, str] = {
+    "checkpoints": "checkpoint",
+    "phases": "phase",
+    "episodes": "episode",
+    "profiles": "profile",
+    "samples": "sample",
+    "kpis": "kpi",
+}
 
 
 def dumps(runs: Sequence[RecordedRun]) -> str:
@@ -34,6 +41,8 @@ def as_dict(recorded: RecordedRun) -> dict[str, Any]:
         "phases": [row._asdict() for row in recorded.phase_rows],
         "episodes": [row._asdict() for row in recorded.episodes],
         "profiles": [unpacked(row._asdict()) for row in recorded.profiles],
+        "samples": [row._asdict() for row in recorded.samples],
+        "kpis": [row._asdict() for row in recorded.kpis],
     }
 
 
