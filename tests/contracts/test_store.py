@@ -28,6 +28,8 @@ from sample_rows import (
 )
 
 from mileage._errors import LedgerError, SchemaError, UsageError
+from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.store import KpiStore
 from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
@@ -354,6 +356,17 @@ def test_existing_queries_on_build_kpis_run_unchanged(store: Store) -> None:
     with store.engine.connect() as connection:
         ended = connection.exec_driver_sql("SELECT status, ended_at FROM rl_run").fetchall()
     assert [tuple(row) for row in ended] == [("finished", "1970-01-01T00:00:00Z")]
+
+
+def test_a_benchmark_is_recorded_sample_by_sample(db: str) -> None:
+    with KpiStore(db, price_usd_per_hour=1.0) as benchmark, Store(db) as reader:
+        run_id = benchmark.start_run("p", "rev", {"runs": 2})
+        for order in range(2):
+            benchmark.add_sample(run_id, Sample("baseline", SampleKind.COLD, 0, order, BuildOutcome.OK, 0, 1.5, 2.5, 1))
+            assert [row.order for row in reader.read(queries.samples, run_id)] == list(range(order + 1))
+        assert [record.state for record in reader.read(queries.records)] == ["running"]
+        benchmark.finish_run(run_id, None)
+        assert [record.state for record in reader.read(queries.records)] == ["failed"]
 
 
 def _open_and_count(db: str, spool_dir: str) -> None:
