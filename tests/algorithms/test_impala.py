@@ -19,8 +19,8 @@ from mileage.algorithms._collectors import SlotState
 from mileage.algorithms.impala import IMPALA, ActorLearner, IMPALAConfig
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.kernels import reference
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference import arrays as reference
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
