@@ -393,9 +393,7 @@ class RunRecorder:
             return None
         peaks = self._sampler.stop()
         self._see(peaks.readings)
-        if peaks.peak_gpu_gb is None:
-            return None
-        return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
+        return None if peaks.per_gpu is None else check_json("gpus", peaks.per_gpu)
 
 
 def _file_hash(path: Path) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import Phase
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, percent, shown
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,3 @@ class CostReport:
 def report_lines(value: Callable[[str], float | None]) -> list[str]:
     """The lines of a report below its headline, from a metric's name to its value."""
     return [f"{metric.title}: {metric.spelled(value(metric.name))}" for metric in shown(Shown.REPORT)]
-
-
-__all__ = ["CostReport", "PhaseShare", "dollars", "duration", "percent", "report_lines"]
