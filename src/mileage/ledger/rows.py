@@ -302,21 +302,21 @@ KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Return a fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
+    """A fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{secrets.token_hex(4)}"
 
 
 def check_run_id(run_id: str) -> str:
-    """Return `run_id` if it is one: it becomes part of file names, so nothing but letters, digits, `-` and `_`."""
+    """`run_id` if it is one: it becomes part of file names, so nothing but letters, digits, `-` and `_`."""
     if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
         raise UsageError(f"run id {str(run_id)[:80]!r} is not one: use up to 64 letters, digits, '-' and '_'")
     return run_id
 
 
 def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
-    """Return `text` if every database can hold it: not too long, no NUL, valid Unicode."""
+    """`text` if every database can hold it: not too long, no NUL, valid Unicode."""
     if not isinstance(text, str):
         raise UsageError(f"{field} must be a string, not {type(text).__name__}")
     if len(text) > limit:
@@ -327,7 +327,7 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
 
 
 def check_json(field: str, value: object) -> str:
-    """Return the JSON text of `value` if it is plain and not too long."""
+    """The JSON text of `value` if it is plain and not too long."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=True, default=str)
     except (TypeError, ValueError, RecursionError) as error:
@@ -339,7 +339,7 @@ def check_json(field: str, value: object) -> str:
 
 @functools.cache
 def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
-    """Return what each field of a row may hold; whole numbers are fine where numbers are."""
+    """What each field of a row may hold; whole numbers are fine where numbers are."""
     found = {}
     for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
         allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -348,7 +348,7 @@ def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
 
 
 def check_types(row: Any) -> Any:
-    """Return `row` if every field has its type; a row from a file may hold anything."""
+    """`row` if every field has its type; a row from a file may hold anything."""
     for name, allowed in _field_types(KIND_OF[type(row)]).items():
         value = getattr(row, name)
         if type(value) not in allowed:
@@ -361,7 +361,7 @@ def check_types(row: Any) -> Any:
 
 
 def check_run(run: Run) -> Run:
-    """Return `run` if every text in it can be stored and printed later."""
+    """`run` if every text in it can be stored and printed later."""
     check_run_id(run.run_id)
     if run.parent_run_id is not None:
         check_run_id(run.parent_run_id)

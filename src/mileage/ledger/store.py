@@ -181,7 +181,7 @@ class Store:
 
 
 def crashed_end(run: Run, checkpoints: Sequence[Checkpoint], phases: Sequence[Phase], wall_seconds: float) -> End:
-    """Return the end row of a run whose process disappeared `wall_seconds` after its start."""
+    """The end row of a run whose process disappeared `wall_seconds` after its start."""
     seconds = {phase.phase: phase.seconds for phase in phases if not phase.beside}
     progress = Progress.of(checkpoints)
     if progress.last is not None:  # phases may have been taken before or after the last checkpoint

@@ -209,7 +209,7 @@ class RunRecorder:
     # While it runs
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that spends its body in phase `name`."""
+        """A context manager that spends its body in phase `name`."""
         return self.clock.phase(name)
 
     @property

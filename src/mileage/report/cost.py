@@ -86,14 +86,14 @@ class CostReport:
         return lines
 
     def phase_table(self) -> list[tuple[str, str, str, str]]:
-        """Return the phases, longest first and `other` last, as phase, seconds, share and entries."""
+        """The phases, longest first and `other` last, as phase, seconds, share and entries."""
         return [
             (phase.phase, f"{phase.seconds:.3f}", percent(phase.share), f"{phase.entries:,}")
             for phase in (*self.phases, *self.beside)
         ]
 
     def warnings(self) -> list[str]:
-        """Return what a reader has to know before using the numbers."""
+        """What a reader has to know before using the numbers."""
         found = []
         share = next((phase.share for phase in self.phases if phase.phase == "other"), 0.0)
         if share > OTHER_SHARE_LIMIT:
