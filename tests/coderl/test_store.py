@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import LedgerError
-from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.measure import BuildSample, SampleKind
 from mileage.coderl.store import KPI_COLUMNS, KpiStore
 
-SAMPLE = Sample("baseline", SampleKind.COLD, 0, 0, BuildOutcome.OK, 0, 1.5, 2.5, 1 << 20)
+SAMPLE = BuildSample("baseline", 1.5, 2.5, kind=SampleKind.COLD, peak_rss_bytes=1 << 20)
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:

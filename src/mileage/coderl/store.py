@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import LedgerError
-from mileage.coderl.measure import Sample
-from mileage.coderl.report import BenchReport
+from mileage.coderl.measure import BuildSample
+from mileage.coderl.report import BenchReport, verdict_words
 
 KPI_COLUMNS: Mapping[str, str] = {
     "project": "TEXT",
@@ -127,7 +127,7 @@ class KpiStore:
             closed += 1
         return closed
 
-    def add_sample(self, run_id: str, sample: Sample) -> None:
+    def add_sample(self, run_id: str, sample: BuildSample) -> None:
         """Commit one finished sample."""
         self._db.execute(
             "INSERT INTO rl_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -196,9 +196,9 @@ def kpi_records(report: BenchReport, run_id: str) -> tuple[KpiRecord, ...]:
             "baseline_cold_secs": base.cold.value if base.cold else None,
             "slicer_cold_secs": arm.cold.value if arm.cold else None,
             "speedup": cold.value if cold else None,
-            "speedup_low": cold.low if cold else None,
-            "speedup_high": cold.high if cold else None,
-            "verdict": str(against.cold_verdict) if against else None,
+            "speedup_low": cold.interval.low if cold and cold.interval else None,
+            "speedup_high": cold.interval.high if cold and cold.interval else None,
+            "verdict": verdict_words(cold) if against else None,
             "baseline_throughput_per_hr": base.kpis.samples_per_hour,
             "slicer_throughput_per_hr": arm.kpis.samples_per_hour,
             "baseline_incr_secs": base.incremental.value if base.incremental else None,

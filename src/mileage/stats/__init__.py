@@ -12,7 +12,15 @@ from mileage.stats.returns import (
     probability_of_improvement,
 )
 from mileage.stats.timing import modified_z_scores, outliers, spread, trend
-from mileage.stats.verdict import LOOK_ALPHAS, LOOKS, CostComparison, Verdict, compare_at_looks, compare_costs
+from mileage.stats.verdict import (
+    LOOK_ALPHAS,
+    LOOKS,
+    CostComparison,
+    Verdict,
+    compare_at_looks,
+    compare_costs,
+    verdict_of_ratio,
+)
 
 __all__ = [
     "FEWEST_RUNS",
@@ -39,4 +47,5 @@ __all__ = [
     "probability_of_improvement",
     "spread",
     "trend",
+    "verdict_of_ratio",
 ]
