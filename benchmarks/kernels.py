@@ -20,7 +20,7 @@ from mileage.bench import clone, inputs
 from mileage.bench import suite as bench
 from mileage.bench.cases import Case, chosen
 from mileage.bench.inputs import GAMMA, LAMBDA
-from mileage.kernels.reference import arrays as reference
+from mileage.kernels import reference
 from mileage.meter.machine import usable_cores
 
 PRIMITIVES = ("gae", "vtrace", "nstep", "token-kl", "groups")
