@@ -19,7 +19,7 @@ SLOW_START_RATIO = 1.25
 
 
 class Cause(StrEnum):
-    """What may be wrong with a set of samples, or with the machine they were taken on."""
+    """What may be wrong with a set of samples, with the machine they were taken on, or with what is made of them."""
 
     FEW_ROUNDS = "few rounds"
     FEW_RUNS = "few runs"
@@ -35,6 +35,10 @@ class Cause(StrEnum):
     GOVERNOR = "governor"
     STOLEN = "stolen time"
     LOOP = "uneven speed"
+    STILL_RUNNING = "still running"
+    UNEVALUATED = "never evaluated"
+    FEWER_STEPS = "fewer steps"
+    NO_PRICE = "no price"
 
     @property
     def sentence(self) -> str:
@@ -74,6 +78,10 @@ _TEXTS = {
     Cause.GOVERNOR: ("the CPU saves power", "choose the performance governor"),
     Cause.STOLEN: ("the hypervisor gave the cores to others", "repeat when the host is quiet"),
     Cause.LOOP: ("the same loop did not take the same time at the end", "repeat on a quieter machine"),
+    Cause.STILL_RUNNING: ("some runs have not ended and are not counted", "compare again when they have"),
+    Cause.UNEVALUATED: ("some runs were never evaluated and have no return", "evaluate during training"),
+    Cause.FEWER_STEPS: ("it learns in fewer steps", "call it a better algorithm, not a faster system"),
+    Cause.NO_PRICE: ("not every run has a price", "record runs with --price to compare dollars"),
 }
 
 
