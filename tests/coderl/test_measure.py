@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mileage.coderl.build.executor import JobResult, StepOutcome, fake_result
-from mileage.coderl.measure import REMEDIES, BuildSample, SampleKind, measure
+from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild, measure
 from mileage.experiments import Cause, Outcome, Sample, find_caveats
 
 
@@ -27,7 +27,7 @@ class ScriptedArm:
 
 def test_every_sample_is_kept_and_reported_as_it_comes() -> None:
     arms = [ScriptedArm("a", [1.0, 2.0, 3.0]), ScriptedArm("b", [4.0, 5.0, 6.0])]
-    seen: list[tuple[BuildSample, int, int]] = []
+    seen: list[tuple[TimedBuild, int, int]] = []
     samples = measure(arms, 3, kinds=(SampleKind.COLD,), on_sample=lambda *event: seen.append(event))
     assert [event[0] for event in seen] == list(samples)
     assert [event[1:] for event in seen] == [(done, 6) for done in range(1, 7)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import BuildSample, SampleKind
+from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference
 from mileage.coderl.render import tables, times, to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import ArmInput, BenchReport, build_report, verdict_words
@@ -28,16 +28,16 @@ EXISTING_QUERY = """SELECT project, baseline_cold_secs, slicer_cold_secs, speedu
 FROM rl_kpi ORDER BY ts DESC LIMIT 10;"""
 
 
-def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) -> list[BuildSample]:
+def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) -> list[TimedBuild]:
     found = []
     for (arm, kind), seconds in times_by_arm.items():
         for number, second in enumerate(seconds):
             order = len(found)
-            found.append(BuildSample(arm, second, 2 * second, Outcome.OK, kind, number, order, peak_rss_bytes=1 << 30))
+            found.append(TimedBuild(arm, second, 2 * second, Outcome.OK, kind, number, order, peak_rss_bytes=1 << 30))
     return found
 
 
-def report_of(samples: list[BuildSample], **changes: object) -> BenchReport:
+def report_of(samples: list[TimedBuild], **changes: object) -> BenchReport:
     arms = [
         ArmInput("baseline", "as it is", {"linker": "default", "jobs": "8"}),
         ArmInput(
@@ -114,7 +114,7 @@ def test_existing_queries_run_unchanged_on_the_database(published: BenchReport, 
 def test_a_failed_build_lowers_the_pass_rate_and_not_the_time() -> None:
     samples = samples_of(PUBLISHED)
     samples.append(
-        BuildSample("cargo-slicer", 0.2, 0.1, Outcome.FAILED, SampleKind.COLD, 3, len(samples), exit_code=101)
+        TimedBuild("cargo-slicer", 0.2, 0.1, Outcome.FAILED, SampleKind.COLD, 3, len(samples), exit_code=101)
     )
     mode = report_of(samples).arms[1]
     assert mode.cold is not None
@@ -126,7 +126,7 @@ def test_a_failed_build_lowers_the_pass_rate_and_not_the_time() -> None:
 
 def test_a_mode_that_never_builds_has_no_valid_sample() -> None:
     samples = [sample for sample in samples_of(PUBLISHED) if sample.arm == "baseline"]
-    samples.append(BuildSample("cargo-slicer", 60.0, 60.0, Outcome.TIMEOUT, SampleKind.COLD, 0, 99, exit_code=-9))
+    samples.append(TimedBuild("cargo-slicer", 60.0, 60.0, Outcome.TIMEOUT, SampleKind.COLD, 0, 99, exit_code=-9))
     report = report_of(samples)
     assert report.arms[1].kpis.seconds_per_valid_sample is None
     assert verdict_words(report.comparisons[0].cold_speedup) == "no valid sample"
@@ -185,7 +185,7 @@ def test_html_escapes_names(published: BenchReport) -> None:
 def test_what_a_candidate_printed_is_shown_and_not_acted_on() -> None:
     samples = samples_of(PUBLISHED)
     evil = "\x1b]0;owned\x07<script>alert(1)</script> | \u202eabc"
-    bad = BuildSample("baseline", 1.0, 1.0, Outcome.FAILED, SampleKind.COLD, 3, 99, evil, 1)
+    bad = TimedBuild("baseline", 1.0, 1.0, Outcome.FAILED, SampleKind.COLD, 3, 99, evil, 1)
     report = report_of([*samples, bad], project="\x1b[31mred<b>")
     for text in (to_text(report), to_markdown(report), to_html(report)):
         assert "alert(1)" in text

@@ -17,7 +17,7 @@ from mileage.coderl.build.isolation import toolchain_paths
 from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import Building, BuildSample, SampleKind, measure
+from mileage.coderl.measure import Building, SampleKind, TimedBuild, measure
 from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
 from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
 from mileage.coderl.project.projects import Project
@@ -145,7 +145,7 @@ def run_bench(
         inputs = _check_arms(plans, arms, project, revision)
         run_id = store.start_run(project.name, revision, _setup_record(inputs, config)) if store else ""
 
-        def on_sample(sample: BuildSample, done: int, total: int) -> None:
+        def on_sample(sample: TimedBuild, done: int, total: int) -> None:
             if store:
                 store.add_sample(run_id, sample)
             on_progress(Progress(done, total, f"{sample.arm} {sample.kind} {sample.wall_seconds:.1f} s"))

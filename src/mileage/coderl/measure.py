@@ -24,7 +24,7 @@ class SampleKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class BuildSample(Sample):
+class TimedBuild(Sample):
     """One timed build or check."""
 
     exit_code: int = 0
@@ -59,12 +59,12 @@ class BuildExecutor:
         """Fill what a mode keeps, or check once."""
         arm.subject.prepare(SampleKind(kind))
 
-    def attempt(self, arm: Arm[Building], turn: Turn) -> BuildSample:
+    def attempt(self, arm: Arm[Building], turn: Turn) -> TimedBuild:
         """Make one build or check."""
         # The number is unique over the whole run, so that no two edits are ever alike.
         result = arm.subject.run(SampleKind(turn.kind), turn.order + 1)
         outcome, last = outcome_of(result), result.steps[-1]
-        return BuildSample(
+        return TimedBuild(
             arm=arm.name,
             outcome=outcome,
             exit_code=last.exit_code,
@@ -91,9 +91,9 @@ def measure(
     *,
     kinds: Sequence[SampleKind] = (SampleKind.COLD, SampleKind.INCREMENTAL),
     seed: int = 0,
-    done: Sequence[BuildSample] = (),
-    on_sample: Callable[[BuildSample, int, int], None] | None = None,
-) -> tuple[BuildSample, ...]:
+    done: Sequence[TimedBuild] = (),
+    on_sample: Callable[[TimedBuild, int, int], None] | None = None,
+) -> tuple[TimedBuild, ...]:
     """Every sample of all arms; `done` are not measured again, `on_sample` gets each new one with how many are done."""
     arms = [Arm(building.name, building) for building in buildings]
     turns = schedule([arm.name for arm in arms], runs, kinds, seed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
-from mileage.coderl.measure import REMEDIES, BuildSample, SampleKind
+from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
 from mileage.experiments import Caveat, Estimate, Outcome, Verdict, find_caveats
@@ -75,7 +75,7 @@ class BenchReport:
     arms: tuple[ArmReport, ...]
     comparisons: tuple[Comparison, ...]
     warnings: tuple[Caveat, ...]
-    samples: tuple[BuildSample, ...]
+    samples: tuple[TimedBuild, ...]
     notes: tuple[str, ...]
     machine: Mapping[str, str]
     corpus: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
@@ -120,7 +120,7 @@ class ArmInput:
     corpus_pass_rate: float | None = None
 
 
-def good_times(samples: Sequence[BuildSample], arm: str, kind: SampleKind) -> list[float]:
+def good_times(samples: Sequence[TimedBuild], arm: str, kind: SampleKind) -> list[float]:
     """The wall-clock of the builds of an arm that succeeded."""
     return [
         sample.wall_seconds
@@ -133,7 +133,7 @@ def _median(values: Sequence[float]) -> Estimate | None:
     return median_estimate(values) if values else None
 
 
-def _figures(arm: ArmInput, samples: Sequence[BuildSample]) -> ArmFigures:
+def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
     cold = _median(good_times(samples, arm.name, SampleKind.COLD))
     incremental = _median(good_times(samples, arm.name, SampleKind.INCREMENTAL))
     builds = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
@@ -147,9 +147,7 @@ def _figures(arm: ArmInput, samples: Sequence[BuildSample]) -> ArmFigures:
     )
 
 
-def _arm_report(
-    arm: ArmInput, baseline: ArmFigures, samples: Sequence[BuildSample], settings: KpiSettings
-) -> ArmReport:
+def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuild], settings: KpiSettings) -> ArmReport:
     figures = _figures(arm, samples)
     own = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
     good = [sample for sample in own if sample.outcome is Outcome.OK]
@@ -170,7 +168,7 @@ def _arm_report(
     )
 
 
-def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[BuildSample]) -> Comparison:
+def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild]) -> Comparison:
     def speedup(kind: SampleKind) -> Estimate | None:
         before, after = (good_times(samples, name, kind) for name in (baseline.name, arm.name))
         return median_ratio_estimate(before, after) if before and after else None
@@ -193,7 +191,7 @@ def build_report(
     started_at: str,
     settings: KpiSettings,
     arms: Sequence[ArmInput],
-    samples: Sequence[BuildSample],
+    samples: Sequence[TimedBuild],
     notes: Sequence[str] = (),
     machine: Mapping[str, str] | None = None,
     corpus: Mapping[str, Mapping[str, int]] | None = None,

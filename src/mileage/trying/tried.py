@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mileage._cores import usable_cores
 from mileage._errors import UsageError
 from mileage.experiments import Executor
-from mileage.meter.machine import usable_cores
 from mileage.profiling.findings import Finding
 from mileage.trying.candidates import Candidate, Comparison
 from mileage.trying.fixes import FIXES, Evidence, Fix
