@@ -27,6 +27,8 @@ class GymnasiumEnv:
     `image`, observations must be uint8 images and stay so, with their channels in front: (C, H, W).
     """
 
+    leaves = None
+
     id: str
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     make: Callable[..., gymnasium.Env[Any, Any]] | None = None
@@ -197,6 +199,10 @@ class BridgedVecEnv:
         if not self.closed:
             self._envs.close()
             self.closed = True
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Nothing: a run that is resumed starts its episodes anew."""
+        return {}
 
     @property
     def unwrapped(self) -> BridgedVecEnv:

@@ -44,6 +44,8 @@ class MujocoEnv:
     `kwargs` are those of Gymnasium's constructor, without the ones for rendering, and `max_episode_steps`.
     """
 
+    leaves = None
+
     id: str
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

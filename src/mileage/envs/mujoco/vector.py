@@ -110,6 +110,10 @@ class MujocoVecEnv:
             self._sim.close()
             self.closed = True
 
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Nothing: a run that is resumed starts its episodes anew."""
+        return {}
+
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:
         """What Gymnasium's wrappers ask: the autoreset mode."""

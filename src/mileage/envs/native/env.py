@@ -28,6 +28,8 @@ class NativeEnv:
     Nothing is compiled before an address is asked for, and what was compiled once is loaded from disk afterwards.
     """
 
+    leaves = None
+
     id: str
     state_size: int
     """Length S of the float32 row that holds one environment's whole state."""

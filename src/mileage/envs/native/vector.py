@@ -152,6 +152,10 @@ class VecEnv:
             self._pool = None
         self.closed = True
 
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Live arrays that decide how the episodes under way go on, by name."""
+        return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
+
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:
         """What Gymnasium's wrappers ask: the autoreset mode."""

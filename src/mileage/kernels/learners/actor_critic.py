@@ -30,7 +30,7 @@ N_STATS = 8
 _MIN_CHUNK_ROWS = 128
 _MAX_CHUNKS = 16
 # A KL above this multiple of the target ends the update, as in Stable-Baselines3.
-_KL_SLACK = 1.5
+KL_SLACK = 1.5
 
 UPDATE = frame_type(
     arrays="params actor critic obs actions log_probs values advantages returns order shuffle_rng"
@@ -241,7 +241,7 @@ def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
     kl = 0.0
     for c in range(chunks):
         kl += f64(frame.stats)[c * N_STATS + KL]
-    return frame.target_kl > 0.0 and kl / size > _KL_SLACK * frame.target_kl
+    return frame.target_kl > 0.0 and kl / size > KL_SLACK * frame.target_kl
 
 
 @inner
