@@ -245,7 +245,7 @@ class Learner(abc.ABC):
         """Bind to parts that are built; `seed` decides everything random."""
         self.config, self.env, self.policy, self.team, self.seed = config, env, policy, team, seed
 
-    @classmethod
+    @classmethod  # noqa: B027 (most algorithms learn anywhere)
     def check_spec(cls, spec: EnvSpec) -> None:
         """UsageError if this algorithm cannot learn in such an environment."""
 
