@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mileage._version import __version__ as __version__
 from mileage.algorithms.registry import BUILT_IN
-
-__version__ = "0.1.0"
 
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {algorithm.class_name: "mileage.training.agents" for algorithm in BUILT_IN} | {
     "Ledger": "mileage.recording.recorder",
     "MileageError": "mileage._errors",
     "Panel": "mileage.ledger.panels",
-    "RunRecord": "mileage.training.records",
+    "RecordedRun": "mileage.ledger.runs",
+    "RunRecord": "mileage.ledger.runs",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.native.vector",
     "agent_class": "mileage.training.agents",
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mileage.envs.native.env import env as env
     from mileage.envs.native.vector import VecEnv as VecEnv
     from mileage.ledger.panels import Panel as Panel
+    from mileage.ledger.runs import RecordedRun as RecordedRun
+    from mileage.ledger.runs import RunRecord as RunRecord
     from mileage.ledger.targets import Target as Target
     from mileage.recording.recorder import Ledger as Ledger
     from mileage.training.agents import A2C as A2C
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from mileage.training.agents import TD3 as TD3
     from mileage.training.agents import agent_class as agent_class
     from mileage.training.agents import load as load
-    from mileage.training.records import RunRecord as RunRecord
 
 
 def __getattr__(name: str) -> Any:

@@ -115,7 +115,8 @@ class VectorEnv(abc.ABC):
     def saved_arrays(self) -> dict[str, Array]:
         """Live arrays that decide how the episodes under way go on, by name: writing to them puts a state back.
 
-        None by default: then a run that is resumed starts its environments anew, and their running episodes with them.
+        In a checkpoint their names begin with `env_`, so that they meet no others. None by default: then a run that is
+        resumed starts its environments anew, and their running episodes with them.
         """
         return {}
 

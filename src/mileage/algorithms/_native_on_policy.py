@@ -166,6 +166,7 @@ class NativeOnPolicy(RolloutLearner):
             chunk_rows=self.chunk_rows,
             normalise=int(config.normalise_advantages),
             steps=0,
+            stage=actor_critic.LAST_STAGE,
             work_floats=self.work_floats,
             clip=config.clip,
             value_clip=config.value_clip,

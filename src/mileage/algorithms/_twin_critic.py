@@ -14,7 +14,7 @@ from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.contracts import EnvSpec
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import optim, sac
+from mileage.kernels.learners import optim, twin_critic
 from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
 from mileage.policies.mlp import ACTIVATIONS
@@ -45,8 +45,6 @@ class TwinCritic(OffPolicy):
     """Learns from a frame's batch, on a team."""
     act_kernel: ClassVar[Callable[..., Any]]
     """Acts on a frame's observations."""
-    n_stats: ClassVar[int]
-    """Sums that the update's kernel keeps."""
     config: TwinCriticConfig
     policy: TwinCriticPolicy
 
@@ -83,7 +81,7 @@ class TwinCritic(OffPolicy):
             for network, size in sizes.items()
             for moment in ("mean", "square")
         }
-        self.totals: F64 = np.zeros(self.n_stats)
+        self.totals: F64 = np.zeros(twin_critic.N_STATS)
         """Sums over the samples of one call of `learn`, in the order of its kernel."""
         self._updates_per_call = max(1, config.gradient_steps)
         self.batch = self.replay.batch(config.batch * self._updates_per_call)
@@ -130,7 +128,7 @@ class TwinCritic(OffPolicy):
         config, policy, batch = self.config, self.policy, self.batch
         n_actor, n_critic = policy.params.size, policy.critic_params.size
         most = max(n_actor, n_critic)
-        layout = sac.layout(self.chunk_rows, policy.actor_sizes, policy.critic_sizes)
+        layout = twin_critic.layout(self.chunk_rows, policy.actor_sizes, policy.critic_sizes)
         return self._actor_fields() | {
             "critic_params": policy.critic_params,
             "target_params": self.target_params,
@@ -145,7 +143,7 @@ class TwinCritic(OffPolicy):
             **self.adam,
             "grads": np.zeros((self.pieces, most), np.float32),
             "squares": np.zeros(-(-most // optim.BLOCK), np.float32),
-            "stats": np.zeros((self.pieces, self.n_stats)),
+            "stats": np.zeros((self.pieces, twin_critic.N_STATS)),
             "totals": self.totals,
             "works": np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
             "n_critic": len(policy.critic_sizes),

@@ -71,7 +71,6 @@ class SAC(TwinCritic):
     Config = SACConfig
     Policy = SquashedActor
     update_kernel, act_kernel = staticmethod(kernel.sac_update), staticmethod(kernel.sac_act)
-    n_stats = kernel.N_STATS
     config: SACConfig
 
     def _build(self) -> None:
@@ -86,6 +85,7 @@ class SAC(TwinCritic):
         return Frame(
             kernel.SAC,
             **self._learning_fields(),
+            stage=kernel.LAST_STAGE,
             noise=np.zeros((2, self.batch.size, self.policy.action_size), np.float32),
             temperature=self.temperature,
             learn_temperature=int(config.temperature == 0.0),

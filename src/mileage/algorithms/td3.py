@@ -76,7 +76,6 @@ class TD3(TwinCritic):
     Config = TD3Config
     Policy = DeterministicActor
     update_kernel, act_kernel = staticmethod(kernel.td3_update), staticmethod(kernel.td3_act)
-    n_stats = kernel.N_STATS
     config: TD3Config
 
     def _build(self) -> None:
@@ -91,6 +90,7 @@ class TD3(TwinCritic):
         return Frame(
             kernel.TD3,
             **self._learning_fields(),
+            stage=kernel.LAST_STAGE,
             target_actor_params=self.target_actor_params,
             noise=np.zeros((self.batch.size, self.policy.action_size), np.float32),
             policy_delay=config.policy_delay,

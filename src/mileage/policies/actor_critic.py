@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._types import F32, Array
+from mileage.kernels.definitions import n_params
 from mileage.policies import draw
-from mileage.policies.mlp import FlatPolicy, forward, n_params, orthogonal, views
+from mileage.policies.mlp import FlatPolicy, forward, orthogonal, views
 
 
 class ActorCritic(FlatPolicy):

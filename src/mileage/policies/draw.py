@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from mileage._types import F32, I64
-from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW
+from mileage.kernels.definitions import LOG_STD_HIGH, LOG_STD_LOW
 
 # Share of random actions of a Q-network, and deviation of a deterministic actor, that are asked for a draw.
 _EPSILON = 0.05
@@ -34,7 +34,7 @@ def from_gaussian(mean: F32, log_std: F32, rng: Rng) -> F32:
 def from_squashed(head: F32, rng: Rng) -> F32:
     """Actions (N, A) in (-1, 1) from means and log deviations (N, 2A)."""
     size = head.shape[1] // 2
-    log_std = np.clip(head[:, size:], LOG_STD_LOW, LOG_STD_HIGH)
+    log_std = np.clip(head[:, size:], np.float32(LOG_STD_LOW), np.float32(LOG_STD_HIGH))
     return np.asarray(np.tanh(from_gaussian(head[:, :size], log_std, rng)), np.float32)
 
 
@@ -43,7 +43,8 @@ def from_tanh(head: F32, rng: Rng) -> F32:
     action = np.tanh(head)
     if rng is None:
         return action
-    return np.clip(action + _DEVIATION * rng.standard_normal(action.shape, np.float32), np.float32(-1), np.float32(1))
+    noisy = action + _DEVIATION * rng.standard_normal(action.shape, np.float32)
+    return np.asarray(np.clip(noisy, np.float32(-1.0), np.float32(1.0)), np.float32)
 
 
 def from_values(values: F32, rng: Rng) -> I64:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from mileage._errors import UnknownNameError, UsageError
 from mileage._types import F32, Array
 from mileage.contracts import Policy
-from mileage.kernels.learners.mlp import n_params as n_params
+from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds
 
 ACTIVATIONS = {"tanh": 0, "relu": 1}  # the numbers are those of mileage.kernels.learners.mlp

@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
 from mileage._types import F32, Array
+from mileage.kernels.definitions import n_params
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.policies import draw
-from mileage.policies.mlp import FlatPolicy, n_params, uniform
+from mileage.policies.mlp import FlatPolicy, uniform
 
 
 class QNetwork(FlatPolicy):

@@ -13,17 +13,10 @@ from mileage.kernels.arrays.random import streams
 from mileage.kernels.learners import actor_critic, optim
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.networks import (
-    Batch,
-    Optimisation,
-    Shape,
-    categorical,
-    gaussian,
-    loss_terms,
-    mlp,
-    numerical_gradient,
-    update,
-)
+from mileage.kernels.reference.actor_critic import Batch, Optimisation, Shape, loss_terms, update
+from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels.reference.mlp import mlp
+from mileage.kernels.reference.optim import numerical_gradient
 from mileage.kernels.reference.random import Stream
 
 SHAPES = {
@@ -88,6 +81,7 @@ class Native:
             activation=("tanh", "relu").index(shape.activation), n_actions=shape.actor[-1] if shape.discrete else 0,
             obs_size=shape.actor[0], action_size=batch.actions.shape[1], n_params=len(params), n_samples=n,
             epochs=epochs, minibatch=minibatch, chunk_rows=chunk_rows, normalise=int(how.normalise), steps=0,
+            stage=actor_critic.LAST_STAGE,
             work_floats=self.work_floats, clip=how.clip, value_clip=how.value_clip, entropy_coef=how.entropy_coef,
             value_coef=how.value_coef, target_kl=how.target_kl, rate=how.rate, beta1=0.9, beta2=0.999, eps=how.eps,
             max_norm=how.max_norm,

@@ -25,7 +25,8 @@ from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.algorithms.torch.learner import TorchLearner
 from mileage.contracts import Clock, Saved, Team, VectorEnv
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import actor_critic, heads
+from mileage.kernels.definitions import HALF_LOG_TWO_PI, KL_SLACK
+from mileage.kernels.learners import actor_critic
 from mileage.meter import Phase
 from mileage.policies.torch.adam import Adam, added
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
@@ -40,8 +41,6 @@ from mileage.policies.torch.tensors import (
     torch_threads,
     useful_threads,
 )
-
-_HALF_LOG_TWO_PI = float(heads.HALF_LOG_TWO_PI)
 
 
 class TorchOnPolicy(TorchLearner, RolloutLearner):
@@ -185,7 +184,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         else:
             log_std = policy.log_std
             torch.addcmul(head, noise, log_std.exp(), out=action)
-            log_prob = -(0.5 * noise * noise + log_std + _HALF_LOG_TWO_PI).sum(1)
+            log_prob = -(0.5 * noise * noise + log_std + HALF_LOG_TWO_PI).sum(1)
         self._columns["log_probs"].tensor[rows] = log_prob
         self._columns["values"].tensor[rows] = value
         if self._action_twin.separate:
@@ -235,7 +234,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
                 stats, gradients = self._gradients(index, clip)
                 if self.config.target_kl > 0.0:
                     kl = float(stats[actor_critic.KL] / stats[actor_critic.SAMPLES])
-                    if kl > actor_critic.KL_SLACK * self.config.target_kl:
+                    if kl > KL_SLACK * self.config.target_kl:
                         return totals
                 norm = self.adam.descend(gradients, rate, self.config.max_grad_norm, measured=True)
                 totals += stats
@@ -338,8 +337,8 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             return chosen, -(log_probs.exp() * log_probs).sum(1)
         log_std = self.policy.log_std
         z = (actions - head) * torch.exp(-log_std)
-        log_prob = -(0.5 * z * z + log_std + _HALF_LOG_TWO_PI).sum(1)
-        return log_prob, (log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(head))
+        log_prob = -(0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(1)
+        return log_prob, (log_std + 0.5 + HALF_LOG_TWO_PI).sum().expand(len(head))
 
     def _live_memory(self) -> LiveTensors:
         return LiveTensors(state_tensors(self._memory) if self.policy.recurrent else {})

@@ -15,13 +15,11 @@ from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals
 from mileage.algorithms.torch.twin_critic import TorchTwinCriticLearner
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import heads
+from mileage.kernels.definitions import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
 from mileage.kernels.learners.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
 from mileage.policies.torch.policy import TorchSquashed
 
 _BETA1, _BETA2, _ADAM_EPS = 0.9, 0.999, 1e-8
-_HALF_LOG_TWO_PI, _SQUASH_EPS = float(heads.HALF_LOG_TWO_PI), float(heads.SQUASH_EPS)
-_LOG_STD_LOW, _LOG_STD_HIGH = float(heads.LOG_STD_LOW), float(heads.LOG_STD_HIGH)
 
 
 class TorchSAC(TorchTwinCriticLearner):
@@ -86,7 +84,7 @@ class TorchSAC(TorchTwinCriticLearner):
 def squashed(head: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Actions (N, A) in (-1, 1) and their log-densities (N,), from means and log deviations (N, 2A)."""
     mean, raw = head.chunk(2, 1)
-    log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
+    log_std = raw.clamp(LOG_STD_LOW, LOG_STD_HIGH)
     action = torch.tanh(mean + noise * log_std.exp())
-    log_prob = 0.5 * noise * noise + log_std + _HALF_LOG_TWO_PI + torch.log(1.0 - action * action + _SQUASH_EPS)
+    log_prob = 0.5 * noise * noise + log_std + HALF_LOG_TWO_PI + torch.log(1.0 - action * action + SQUASH_EPS)
     return action, -log_prob.sum(1)

@@ -19,40 +19,64 @@ from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_type, i
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
-_INFINITE = _F(np.inf)
 
-# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
-# the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
-# are (obs - mean) * scale, kept within +-limit.
-POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
-# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
-# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
-POLICY_INTEGERS = (
-    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
-)
-POLICY_FLOATS = "limit"
-# One row per environment; `advance` is the address of the environment's step function.
-ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
-ENV_INTEGERS = "n_envs state_size max_steps block"
-
-# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
-STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
+# Of every frame with a policy in it. Observations are (obs - mean) * scale, kept within +-limit. An evaluated row of
+# the actor's output starts with `head_skip` numbers that are not about actions (a dueling head's value); with
+# `squashed` its actions go through tanh, and log deviations follow the means.
+_POLICY = f"""
+    {mlp.ACTOR_AND_CRITIC}
+    mean scale: (O,) float32
+    low high: (A,) float32, bounds of the environment's actions
+    action_rng: (N, 2) uint64
+    head_skip squashed: int64
+    limit: float64
+    obs: (N, O) float32, what the environments show
+    env_action: (N, A) float32, for the environments
+    works: (ranks, work_floats) float32
+    n_envs: int64, N
+"""
+_ENVS = """
+    advance: address, of the environment's step function
+    state: (N, state_size) float32
+    elapsed: (N,) int64
+    rng: (N, 2) uint64
+    final_obs: (N, O) float32
+    state_size max_steps block work_floats: int64, block: environments that one thread runs through all steps
+"""
+# T * N rows, time first.
+_STORE = """
+    store_raw_obs store_obs: (T * N, O) float32, as shown and normalised; may be one where nothing is normalised
+    store_actions: (T * N, A) float32
+    store_log_probs store_values: (T * N,) float32
+"""
 ROLLOUT = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
-    " episode episode_sums works",
-    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} n_steps work_floats",
-    floats=POLICY_FLOATS,
+    _POLICY,
+    _ENVS,
+    _STORE,
+    """
+    rewards: (T * N,) float32
+    terminated truncated: (T * N,) uint8
+    truncated_values: (T * N,) float32, of final observations
+    last_values: (N,) float32, of the observations after the last step
+    episode: (N, 2) float64, return and length of the running episodes
+    episode_sums: (blocks, 3) float64, number of those that ended, their returns and lengths; added to
+    n_steps: int64, T
+    """,
 )
 EVALUATE = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
-    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
-    floats=POLICY_FLOATS,
+    _POLICY,
+    _ENVS,
+    """
+    actions: (N, A) float32, the policy's
+    rewards: (N,) float32
+    terminated truncated: (N,) uint8
+    returns: (N,) float64
+    lengths: (N,) int64
+    cut: (N,) uint8, whether the episode was truncated
+    deterministic: int64
+    """,
 )
-ACT = frame_type(
-    arrays=f"{POLICY_ARRAYS} {STORE_ARRAYS} obs env_action works",
-    integers=f"{POLICY_INTEGERS} n_envs",
-    floats=POLICY_FLOATS,
-)
+ACT = frame_type(_POLICY, _STORE)
 
 
 def block_size(n_envs: int) -> int:
@@ -61,7 +85,7 @@ def block_size(n_envs: int) -> int:
 
 
 @inner
-def _load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
+def load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
     """Normalise `rows` observations from `obs` on into `out`."""
     mean, scale, limit, size = f32(frame.mean), f32(frame.scale), _F(frame.limit), frame.obs_size
     for i in range(rows):
@@ -71,19 +95,7 @@ def _load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
 
 
 @inner
-def _to_env_action(frame: Any, action: Any, out: Any) -> None:
-    """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
-    low, high = f32(frame.low), f32(frame.high)
-    for k in range(frame.action_size):
-        value = action[k]
-        if low[k] > -_INFINITE and high[k] < _INFINITE:
-            value = min(max(value, _F(-1.0)), _F(1.0))
-            value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
-        out[k] = value
-
-
-@inner
-def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
+def critic_values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
     """Critic values of the normalised observations `x`, into `out`."""
     weights = shift(f32(frame.params), frame.critic_offset)
     value = mlp.forward(weights, i64(frame.critic), frame.n_critic, rows, x, hidden, frame.activation)
@@ -92,15 +104,11 @@ def _values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
 
 
 @inner
-def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
-    """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
-    obs_size, action_size = frame.obs_size, frame.action_size
-    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
-    for k in range(rows * obs_size):
-        raw[k] = obs[k]
-    x = shift(f32(frame.store_obs), row * obs_size)
-    _load(frame, obs, rows, x)
-    _values(frame, x, rows, work, shift(f32(frame.store_values), row))
+def choose(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Values, actions and their log-probabilities for `rows` stored observations from `row` on, stored beside them."""
+    action_size = frame.action_size
+    x = shift(f32(frame.store_obs), row * frame.obs_size)
+    critic_values(frame, x, rows, work, shift(f32(frame.store_values), row))
     actor, params = i64(frame.actor), f32(frame.params)
     head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
     width = actor[frame.n_actor - 1]
@@ -117,12 +125,23 @@ def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
             env_action[0] = _F(choice)
         else:
             log_prob = heads.sample_gaussian(logits, log_std, width, rng_state, action)
-            _to_env_action(frame, action, env_action)
+            heads.to_env_action(frame, action, env_action)
         log_probs[i] = log_prob
 
 
 @inner
-def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
+def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+    """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
+    obs_size = frame.obs_size
+    obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
+    for k in range(rows * obs_size):
+        raw[k] = obs[k]
+    load(frame, obs, rows, shift(f32(frame.store_obs), row * obs_size))
+    choose(frame, lo, rows, row, work)
+
+
+@inner
+def advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
     """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
     arguments = (
         shift(f32(frame.state), lo * frame.state_size),
@@ -141,7 +160,7 @@ def _advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
 
 
 @inner
-def _end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
+def end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
     """Add rewards to running returns; close what ended. `sums` = (count, returns, lengths) of the block."""
     for i in range(rows):
         episode = shift(f64(frame.episode), 2 * (lo + i))
@@ -161,18 +180,13 @@ def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
     for i in range(rows):
         if u8(frame.truncated)[row + i]:
             final_obs = shift(f32(frame.final_obs), (lo + i) * frame.obs_size)
-            _load(frame, final_obs, 1, work)
-            _values(frame, work, 1, shift(work, frame.obs_size), shift(f32(frame.truncated_values), row + i))
+            load(frame, final_obs, 1, work)
+            critic_values(frame, work, 1, shift(work, frame.obs_size), shift(f32(frame.truncated_values), row + i))
 
 
 @kernel
 def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Collect `n_steps` from every environment (frame `ROLLOUT`).
-
-    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64
-    receives number, return sum and length sum of those that ended; `works` holds `work_floats` float32 for each
-    rank.
-    """
+    """Collect `n_steps` from every environment (frame `ROLLOUT`)."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     n_blocks = (n_envs + block - 1) // block
@@ -184,20 +198,20 @@ def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
         for t in range(frame.n_steps):
             row = t * n_envs + lo
             _policy_step(frame, lo, rows, row, work)
-            ended = _advance(frame, lo, rows, row)
-            _end_episodes(frame, lo, rows, row, sums)
+            ended = advance(frame, lo, rows, row)
+            end_episodes(frame, lo, rows, row, sums)
             if ended > 0:
                 _bootstrap(frame, lo, rows, row, work)
-        _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
-        _values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
+        load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+        critic_values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
     meet(pointer_to(barrier), n_ranks)
 
 
 @inner
-def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
+def _evaluate_step(frame: Any, lo: Any, rows: Any, work: Any) -> None:
     """Write the actions of an evaluated policy for `rows` environments from `lo` on."""
     actor, params = i64(frame.actor), f32(frame.params)
-    _load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+    load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
     hidden = shift(work, rows * frame.obs_size)
     head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
     width = actor[frame.n_actor - 1]
@@ -220,15 +234,12 @@ def _choose(frame: Any, lo: Any, rows: Any, work: Any) -> None:
                 heads.sample_squashed(logits, n, rng_state, action, env_action)
             elif frame.deterministic == 0 and frame.squashed == 0:
                 heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
-            _to_env_action(frame, action, env_action)
+            heads.to_env_action(frame, action, env_action)
 
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode per environment (frame `EVALUATE`).
-
-    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
-    """
+    """Play one episode per environment (frame `EVALUATE`); fills `returns`, `lengths` and `cut`."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)
@@ -241,8 +252,8 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
             lengths[i] = 0
         alive = rows
         while alive > 0:
-            _choose(frame, lo, rows, work)
-            _advance(frame, lo, rows, lo)
+            _evaluate_step(frame, lo, rows, work)
+            advance(frame, lo, rows, lo)
             for i in range(lo, lo + rows):
                 # A running episode counts its length below zero; the sign turns when it ends.
                 if lengths[i] <= 0:
@@ -267,5 +278,5 @@ def values(record: Any, out: Any) -> None:
     """Critic values of a frame `ACT`'s observations, into `out` (N,) float32."""
     frame = record[0]
     work = f32(frame.works)
-    _load(frame, f32(frame.obs), frame.n_envs, work)
-    _values(frame, work, frame.n_envs, shift(work, frame.n_envs * frame.obs_size), pointer_to(out))
+    load(frame, f32(frame.obs), frame.n_envs, work)
+    critic_values(frame, work, frame.n_envs, shift(work, frame.n_envs * frame.obs_size), pointer_to(out))

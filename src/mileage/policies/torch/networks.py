@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mileage._types import F32
+from mileage.kernels.definitions import n_params
 from mileage.policies.actor_critic import ActorCritic
-from mileage.policies.mlp import FlatPolicy, n_params
+from mileage.policies.mlp import FlatPolicy
 from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
 
 _ACTIVATIONS: dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu}
