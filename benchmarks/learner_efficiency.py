@@ -53,10 +53,10 @@ def update_arm(name: str) -> tuple[Arm, float, Any]:
     n_envs, minibatch = SIZES[name]
     agent = mileage.PPO("CartPole-v1", preset="none", n_envs=n_envs, n_steps=128, minibatch=minibatch, epochs=4)
     agent.learn(2 * n_envs * 128, eval_every=10**9)
-    engine, policy = agent._built().engine, agent.policy
+    engine, policy = agent.learner, agent.policy
     flops = (update_flops(policy.actor_sizes) + update_flops(policy.critic_sizes)) * engine.batch * 4
-    frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
-    pieces = actor_critic.n_pieces(engine.settings.minibatch)
+    frame = engine.update_frame.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
+    pieces = actor_critic.n_pieces(engine.config.minibatch)
 
     def updates() -> None:
         for _ in range(UPDATES):

@@ -140,7 +140,7 @@ def readings(name: str) -> tuple[Comparison, float]:
     with WORKLOADS[name].agent() as agent, single_threaded_blas():
         # Off-policy algorithms have begun to learn.
         agent.learn(max(1, getattr(agent.config, "learning_starts", 0) + 1), eval_every=NEVER)
-        algorithm, clock = agent._built(), PhaseClock()
+        algorithm, clock = agent.learner, PhaseClock()
         try:
             per_second, size = _cadence(algorithm, clock)
             with Reader(clock) as reader:

@@ -232,14 +232,14 @@ def _usual_rollout(setup: Setup, evidence: Evidence) -> Setup | None:
 
 def _preset(setup: Setup, evidence: Evidence) -> Setup | None:
     """The hyperparameters that mileage ships for this algorithm and environment, instead of the user's."""
-    from mileage.training.agents import agent_class
+    from mileage.algorithms.registry import find_algorithm
     from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
     known = load_preset(setup.algorithm, setup.env_id)
     if not known:
         return None
     run = {name: known.pop(name) for name in (*RUN_KEYS, *MACHINE_KEYS) if name in known}
-    config = _as_dict(agent_class(setup.algorithm).algorithm().Config(**known))
+    config = _as_dict(find_algorithm(setup.algorithm).learner().Config(**known))
     return setup.but(config=config, eval_every=run.get("eval_every", setup.eval_every))
 
 
