@@ -19,9 +19,9 @@ from mileage.cli.app import app
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
 # docs/envs.md runs in tests/envs; the code of docs/rl-bench.md needs a project and a trainer of one's own.
-RUNNABLE = [f"docs/{name}.md" for name in ("bench", "guide", "kernels", "metrics", "errors", "profiling")] + [
-    "README.md"
-]
+RUNNABLE = [
+    f"docs/{name}.md" for name in ("bench", "experiments", "guide", "kernels", "metrics", "errors", "profiling")
+] + ["README.md"]
 # Announced by the table of contents and not there yet.
 AWAITED = {"docs/statistics.md"}
 

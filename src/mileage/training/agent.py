@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError
 from mileage._seeding import check_training_seed
 from mileage.algorithms._config import checked
@@ -26,7 +27,6 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
-from mileage.meter.machine import usable_cores
 from mileage.training import checkpoints, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 

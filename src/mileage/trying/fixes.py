@@ -1,7 +1,7 @@
 """Changes that may make a run cheaper: when each applies, what it changes, and what a profile would expect of it.
 
 A fix is a function from one setup to another, so that fixes can be stacked and applied again. Nothing here claims that
-a fix helps: `experiments` finds that out.
+a fix helps: trying it finds that out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Evidence:
 
 
 Change = Callable[[Setup, Evidence], Setup | None]
-Estimate = Callable[[Setup, Setup, Evidence], float | None]
+Expectation = Callable[[Setup, Setup, Evidence], float | None]
 
 
 def _no_estimate(before: Setup, after: Setup, evidence: Evidence) -> float | None:
@@ -69,7 +69,7 @@ class Fix:
     """What it changes, in a few words."""
     change: Change
     """The changed setup, or None where the fix does not apply."""
-    estimate: Estimate = _no_estimate
+    estimate: Expectation = _no_estimate
     """Share of the wall-clock that a profile would expect to be saved; None where it cannot tell."""
 
     prior: float = 0.1
