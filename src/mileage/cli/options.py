@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from mileage._errors import UsageError
 
+Algorithm = Annotated[
+    str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed to go on with a recorded run.")
+]
 EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
 TargetText = Annotated[str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')]
@@ -28,6 +35,70 @@ Device = Annotated[str, typer.Option(help="Where torch computes: 'auto', 'cpu', 
 Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
 PriceText = Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")]
 Database = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """What a command that trains takes; commands add fields of their own."""
+
+    algorithm: Algorithm = None
+    env: EnvId = None
+    steps: Steps = None
+    target: TargetText = None
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0
+    preset: Preset = "default"
+    set_: Settings = None
+    eval_every: EvalEvery = None
+    episodes: Episodes = 100
+    checkpoint_every: CheckpointEvery = 0
+    threads: Threads = None
+    processes: Processes = False
+    env_kwargs: EnvKwargs = None
+    backend: Backend = "auto"
+    policy: PolicyName = None
+    device: Device = "auto"
+    compile_: Compile = False
+    name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None
+    price: PriceText = None
+    db: Database = None
+    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Whether the ledger records it.")] = True
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and no more than the result.")] = False
+
+    def agent(self) -> dict[str, Any]:
+        """What `mileage.PPO` and the other agents take, but for the seed."""
+        return agent_arguments(
+            preset=self.preset, settings=self.set_, threads=self.threads, processes=self.processes,
+            env_kwargs=self.env_kwargs, backend=self.backend, policy=self.policy, device=self.device,
+            compile_=self.compile_,
+        )  # fmt: skip
+
+
+Arguments = TypeVar("Arguments")
+
+
+def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+    """A command whose parameters are the fields of the dataclass `kind`, and which gets them as one value."""
+
+    def command_of(body: Callable[[Arguments], None]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def command(**values: Any) -> None:
+            body(kind(**values))
+
+        hints = get_type_hints(kind, include_extras=True)
+        fields = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+        command.__annotations__ = {field.name: hints[field.name] for field in fields} | {"return": None}
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                )
+                for field in fields
+            ]
+        )
+        return command
+
+    return command_of
 
 
 def agent_arguments(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mileage._errors import UnknownNameError
-from mileage.profiling.layers import part_of
+from mileage.profiling.costs import part_of
 from mileage.profiling.profile import Profile
 from mileage.profiling.published import ABOUT, beside
 from mileage.profiling.tables import Table, tables

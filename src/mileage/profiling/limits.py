@@ -17,7 +17,7 @@ from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import Team, meet
 from mileage.meter.machine import usable_cores
-from mileage.profiling.work import Product
+from mileage.description import Product
 
 PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
 STREAM = frame_type(arrays="a b c", integers="size")
@@ -25,16 +25,14 @@ STREAM = frame_type(arrays="a b c", integers="size")
 _STREAM_FLOATS = 16 * 2**20
 _USUAL_CACHE = 32.0 * 2**20
 # A product large enough for BLAS to be at its best, and that of a small network's hidden layer.
-
-_LARGE: Product = (0, 0, 1024, 1024, 1024)
-_SMALL: Product = (0, 0, 128, 64, 64)
+_LARGE, _SMALL = Product(0, 0, 1024, 1024, 1024), Product(0, 0, 128, 64, 64)
 
 
 @kernel
 def products(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
     """Do all products of all pieces (frame `PRODUCTS`), `repeats` times, ranks meeting after every repeat.
 
-    `shapes` (n_products, 5) int64 are those of `work.Product`; `scratch` holds `floats` float32 for each rank, three
+    `shapes` (n_products, 5) int64 are those of `description.Product`; `scratch` holds `floats` float32 for each rank, three
     parts of equal size for the factors and the result.
     """
     frame = record[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
+from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
         "rollout_parts": None if parts is None else dataclasses.asdict(parts) | {"difference": parts.difference},
         "update_stages": None if stages is None else dataclasses.asdict(stages) | {"difference": stages.difference},
         "scaling": {str(count): dict(seconds) for count, seconds in found.scaling.items()},
-        "what_ifs": [dataclasses.asdict(change) for change in found.what_ifs],
+        "what_ifs": [change.as_dict() for change in found.what_ifs],
         "buffers": [dataclasses.asdict(buffer) for buffer in found.buffers],
         "torch_operations": dict(found.torch_operations),
         "primitives": dict(found.primitives),
@@ -90,8 +91,8 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def profile(
-    algorithm: str,
+def profile_run(
+    algorithm: str | type[Agent],
     env: Any,
     *,
     steps: int | None = None,
@@ -112,7 +113,7 @@ def profile(
     """Train once and say where the time went.
 
     Args:
-        algorithm: `ppo`, `a2c`, `impala`, `sac`, `td3` or `dqn`.
+        algorithm: its name, or an agent class of your own.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -127,10 +128,11 @@ def profile(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price
     )
     with clock.phase(Phase.INIT):
-        agent = agent_class(algorithm)(env, **agent_arguments)
+        kind = agent_class(algorithm) if isinstance(algorithm, str) else algorithm
+        agent = kind(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
-        from mileage.profiling.calibration import REPLAYED, calibrate
+        from mileage.profiling.calibration import calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
 
@@ -138,7 +140,8 @@ def profile(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        calibration = calibrate(agent, run, effort) if agent.name in REPLAYED else None
+        described = agent.learner.describe()
+        calibration = None if described is None else calibrate(agent, described, run, effort)
     failed = 0.0 if db is False else failed_share(db, workload, name)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
     if run.run_id is not None:

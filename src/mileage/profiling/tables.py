@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.layers import LAYERS, all_calls
+from mileage.profiling.costs import all_calls
 from mileage.profiling.profile import Profile
 
 _MIB = 2**20
@@ -108,7 +109,7 @@ def layers(found: Calibration) -> Table:
     table = found.layers
     whole = table.total or 1.0
     rows = []
-    for layer in LAYERS:
+    for layer in Layer:
         a, b = table.rollout.get(layer, 0.0), table.update.get(layer, 0.0)
         if a or b:
             rows.append((layer, seconds(a), seconds(b), percent((a + b) / whole)))

@@ -1,0 +1,251 @@
+"""How policy-gradient learners in native kernels describe themselves: the fused rollout in parts, the update in stages."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mileage._types import Array, Team
+from mileage.algorithms import _describe as parts_of
+from mileage.algorithms import _rollout_learner
+from mileage.description import Action, Boundary, Call, Description, Layer, Parts, Stages, Variant, Work
+from mileage.envs.native.vector import VecEnv
+from mileage.kernels.learners import actor_critic, rollout, rollout_parts
+from mileage.kernels.machine.pointers import Frame
+
+if TYPE_CHECKING:
+    from mileage.algorithms._native_on_policy import NativeOnPolicy
+    from mileage.algorithms._rollout_learner import RolloutLearner
+
+# Larger minibatches, and more environments for fewer steps each, that are worth a try.
+_MINIBATCH_FACTORS = (4, 8)
+_ENV_FACTOR = 4
+# The shuffle takes a few microseconds: by itself it would drown in the meetings of threads around it.
+_STAGES = ("loop, barriers and shuffle", *actor_critic.STAGES[2:])
+
+COPIED = ("obs", "actions", "log_probs", "values", "advantages", "returns")
+"""What an update reads of a rollout."""
+
+
+def native_on_policy(learner: NativeOnPolicy) -> Description:
+    """A learner that collects and learns in turn."""
+    replay = _Replay(learner)
+    collecting = ("rollout", replay.rollout()) if learner.fused else ("inference", replay.inference())
+    phase, (work, call) = collecting
+    return Description(
+        work={"learn": update_work(learner), phase: work},
+        boundaries=(*native_boundaries(learner), GAE),
+        calls={"learn": replay.update(), phase: call},
+        team=learner.team,
+        on_team=replay.on_team,
+        at_rest=replay.at_rest,
+        operations=replay.operations(),
+        buffers=buffers(learner, [learner.policy.params], [learner.adam_mean, learner.adam_square]),
+        variants=(*other_minibatches(learner, replay.learn_nothing), *replay.other_n_envs()),
+    )
+
+
+def learner_alone(learner: NativeOnPolicy, pieces: int, *boundaries: Boundary) -> Description:
+    """A learner whose rollouts others collect beside it: its update on `pieces` threads at most, and no more."""
+    replay = _Replay(learner, collects=False)
+    return Description(
+        work={"learn": update_work(learner)},
+        boundaries=(*native_boundaries(learner), *boundaries),
+        calls={"learn": dataclasses.replace(replay.update(), pieces=pieces)},
+        team=learner.team,
+        at_rest=replay.at_rest,
+        collects_beside=True,
+    )
+
+
+GAE = Boundary(_rollout_learner, "run_shards", "gae", Layer.NATIVE)
+
+
+def native_boundaries(learner: NativeOnPolicy) -> tuple[Boundary, ...]:
+    """Calls through which native learners collect and learn."""
+    return (
+        Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
+        Boundary(learner.team, "run", "", Layer.NATIVE),
+        Boundary(rollout, "act", "act", Layer.NATIVE),
+        Boundary(rollout, "values", "values", Layer.NATIVE),
+    )
+
+
+def update_work(learner: NativeOnPolicy) -> Work:
+    """All epochs of one update."""
+    return parts_of.on_policy_learn(
+        learner.policy.actor_sizes,
+        learner.policy.critic_sizes,
+        rows=learner.chunk_rows,
+        chunks=learner.chunks,
+        batch=learner.batch,
+        minibatch=min(learner.config.minibatch, learner.batch),
+        epochs=learner.config.epochs,
+    )
+
+
+def buffers(learner: RolloutLearner, networks: list[Array], moments: list[Array]) -> tuple[parts_of.Buffer, ...]:
+    """The rollout, the networks and their optimizer."""
+    stored = [learner.actions, learner.log_probs, learner.values, learner.rewards, learner.truncated_values]
+    stored += [learner.terminated, learner.truncated, learner.advantages, learner.returns, learner.order]
+    normalises = learner.config.normalise_observations
+    stored += [learner.raw_obs] if normalises else []
+    return (
+        parts_of.rollout_buffer(learner.policy, learner.obs, stored, normalises=normalises),
+        *parts_of.network_buffers(networks, [], moments),
+    )
+
+
+def other_minibatches(learner: RolloutLearner, learn_nothing: Callable[[Any], Action]) -> Iterator[Variant]:
+    """Larger minibatches of the same rollout; `learn_nothing` gives a learner's update of length 0."""
+    own = min(learner.config.minibatch, learner.batch)
+
+    @contextlib.contextmanager
+    def other(size: int) -> Iterator[Action]:
+        config = dataclasses.replace(learner.config, minibatch=size)
+        found = type(learner)(config, learner.env, learner.policy, learner.team, learner.seed)
+        for name in COPIED:
+            getattr(found, name)[...] = getattr(learner, name)
+        yield learn_nothing(found)
+
+    for size in dict.fromkeys(min(own * factor, learner.batch) for factor in _MINIBATCH_FACTORS):
+        if size > own:
+            build = functools.partial(other, size)
+            yield Variant("minibatch", {"minibatch": size}, "learn", 1.0, learn_nothing(learner), build)
+
+
+class _Replay:
+    """Makes the calls of a learner again, on its own memory."""
+
+    def __init__(self, learner: NativeOnPolicy, *, collects: bool = True) -> None:
+        self.learner = learner
+        self._repeats_rollouts = collects and learner.fused
+        self._begun: list[tuple[Array, Array]] = []
+
+    # The update
+
+    def update(self) -> Call:
+        """The update, which can stop after any stage."""
+        return Call("update", self.learn_nothing(self.learner), self.learner.pieces, Stages(_STAGES, self._up_to))
+
+    def _up_to(self, stage: int | None, turn: int) -> None:
+        last = actor_critic.LAST_STAGE if stage is None else stage + 1
+        learner = self.learner
+        frame = learner.update_frame.set(rate=0.0, steps=learner.adam_steps, stage=last)
+        learner.team.run(actor_critic.update, frame.record, learner.pieces)
+
+    @staticmethod
+    def learn_nothing(learner: NativeOnPolicy) -> Action:
+        """One update of length 0."""
+        frame = learner.update_frame.set(rate=0.0, steps=1)
+        return lambda: learner.team.run(actor_critic.update, frame.record, learner.pieces)
+
+    # The rollout
+
+    def inference(self) -> tuple[Work, Call]:
+        """Choosing actions for all environments at once."""
+        policy, n_envs = self.learner.policy, self.learner.n_envs
+        work = parts_of.one_forward(n_envs, policy.critic_sizes, policy.actor_sizes)
+        return work, Call("act", self.operations()[parts_of.CHOOSE], 1)
+
+    def rollout(self) -> tuple[Work, Call]:
+        """The fused rollout and its parts."""
+        learner = self.learner
+        policy = learner.policy
+        work = parts_of.on_policy_rollout(
+            policy.actor_sizes,
+            policy.critic_sizes,
+            n_envs=learner.n_envs,
+            n_steps=learner.config.n_steps,
+            block=learner.block,
+        )
+        alone = rollout_parts.environments, rollout_parts.inference, rollout_parts.storage
+        parts = Parts(*(_collect(learner, kernel) for kernel in alone), self._rewind)
+        return work, Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts)
+
+    def _rewind(self, part: str) -> None:
+        """Put environments and random streams back to where the stored rollout began."""
+        for array, start in self._begun:
+            array[...] = start
+        self.learner.env.obs[...] = self._obs_after if part == "inference" else self._obs_before
+        self.learner.episode_sums[:] = 0.0
+
+    def _store_rollout(self) -> None:
+        learner, env = self.learner, self.learner.env
+        self._begun = [(array, array.copy()) for array in (*_moving(env), learner.action_rng, learner.episode)]
+        self._obs_before = env.obs.copy()
+        _collect(learner, rollout.rollout)()
+        self._obs_after = env.obs.copy()
+
+    # Both
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Within it updates have length 0, and one rollout can be repeated."""
+        learner = self.learner
+        with parts_of.unchanged(learner):
+            if self._repeats_rollouts:
+                self._store_rollout()
+            try:
+                yield
+            finally:
+                learner.update_frame.set(stage=actor_critic.LAST_STAGE)
+
+    @contextlib.contextmanager
+    def on_team(self, team: Team) -> Iterator[None]:
+        """Let both run on another team."""
+        learner, own = self.learner, self.learner.team
+        frames = [learner.update_frame, learner.rollout_frame]
+        with parts_of.with_workspaces(frames, own.n_ranks, team.n_ranks):
+            learner.team = team
+            try:
+                yield
+            finally:
+                learner.team = own
+
+    def operations(self) -> dict[str, Action]:
+        """Acting and valuing for all environments, each in one call."""
+        learner, policy = self.learner, self.learner.policy
+        frame = Frame(rollout.ACT, **learner.policy_fields(), obs=learner.shown_obs, n_envs=learner.n_envs)
+        # The rollout's workspace is as large as its blocks need; one call for all environments may need more.
+        width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
+        frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))
+        out = np.zeros(learner.n_envs, np.float32)
+        return {
+            parts_of.CHOOSE: lambda: rollout.act(frame.record, 0),
+            parts_of.VALUE: lambda: rollout.values(frame.record, out),
+        }
+
+    def other_n_envs(self) -> Iterator[Variant]:
+        """More environments for fewer steps each: rollouts of the same size from the fused collector."""
+        learner, steps = self.learner, self.learner.config.n_steps
+        if not learner.fused or steps < 2 * _ENV_FACTOR:
+            return
+        settings = {"n_envs": learner.n_envs * _ENV_FACTOR, "n_steps": steps // _ENV_FACTOR}
+
+        @contextlib.contextmanager
+        def other() -> Iterator[Action]:
+            config = dataclasses.replace(learner.config, **settings)
+            env = learner.env.spec.vector(settings["n_envs"], seed=learner.seed, threads=learner.team.n_ranks)
+            with contextlib.closing(env):
+                found = type(learner)(config, env, learner.policy, learner.team, learner.seed)
+                yield _collect(found, rollout.rollout)
+
+        entries = learner.batch / (settings["n_envs"] * settings["n_steps"])
+        yield Variant("n_envs", settings, "rollout", entries, _collect(learner, rollout.rollout), other)
+
+
+def _collect(learner: NativeOnPolicy, kernel: Callable[..., Any]) -> Action:
+    """The rollout's kernel, or one of its parts, on the rollout's arguments."""
+    return lambda: learner.team.run(kernel, learner.rollout_frame.record, len(learner.episode_sums))
+
+
+def _moving(env: object) -> tuple[Array, ...]:
+    """What steps of native environments change."""
+    assert isinstance(env, VecEnv)
+    return env.state, env.elapsed, env.rng
