@@ -172,6 +172,7 @@ class SAC(OffPolicy):
             n_updates=updates,
             chunk_rows=rows,
             steps=0,
+            stage=kernel.LAST_STAGE,
             learn_temperature=int(config.temperature == 0.0),
             tau=config.tau,
             actor_rate=config.learning_rate,

@@ -175,6 +175,7 @@ class TD3(OffPolicy):
             n_updates=updates,
             chunk_rows=rows,
             steps=0,
+            stage=kernel.LAST_STAGE,
             policy_delay=config.policy_delay,
             tau=config.tau,
             actor_rate=config.learning_rate,

@@ -25,11 +25,17 @@ N_STATS = 5
 # Entries of `temperature`, float64: its logarithm, Adam's two moments of that, and its target entropy.
 LOG_ALPHA, ALPHA_MEAN, ALPHA_SQUARE, TARGET_ENTROPY = range(4)
 
+# An update ends after `frame.stage`, as in `learners.actor_critic`.
+STAGES = (
+    "loop and barriers", "target", "critic", "critic optimizer", "polyak", "actor", "actor optimizer", "temperature"
+)  # fmt: skip
+_TARGET, _CRITIC, _CRITIC_OPTIMIZER, _POLYAK, _ACTOR, _ACTOR_OPTIMIZER, LAST_STAGE = range(1, len(STAGES))
+
 SAC = frame_type(
     arrays="actor_params critic_params target_params actor critic obs actions rewards next_obs terminated discounts"
     " noise_rng noise actor_mean actor_square critic_mean critic_square grads squares stats totals temperature works",
     integers="n_actor n_critic n_actor_params n_critic_params obs_size action_size activation batch n_updates"
-    " chunk_rows steps work_floats learn_temperature at_inputs at_actor at_critics at_scratch at_rows",
+    " chunk_rows steps stage work_floats learn_temperature at_inputs at_actor at_critics at_scratch at_rows",
     floats="tau actor_rate critic_rate temperature_rate beta1 beta2 eps max_norm",
 )
 
@@ -113,6 +119,8 @@ def _critic_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grad
     """Gradient of half the summed squared errors of both critics."""
     targets = shift(work, frame.at_rows)
     _targets(frame, first, rows, alpha, work, targets)
+    if frame.stage < _CRITIC:
+        return
     inputs, hidden = shift(work, frame.at_inputs), shift(work, frame.at_critics)
     delta = shift(work, frame.at_scratch)
     spare = shift(delta, (frame.at_rows - frame.at_scratch) // 2)
@@ -250,6 +258,7 @@ def _learn_temperature(frame: Any, mean_log_prob: Any, step: Any) -> None:
 def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
     """One update on the samples from `start` on."""
     batch, chunk_rows, n_critic, n_actor = frame.batch, frame.chunk_rows, frame.n_critic_params, frame.n_actor_params
+    stage = frame.stage
     chunks = (batch + chunk_rows - 1) // chunk_rows
     alpha = _F(math.exp(f64(frame.temperature)[LOG_ALPHA]))
     grads, sums = f32(frame.grads), f32(frame.squares)
@@ -259,23 +268,25 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
             stats[k] = 0.0
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats[SAMPLES] = rows
-        _critic_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_critic), stats)
+        if stage >= _TARGET:
+            _critic_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_critic), stats)
     optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.critic_params), grads, f32(frame.critic_mean), f32(frame.critic_square),
-        f32(frame.target_params), n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2,
-        frame.eps, step, frame.tau,
+        f32(frame.target_params), n_critic if stage >= _CRITIC_OPTIMIZER else 0, chunks, sums, frame.max_norm,
+        frame.critic_rate, frame.beta1, frame.beta2, frame.eps, step, frame.tau if stage >= _POLYAK else 0.0,
     )  # fmt: skip
     meet(barrier, n_ranks)
     for c in range(rank, chunks, n_ranks):
         rows = min(chunk_rows, batch - c * chunk_rows)
         stats = shift(f64(frame.stats), c * N_STATS)
-        _actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
+        if stage >= _ACTOR:
+            _actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
     optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.actor_params), grads, f32(frame.actor_mean), f32(frame.actor_square),
-        f32(frame.actor_params), n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1, frame.beta2,
-        frame.eps, step, 0.0,
+        f32(frame.actor_params), n_actor if stage >= _ACTOR_OPTIMIZER else 0, chunks, sums, frame.max_norm,
+        frame.actor_rate, frame.beta1, frame.beta2, frame.eps, step, 0.0,
     )  # fmt: skip
-    if rank == 0:
+    if rank == 0 and stage >= LAST_STAGE:
         totals, stats = f64(frame.totals), f64(frame.stats)
         log_prob = 0.0
         for c in range(chunks):
