@@ -19,6 +19,9 @@ from mileage._types import Team
 Action = Callable[[], object]
 """Does something that can be done again."""
 
+ACT, VALUE, UPDATE = "choose actions, own number", "values, own number", "one whole update"
+"""Usual names of single operations: acting and valuing for all environments, all that one iteration learns."""
+
 
 class Layer(enum.StrEnum):
     """Layers of software that the time of an iteration is spent in."""

@@ -15,14 +15,11 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from mileage._types import Array
-from mileage.buffers import ReplayBuffer
 from mileage.algorithms._stateful import StatefulLearner
+from mileage.buffers import ReplayBuffer
 from mileage.contracts import Policy, Saved
 from mileage.description import Buffer, Product, Work
 from mileage.kernels.machine.pointers import Frame
-
-CHOOSE, VALUE, UPDATE = "choose actions, own number", "values, own number", "one whole update"
-"""Operations that a description may offer to be timed alone."""
 
 Sizes = tuple[int, ...]
 """Widths of a network's layers, inputs first."""
@@ -138,9 +135,7 @@ def twin_critic_learn(
     parameters = n_params(actor, critic, critic)
 
     def learn(products: list[Product]) -> Work:
-        return off_policy_learn(
-            products, parameters, obs_size=actor[0], batch=batch, updates=updates, chunks=chunks
-        )
+        return off_policy_learn(products, parameters, obs_size=actor[0], batch=batch, updates=updates, chunks=chunks)
 
     both, always, share = learn(on_critics + on_actor), learn(on_critics), 1.0 / actor_every
     # What the actor does now and then counts by that share, as whole rounds of both.
@@ -195,8 +190,14 @@ class Untimed:
 
 @contextlib.contextmanager
 def unchanged(learner: StatefulLearner) -> Iterator[None]:
-    """Put a learner back as it is now at the end of the body; what it remembers of earlier steps must not change."""
-    kept = Saved({name: array.copy() for name, array in learner.state_arrays().items()}, learner.counters())
+    """Put a learner back as it is now at the end of the body, which must not add to what it remembers.
+
+    A replay buffer may be as large as the memory: it is not copied. What samples are drawn from it goes on.
+    """
+    learner.rest()
+    saved = learner.saved()
+    copied = {name: array.copy() for name, array in learner.state_arrays().items()}
+    kept = Saved(dict(saved.arrays) | copied, dict(saved.counters))
     try:
         yield
     finally:

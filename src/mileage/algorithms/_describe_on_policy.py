@@ -1,4 +1,4 @@
-"""How policy-gradient learners in native kernels describe themselves: the fused rollout in parts, the update in stages."""
+"""How policy-gradient learners in native kernels describe themselves: rollouts in parts, updates in stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
 from mileage.algorithms import _rollout_learner
-from mileage.description import Action, Boundary, Call, Description, Layer, Parts, Stages, Variant, Work
+from mileage.description import ACT, VALUE, Action, Boundary, Call, Description, Layer, Parts, Stages, Variant, Work
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, rollout, rollout_parts
 from mileage.kernels.machine.pointers import Frame
@@ -28,25 +28,25 @@ _ENV_FACTOR = 4
 # The shuffle takes a few microseconds: by itself it would drown in the meetings of threads around it.
 _STAGES = ("loop, barriers and shuffle", *actor_critic.STAGES[2:])
 
-COPIED = ("obs", "actions", "log_probs", "values", "advantages", "returns")
-"""What an update reads of a rollout."""
+# What an update reads of a rollout.
+_LEARNED_FROM = ("obs", "actions", "log_probs", "values", "advantages", "returns")
 
 
 def native_on_policy(learner: NativeOnPolicy) -> Description:
     """A learner that collects and learns in turn."""
     replay = _Replay(learner)
-    collecting = ("rollout", replay.rollout()) if learner.fused else ("inference", replay.inference())
-    phase, (work, call) = collecting
+    phase, work, call = replay.rollout() if learner.fused else replay.inference()
+    update = replay.update()
     return Description(
         work={"learn": update_work(learner), phase: work},
         boundaries=(*native_boundaries(learner), GAE),
-        calls={"learn": replay.update(), phase: call},
+        calls={"learn": update, phase: call},
         team=learner.team,
         on_team=replay.on_team,
         at_rest=replay.at_rest,
         operations=replay.operations(),
         buffers=buffers(learner, [learner.policy.params], [learner.adam_mean, learner.adam_square]),
-        variants=(*other_minibatches(learner, replay.learn_nothing), *replay.other_n_envs()),
+        variants=(*other_minibatches(learner, update), *replay.other_n_envs()),
     )
 
 
@@ -101,22 +101,23 @@ def buffers(learner: RolloutLearner, networks: list[Array], moments: list[Array]
     )
 
 
-def other_minibatches(learner: RolloutLearner, learn_nothing: Callable[[Any], Action]) -> Iterator[Variant]:
-    """Larger minibatches of the same rollout; `learn_nothing` gives a learner's update of length 0."""
+def other_minibatches(learner: RolloutLearner, update: Call) -> Iterator[Variant]:
+    """Larger minibatches of the same rollout."""
     own = min(learner.config.minibatch, learner.batch)
 
     @contextlib.contextmanager
     def other(size: int) -> Iterator[Action]:
         config = dataclasses.replace(learner.config, minibatch=size)
         found = type(learner)(config, learner.env, learner.policy, learner.team, learner.seed)
-        for name in COPIED:
+        for name in _LEARNED_FROM:
             getattr(found, name)[...] = getattr(learner, name)
-        yield learn_nothing(found)
+        described = found.describe()
+        assert described is not None
+        yield described.calls["learn"].run
 
     for size in dict.fromkeys(min(own * factor, learner.batch) for factor in _MINIBATCH_FACTORS):
         if size > own:
-            build = functools.partial(other, size)
-            yield Variant("minibatch", {"minibatch": size}, "learn", 1.0, learn_nothing(learner), build)
+            yield Variant("minibatch", {"minibatch": size}, "learn", 1.0, update.run, functools.partial(other, size))
 
 
 class _Replay:
@@ -131,29 +132,23 @@ class _Replay:
 
     def update(self) -> Call:
         """The update, which can stop after any stage."""
-        return Call("update", self.learn_nothing(self.learner), self.learner.pieces, Stages(_STAGES, self._up_to))
+        return Call("update", lambda: self._up_to(None, 0), self.learner.pieces, Stages(_STAGES, self._up_to))
 
     def _up_to(self, stage: int | None, turn: int) -> None:
         last = actor_critic.LAST_STAGE if stage is None else stage + 1
         learner = self.learner
-        frame = learner.update_frame.set(rate=0.0, steps=learner.adam_steps, stage=last)
+        frame = learner.update_frame.set(steps=learner.adam_steps, stage=last)
         learner.team.run(actor_critic.update, frame.record, learner.pieces)
-
-    @staticmethod
-    def learn_nothing(learner: NativeOnPolicy) -> Action:
-        """One update of length 0."""
-        frame = learner.update_frame.set(rate=0.0, steps=1)
-        return lambda: learner.team.run(actor_critic.update, frame.record, learner.pieces)
 
     # The rollout
 
-    def inference(self) -> tuple[Work, Call]:
+    def inference(self) -> tuple[str, Work, Call]:
         """Choosing actions for all environments at once."""
         policy, n_envs = self.learner.policy, self.learner.n_envs
         work = parts_of.one_forward(n_envs, policy.critic_sizes, policy.actor_sizes)
-        return work, Call("act", self.operations()[parts_of.CHOOSE], 1)
+        return "inference", work, Call("act", self.operations()[ACT], 1)
 
-    def rollout(self) -> tuple[Work, Call]:
+    def rollout(self) -> tuple[str, Work, Call]:
         """The fused rollout and its parts."""
         learner = self.learner
         policy = learner.policy
@@ -166,7 +161,11 @@ class _Replay:
         )
         alone = rollout_parts.environments, rollout_parts.inference, rollout_parts.storage
         parts = Parts(*(_collect(learner, kernel) for kernel in alone), self._rewind)
-        return work, Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts)
+        return (
+            "rollout",
+            work,
+            Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts),
+        )
 
     def _rewind(self, part: str) -> None:
         """Put environments and random streams back to where the stored rollout began."""
@@ -189,6 +188,7 @@ class _Replay:
         """Within it updates have length 0, and one rollout can be repeated."""
         learner = self.learner
         with parts_of.unchanged(learner):
+            learner.update_frame.set(rate=0.0)
             if self._repeats_rollouts:
                 self._store_rollout()
             try:
@@ -217,8 +217,8 @@ class _Replay:
         frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))
         out = np.zeros(learner.n_envs, np.float32)
         return {
-            parts_of.CHOOSE: lambda: rollout.act(frame.record, 0),
-            parts_of.VALUE: lambda: rollout.values(frame.record, out),
+            ACT: lambda: rollout.act(frame.record, 0),
+            VALUE: lambda: rollout.values(frame.record, out),
         }
 
     def other_n_envs(self) -> Iterator[Variant]:

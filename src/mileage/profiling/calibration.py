@@ -147,7 +147,9 @@ def _native(
                 stages = replays.update_stages(call, call.stages, work, team, effort * _STAGE_SECONDS)
                 splits[call.label] = stages.shares
             else:
-                seconds = next((each.seconds_each for cost in costs for each in cost.calls if each.label == call.label), 0.0)
+                seconds = next(
+                    (each.seconds_each for cost in costs for each in cost.calls if each.label == call.label), 0.0
+                )
                 splits |= {call.label: _share_of_products(work, team, seconds)} if seconds > 0.0 else {}
         scaling = replays.scaling(described, thread_counts, _SCALING_SECONDS)
     return _Inside(parts, stages, splits, scaling)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mileage.description import Product
 from mileage.kernels.machine.blas import sgemm, single_threaded_blas
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import Team, meet
 from mileage.meter.machine import usable_cores
-from mileage.description import Product
 
 PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
 STREAM = frame_type(arrays="a b c", integers="size")

@@ -1,4 +1,4 @@
-"""Single operations of a run, timed by themselves: environment steps, storage, advantages, and what a learner offers."""
+"""Single operations of a run, timed by themselves: environment steps, storage, advantages, and a learner's own."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
-from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
 
 
 def profile_run(
-    algorithm: str | type[Agent],
+    algorithm: str,
     env: Any,
     *,
     steps: int | None = None,
@@ -113,7 +112,7 @@ def profile_run(
     """Train once and say where the time went.
 
     Args:
-        algorithm: its name, or an agent class of your own.
+        algorithm: its name, or "package.module:Class" of a learner of your own.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -128,8 +127,7 @@ def profile_run(
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile, db, name, price
     )
     with clock.phase(Phase.INIT):
-        kind = agent_class(algorithm) if isinstance(algorithm, str) else algorithm
-        agent = kind(env, **agent_arguments)
+        agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
         from mileage.profiling.calibration import calibrate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mileage import description
 from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.profile import Profile
@@ -109,8 +110,8 @@ def _ppo_operations(profile: Profile, found: Calibration) -> Table:
     rows = _measured(
         found,
         [
-            ("policy: action and log-probability (own number of envs; theirs 8)", p.ACT, "123 µs"),
-            ("policy: value (own number; theirs 8)", p.VALUE, "19 µs"),
+            ("policy: action and log-probability (own number of envs; theirs 8)", description.ACT, "123 µs"),
+            ("policy: value (own number; theirs 8)", description.VALUE, "19 µs"),
             ("environments step once (own number; theirs 8)", p.STEP_OWN, "96 µs"),
             ("tensor conversion", None, "2 µs"),
         ],
@@ -124,10 +125,10 @@ def _sac_operations(profile: Profile, found: Calibration) -> Table:
         found,
         [
             ("environment step (Pendulum)", p.STEP_OWN, "15.2 µs"),
-            ("actor sample (single observation)", p.ACT, "49.8 µs"),
+            ("actor sample (single observation)", description.ACT, "49.8 µs"),
             ("replay push", p.PUSH_ONE, "0.5 µs"),
             ("replay sample (256)", p.SAMPLE, "4.0 µs"),
-            ("full update (one gradient step)", p.UPDATE, "4,790 µs"),
+            ("full update (one gradient step)", description.UPDATE, "4,790 µs"),
         ],
     )
     return _table("sac_operations", "Operations of SAC, single environment", rows, "", "operation")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
-from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.costs import all_calls
+from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.profile import Profile
 
 _MIB = 2**20
