@@ -32,7 +32,7 @@ _LARGE, _SMALL = Product(0, 0, 1024, 1024, 1024), Product(0, 0, 128, 64, 64)
 def products(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
     """Do all products of all pieces (frame `PRODUCTS`), `repeats` times, ranks meeting after every repeat.
 
-    `shapes` (n_products, 5) int64 are those of `description.Product`; `scratch` holds `floats` float32 for each rank, three
+    `shapes` (n_products, 5) int64 are `description.Product`s; `scratch` holds `floats` float32 for each rank, three
     parts of equal size for the factors and the result.
     """
     frame = record[0]
