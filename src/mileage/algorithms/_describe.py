@@ -143,6 +143,14 @@ def twin_critic_learn(
     return dataclasses.replace(both, repeats=updates * factor, bytes_touched=both.bytes_touched * factor)
 
 
+def q_learn(sizes: Sizes, *, batch: int, updates: int, pieces: int, double: bool) -> Work:
+    """Updates of a Q-network cut into `pieces` by hidden units, after the target network's look ahead."""
+    products = forward(batch // pieces, sizes) + by_units(batch, sizes, pieces, 2 if double else 1)
+    return off_policy_learn(
+        products, n_params(sizes), obs_size=sizes[0], batch=batch, updates=updates, chunks=pieces, gradients=1
+    )
+
+
 def about(rows: int, operations: float, passes: int = 1) -> Work:
     """Roughly: `passes` through a network of unknown form whose forward pass takes so many operations per row."""
     product = Product(0, 0, rows, 1, max(1, round(passes * operations / 2)))

@@ -59,20 +59,37 @@ def off_policy(
     )
 
 
-def native_off_policy(described: Description, learner: OffPolicy, update: NativeUpdate, act: Boundary) -> Description:
-    """The same with native calls: `act` is the one that chooses actions."""
+def native_off_policy(
+    learner: OffPolicy,
+    update: NativeUpdate,
+    act: Boundary,
+    *,
+    choose: Action,
+    learn: Action,
+    work: Work,
+    networks: tuple[Buffer, ...],
+) -> Description:
+    """A learner with a replay buffer whose `update` and `act` are native calls.
+
+    Args:
+        learner: it.
+        update: the call that learns.
+        act: the call that chooses actions.
+        choose: all that the learner does to act.
+        learn: all that it does to learn, in one iteration.
+        work: of learning.
+        networks: their sizes.
+    """
     replay = _Replay(learner, update)
+    inference = parts_of.one_forward(learner.n_envs, learner.policy.actor_sizes)
+    described = off_policy(learner, choose, learn, {"learn": work, "inference": inference}, networks)
+    stages = Stages(update.stages, replay.up_to, update.period, update.last_is_rare)
     return dataclasses.replace(
         described,
         boundaries=(*described.boundaries, Boundary(learner.team, "run", "", Layer.NATIVE), act),
         calls={
-            "learn": Call(
-                update.kernel.__name__,
-                lambda: replay.up_to(None, 0),
-                update.pieces,
-                Stages(update.stages, replay.up_to, update.period, update.last_is_rare),
-            ),
-            "inference": Call(act.label, described.operations[ACT], 1),
+            "learn": Call(update.kernel.__name__, lambda: replay.up_to(None, 0), update.pieces, stages),
+            "inference": Call(act.label, choose, 1),
         },
         team=learner.team,
         on_team=replay.on_team,
