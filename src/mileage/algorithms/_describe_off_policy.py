@@ -145,7 +145,7 @@ def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant
 
     @contextlib.contextmanager
     def other() -> Iterator[Action]:
-        larger = dataclasses.replace(config, batch=batch, capacity=batch)
+        larger = dataclasses.replace(config, batch=batch)
         found = type(learner)(larger, learner.env, learner.policy, learner.team, learner.seed)
         found.replay = learner.replay
         described = found.describe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
 from mileage.algorithms import _rollout_learner
-from mileage.description import ACT, VALUE, Action, Boundary, Call, Description, Layer, Parts, Stages, Variant, Work
+from mileage.description import ACT, VALUE, Action, Boundary, Buffer, Call, Description, Layer, Parts, Stages, Variant, Work
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, rollout, rollout_parts
 from mileage.kernels.machine.pointers import Frame
@@ -50,13 +50,13 @@ def native_on_policy(learner: NativeOnPolicy) -> Description:
     )
 
 
-def learner_alone(learner: NativeOnPolicy, pieces: int, *boundaries: Boundary) -> Description:
-    """A learner whose rollouts others collect beside it: its update on `pieces` threads at most, and no more."""
+def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description:
+    """A learner whose rollouts others collect beside it: its update, on the threads that are left for it."""
     replay = _Replay(learner, collects=False)
     return Description(
         work={"learn": update_work(learner)},
         boundaries=(*native_boundaries(learner), *boundaries),
-        calls={"learn": dataclasses.replace(replay.update(), pieces=pieces)},
+        calls={"learn": replay.update()},
         team=learner.team,
         at_rest=replay.at_rest,
         collects_beside=True,
@@ -89,10 +89,11 @@ def update_work(learner: NativeOnPolicy) -> Work:
     )
 
 
-def buffers(learner: RolloutLearner, networks: list[Array], moments: list[Array]) -> tuple[parts_of.Buffer, ...]:
+def buffers(learner: RolloutLearner, networks: Sequence[Array], moments: Sequence[Array]) -> tuple[Buffer, ...]:
     """The rollout, the networks and their optimizer."""
-    stored = [learner.actions, learner.log_probs, learner.values, learner.rewards, learner.truncated_values]
-    stored += [learner.terminated, learner.truncated, learner.advantages, learner.returns, learner.order]
+    stored: list[Array] = [learner.actions, learner.log_probs, learner.values, learner.rewards]
+    stored += [learner.truncated_values, learner.terminated, learner.truncated, learner.advantages, learner.returns]
+    stored.append(learner.order)
     normalises = learner.config.normalise_observations
     stored += [learner.raw_obs] if normalises else []
     return (
@@ -126,19 +127,20 @@ class _Replay:
     def __init__(self, learner: NativeOnPolicy, *, collects: bool = True) -> None:
         self.learner = learner
         self._repeats_rollouts = collects and learner.fused
+        self._pieces = learner.pieces if collects else min(learner.pieces, learner.ranks)
         self._begun: list[tuple[Array, Array]] = []
 
     # The update
 
     def update(self) -> Call:
         """The update, which can stop after any stage."""
-        return Call("update", lambda: self._up_to(None, 0), self.learner.pieces, Stages(_STAGES, self._up_to))
+        return Call("update", lambda: self._up_to(None, 0), self._pieces, Stages(_STAGES, self._up_to))
 
     def _up_to(self, stage: int | None, turn: int) -> None:
         last = actor_critic.LAST_STAGE if stage is None else stage + 1
         learner = self.learner
         frame = learner.update_frame.set(steps=learner.adam_steps, stage=last)
-        learner.team.run(actor_critic.update, frame.record, learner.pieces)
+        learner.team.run(actor_critic.update, frame.record, self._pieces)
 
     # The rollout
 
@@ -159,8 +161,12 @@ class _Replay:
             n_steps=learner.config.n_steps,
             block=learner.block,
         )
-        alone = rollout_parts.environments, rollout_parts.inference, rollout_parts.storage
-        parts = Parts(*(_collect(learner, kernel) for kernel in alone), self._rewind)
+        parts = Parts(
+            environments=_collect(learner, rollout_parts.environments),
+            inference=_collect(learner, rollout_parts.inference),
+            storage=_collect(learner, rollout_parts.storage),
+            rewind=self._rewind,
+        )
         return (
             "rollout",
             work,
