@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from mileage._version import __version__
 
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {

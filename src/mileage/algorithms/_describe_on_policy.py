@@ -13,7 +13,20 @@ import numpy as np
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
 from mileage.algorithms import _rollout_learner
-from mileage.description import ACT, VALUE, Action, Boundary, Buffer, Call, Description, Layer, Parts, Stages, Variant, Work
+from mileage.description import (
+    ACT,
+    VALUE,
+    Action,
+    Boundary,
+    Buffer,
+    Call,
+    Description,
+    Layer,
+    Parts,
+    Stages,
+    Variant,
+    Work,
+)
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, rollout, rollout_parts
 from mileage.kernels.machine.pointers import Frame

@@ -19,7 +19,6 @@ from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_type, i
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
-_INFINITE = _F(np.inf)
 
 # What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
 # the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
@@ -71,18 +70,6 @@ def load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
 
 
 @inner
-def to_env_action(frame: Any, action: Any, out: Any) -> None:
-    """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
-    low, high = f32(frame.low), f32(frame.high)
-    for k in range(frame.action_size):
-        value = action[k]
-        if low[k] > -_INFINITE and high[k] < _INFINITE:
-            value = min(max(value, _F(-1.0)), _F(1.0))
-            value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
-        out[k] = value
-
-
-@inner
 def critic_values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
     """Critic values of the normalised observations `x`, into `out`."""
     weights = shift(f32(frame.params), frame.critic_offset)
@@ -113,7 +100,7 @@ def choose(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
             env_action[0] = _F(choice)
         else:
             log_prob = heads.sample_gaussian(logits, log_std, width, rng_state, action)
-            to_env_action(frame, action, env_action)
+            heads.to_env_action(frame, action, env_action)
         log_probs[i] = log_prob
 
 
@@ -227,7 +214,7 @@ def _evaluate_step(frame: Any, lo: Any, rows: Any, work: Any) -> None:
                 heads.sample_squashed(logits, n, rng_state, action, env_action)
             elif frame.deterministic == 0 and frame.squashed == 0:
                 heads.sample_gaussian(logits, shift(params, frame.log_std_offset), n, rng_state, action)
-            to_env_action(frame, action, env_action)
+            heads.to_env_action(frame, action, env_action)
 
 
 @kernel

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mileage.kernels.learners import heads
 from mileage.kernels.learners import rollout as fused
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import f32, f64, pointer_to, shift, u8
@@ -31,7 +32,7 @@ def environments(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
                 if frame.n_actions > 0:
                     env_action[0] = action[0]
                 else:
-                    fused.to_env_action(frame, action, env_action)
+                    heads.to_env_action(frame, action, env_action)
             fused.advance(frame, lo, rows, row)
     meet(pointer_to(barrier), n_ranks)
 
