@@ -15,8 +15,8 @@ from mileage.description import Description, Product
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
+from mileage.kernels.machine.gauges import product_frame, products
 from mileage.profiling import replays
-from mileage.profiling.limits import product_frame, products
 from mileage.training.agent import Agent
 
 STORED = ("obs", "raw_obs", "actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values")

@@ -13,8 +13,9 @@ import numpy as np
 from mileage._types import Team
 from mileage.description import Action, Call, Description, Layer, Parts, Stages, Work
 from mileage.kernels.machine import team as threads
+from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products
 from mileage.kernels.machine.pointers import Frame
-from mileage.profiling.limits import STREAM, best, medians, nothing, product_frame, products
+from mileage.profiling.limits import best, medians
 
 
 @dataclass(frozen=True)
