@@ -38,20 +38,19 @@ class NativeUpdate:
     """Whether only the last stage waits for the end of a period."""
 
 
-def off_policy(
-    learner: OffPolicy, choose: Action, learn: Action, work: Mapping[str, Work], networks: tuple[Buffer, ...]
-) -> Description:
-    """A learner with a replay buffer; `choose` and `learn` are what it does to act, and to learn in one iteration."""
+def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buffer, ...]) -> Description:
+    """A learner with a replay buffer; `work` is by phase."""
     config, replay = learner.config, learner.replay
-    operations = {ACT: choose}
+    operations: dict[str, Action] = {ACT: lambda: learner.act(0.5)}
     if config.gradient_steps > 0 and len(replay) >= config.batch:
-        operations[UPDATE] = learn
-    boundaries = [Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT)]
+        operations[UPDATE] = lambda: learner.learn(config.gradient_steps)
     calls = ("push_batch", "sample", *(("update_priorities",) if isinstance(replay, PrioritizedReplay) else ()))
-    boundaries += [Boundary(replay, name, f"replay.{name}", Layer.NATIVE) for name in calls]
     return Description(
         work=work,
-        boundaries=tuple(boundaries),
+        boundaries=(
+            Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
+            *(Boundary(replay, name, f"replay.{name}", Layer.NATIVE) for name in calls),
+        ),
         at_rest=lambda: parts_of.unchanged(learner),
         operations=operations,
         buffers=(parts_of.replay_buffer(learner.policy, learner.obs, replay, config.capacity), *networks),
@@ -64,32 +63,20 @@ def native_off_policy(
     update: NativeUpdate,
     act: Boundary,
     *,
-    choose: Action,
-    learn: Action,
-    work: Work,
+    learn: Work,
+    inference: Work,
     networks: tuple[Buffer, ...],
 ) -> Description:
-    """A learner with a replay buffer whose `update` and `act` are native calls.
-
-    Args:
-        learner: it.
-        update: the call that learns.
-        act: the call that chooses actions.
-        choose: all that the learner does to act.
-        learn: all that it does to learn, in one iteration.
-        work: of learning.
-        networks: their sizes.
-    """
+    """A learner with a replay buffer whose `update` and `act` are native calls, with the work of both."""
     replay = _Replay(learner, update)
-    inference = parts_of.one_forward(learner.n_envs, learner.policy.actor_sizes)
-    described = off_policy(learner, choose, learn, {"learn": work, "inference": inference}, networks)
+    described = off_policy(learner, {"learn": learn, "inference": inference}, networks)
     stages = Stages(update.stages, replay.up_to, update.period, update.last_is_rare)
     return dataclasses.replace(
         described,
         boundaries=(*described.boundaries, Boundary(learner.team, "run", "", Layer.NATIVE), act),
         calls={
             "learn": Call(update.kernel.__name__, lambda: replay.up_to(None, 0), update.pieces, stages),
-            "inference": Call(act.label, choose, 1),
+            "inference": Call(act.label, described.operations[ACT], 1),
         },
         team=learner.team,
         on_team=replay.on_team,

@@ -12,7 +12,7 @@ import numpy as np
 
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
-from mileage.algorithms import _rollout_learner
+from mileage.algorithms._rollout_learner import GAE as GAE
 from mileage.description import (
     ACT,
     VALUE,
@@ -74,9 +74,6 @@ def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description
         at_rest=replay.at_rest,
         collects_beside=True,
     )
-
-
-GAE = Boundary(_rollout_learner, "run_shards", "gae", Layer.NATIVE)
 
 
 def native_boundaries(learner: NativeOnPolicy) -> tuple[Boundary, ...]:

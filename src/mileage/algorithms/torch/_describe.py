@@ -70,8 +70,6 @@ def on_policy(
 def off_policy(
     learner: TorchOffPolicy,
     *,
-    choose: Action,
-    learn: Action,
     work: Callable[[parts_of.Sizes, parts_of.Sizes], Work],
     passes: int,
     tensors: Mapping[str, Array],
@@ -81,8 +79,6 @@ def off_policy(
 
     Args:
         learner: it.
-        choose: what it does to act.
-        learn: what it does to learn, in one iteration.
         work: of learning, given the widths of plain networks.
         passes: forward passes that an update of other networks is about as much work as.
         tensors: its targets, optimizers and whatever else it keeps, by name.
@@ -98,7 +94,7 @@ def off_policy(
     targets = [array for name, array in tensors.items() if name.startswith("target")]
     moments = [array for name, array in tensors.items() if "mean" in name or "square" in name]
     networks = parts_of.network_buffers(_parameters(policy), targets, moments)
-    found = any_off_policy(learner, choose, learn, {"learn": learning, "inference": acting}, networks)
+    found = any_off_policy(learner, {"learn": learning, "inference": acting}, networks)
     return dataclasses.replace(
         found, boundaries=(*found.boundaries, NOISE), methods=methods, has_native_twin=sizes is not None
     )
