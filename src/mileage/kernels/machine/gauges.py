@@ -13,8 +13,14 @@ from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import meet
 
-PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
-STREAM = frame_type(arrays="a b c", integers="size")
+PRODUCTS = frame_type(
+    """
+    shapes: (n_products, 5) int64
+    scratch: (ranks, floats) float32
+    n_products pieces repeats floats: int64
+    """
+)
+STREAM = frame_type("a b c: (size,) float32\nsize: int64")
 
 
 @kernel
