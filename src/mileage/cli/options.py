@@ -13,9 +13,6 @@ import typer
 
 from mileage._errors import UsageError
 
-Algorithm = Annotated[
-    str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed to go on with a recorded run.")
-]
 EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
 TargetText = Annotated[str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')]
@@ -41,7 +38,7 @@ Database = Annotated[str | None, typer.Option(help="Ledger file or address (MILE
 class RunArguments:
     """What a command that trains takes; commands add fields of their own."""
 
-    algorithm: Algorithm = None
+    algorithm: Annotated[str | None, typer.Argument(help="Its name.")] = None
     env: EnvId = None
     steps: Steps = None
     target: TargetText = None
@@ -58,20 +55,28 @@ class RunArguments:
     policy: PolicyName = None
     device: Device = "auto"
     compile_: Compile = False
-    name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None
+    name: Annotated[str | None, typer.Option(help="Name of the run in the ledger.")] = None
     price: PriceText = None
     db: Database = None
-    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Whether the ledger records it.")] = True
+    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")] = (
+        True
+    )
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and no more than the result.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
 
     def agent(self) -> dict[str, Any]:
         """What `mileage.PPO` and the other agents take, but for the seed."""
-        return agent_arguments(
-            preset=self.preset, settings=self.set_, threads=self.threads, processes=self.processes,
-            env_kwargs=self.env_kwargs, backend=self.backend, policy=self.policy, device=self.device,
-            compile_=self.compile_,
-        )  # fmt: skip
+        return {
+            "preset": self.preset,
+            "threads": self.threads,
+            "processes": self.processes,
+            "env_kwargs": json_object("--env-kwargs", self.env_kwargs),
+            "backend": self.backend,
+            "policy": self.policy,
+            "device": self.device,
+            "compile": self.compile_,
+            **hyperparameters(self.set_ or []),
+        }
 
 
 Arguments = TypeVar("Arguments")
@@ -99,32 +104,6 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         return command
 
     return command_of
-
-
-def agent_arguments(
-    *,
-    preset: str,
-    settings: list[str] | None,
-    threads: int | None,
-    processes: bool,
-    env_kwargs: str | None,
-    backend: str,
-    policy: str | None,
-    device: str,
-    compile_: bool,
-) -> dict[str, Any]:
-    """What `mileage.PPO` and the other agents take, from the options of a command."""
-    return {
-        "preset": preset,
-        "threads": threads,
-        "processes": processes,
-        "env_kwargs": json_object("--env-kwargs", env_kwargs),
-        "backend": backend,
-        "policy": policy,
-        "device": device,
-        "compile": compile_,
-        **hyperparameters(settings or []),
-    }
 
 
 def hyperparameters(pairs: list[str]) -> dict[str, Any]:

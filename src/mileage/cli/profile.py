@@ -22,6 +22,9 @@ FORMATS = ("md", "html", "trace", "speedscope")
 class Arguments(options.RunArguments):
     """What the command line asked for."""
 
+    algorithm: Annotated[
+        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --run.")
+    ] = None
     checkpoint: Annotated[Path | None, typer.Option(help="File to save checkpoints to.")] = None
     run: Annotated[
         str | None, typer.Option("--run", help="Diagnose a recorded run by its phases instead of training.")
@@ -38,6 +41,11 @@ class Arguments(options.RunArguments):
     ] = None
     export: Annotated[str | None, typer.Option(help="Write the profile as md, html, trace or speedscope.")] = None
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for --export, else standard output.")] = None
+    ledger: Annotated[
+        bool, typer.Option("--ledger/--no-ledger", help="Whether run and profile are recorded in the ledger.")
+    ] = True
+    json_output: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False
 
     def check(self) -> None:
         """UsageError if the options do not go together."""

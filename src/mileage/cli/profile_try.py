@@ -32,7 +32,7 @@ class Trying:
         out: Path | None = None,
         shown: bool = True,
     ) -> None:
-        """Take the words of `mileage.profiling.profile.profile` as `options`.
+        """Take the words of `mileage.profiling.profile_run` as `options`.
 
         Args:
             algorithm: of the baseline.
@@ -57,6 +57,7 @@ class Trying:
             raise UnknownNameError("fix", unknown, names)
         self.fixes = [fix for fix in FIXES if fix.name not in without]
         self.budget, self.shown = budget, shown
+        self._started: float | None = None
         self.out = out if out is not None else _new_file(algorithm, env)
         self.setup: Setup = _setup(algorithm, env, options)
         self.price = freeze_price(options["price"], None).usd_per_hour
@@ -77,7 +78,7 @@ class Trying:
         return time.perf_counter() < self._deadline(self.budget * BASELINE_CAP_SHARE)
 
     def _deadline(self, seconds: float) -> float:
-        if not hasattr(self, "_started"):
+        if self._started is None:
             self._started = time.perf_counter()
         return self._started + seconds
 
