@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mileage._cores import usable_cores
 from mileage._types import Team
 from mileage.contracts import Learner
 from mileage.description import Buffer, Description, Layer, Work
+from mileage.kernels.machine import precompile
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.kernels.machine.precompile import load_seconds
 from mileage.meter import Phase
-from mileage.meter.machine import usable_cores
 from mileage.profiling import replays
 from mileage.profiling.costs import ROLLOUT, UPDATE, LayerTable, PhaseCost, layer_table, phase_costs
 from mileage.profiling.end_to_end import EndToEnd
@@ -119,7 +119,7 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, effort: float
         buffers=described.buffers,
         torch_operations=inside.torch_operations,
         primitives=operations_alone(agent, described, effort),
-        warm_load_seconds=load_seconds(run.compiled) if run.compiled else None,
+        warm_load_seconds=_reading_seconds(run.compiled),
         trace=trace,
         seconds=time.perf_counter() - began,
     )
@@ -206,3 +206,10 @@ def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[
             bound = roof < limits.gemm_gflops
             found.append(Roofline(phase, each.flops, each.bytes_touched, seconds, roof, bound))
     return tuple(found)
+
+
+def _reading_seconds(names: tuple[str, ...]) -> float | None:
+    """What it takes to read kernels from disk that were just compiled; None if there are none."""
+    start = time.perf_counter()
+    precompile.read(names)
+    return time.perf_counter() - start if names else None

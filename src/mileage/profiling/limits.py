@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mileage._cores import usable_cores
 from mileage.description import Product
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products, stream
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
-from mileage.meter.machine import usable_cores
 
 # Far above any last-level cache.
 _STREAM_FLOATS = 16 * 2**20

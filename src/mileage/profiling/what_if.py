@@ -11,11 +11,11 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from mileage._cores import usable_cores
 from mileage._errors import MileageError
 from mileage.contracts import Learner
 from mileage.description import Description, Variant
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter.machine import usable_cores
 from mileage.profiling.limits import best
 from mileage.profiling.spans import RawSpan, TraceClock
 from mileage.training.agent import Agent
