@@ -170,7 +170,5 @@ class Description:
     """Single operations that are worth timing alone."""
     buffers: tuple[Buffer, ...] = ()
     variants: tuple[Variant, ...] = ()
-    collects_beside: bool = False
-    """Whether threads of the learner's own collect while it learns."""
     has_native_twin: bool = False
     """Whether the native back end has the same algorithm with the same networks."""

@@ -72,7 +72,6 @@ def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description
         calls={"learn": replay.update()},
         team=learner.team,
         at_rest=replay.at_rest,
-        collects_beside=True,
     )
 
 

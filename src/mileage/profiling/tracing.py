@@ -135,7 +135,7 @@ def _run_block(learner: Learner, described: Description, kind: Blocks, size: int
     with contextlib.ExitStack() as stack:
         for _ in range(kind.probes):
             stack.enter_context(probed(described.boundaries, spans))
-            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu, threads=described.collects_beside)
+            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu, threads=learner.own_threads)
         learner.iterate(clock, 0.5)
         spans.clear()
         keep = spans.append
