@@ -20,7 +20,7 @@ PRODUCTS = frame_type(
     n_products pieces repeats floats: int64
     """
 )
-STREAM = frame_type("a b c: (size,) float32\nsize: int64")
+STREAM = frame_type("a b c: (size,) float32", "size: int64")
 
 
 @kernel
