@@ -76,6 +76,7 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
         yield _load(wanted.resume, wanted.algorithm, wanted.env, wanted.threads)
         return
     assert wanted.algorithm is not None
+    assert wanted.env is not None
     common = wanted.agent()
     for seed in range(wanted.seed, wanted.seed + wanted.seeds):
         yield agent_class(wanted.algorithm)(wanted.env, seed=seed, **common)
