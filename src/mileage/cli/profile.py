@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mileage._errors import UsageError
+from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
@@ -22,9 +24,7 @@ FORMATS = ("md", "html", "trace", "speedscope")
 class Arguments(options.RunArguments):
     """What the command line asked for."""
 
-    algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --run.")
-    ] = None
+    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --run.")] = None
     checkpoint: Annotated[Path | None, typer.Option(help="File to save checkpoints to.")] = None
     run: Annotated[
         str | None, typer.Option("--run", help="Diagnose a recorded run by its phases instead of training.")
@@ -107,15 +107,15 @@ def _measured(wanted: Arguments, **more: Any) -> Profile:
 
 def _search(wanted: Arguments) -> None:
     """Profile, try the fixes, and show the profile with what the search found."""
-    from mileage.cli.profile_try import Trying
     from mileage.trying import report
+    from mileage.trying.session import Trying
 
     assert wanted.algorithm is not None
     assert wanted.env is not None
     talks = not (wanted.json_output or wanted.quiet)
     trying = Trying(
         wanted.algorithm, wanted.env, wanted.words(), budget=wanted.budget, without=wanted.without or (),
-        out=wanted.preset_out, shown=talks,
+        out=wanted.preset_out, say=_tell if talks else None,
     )  # fmt: skip
     found = _measured(wanted, callback=trying.still_in_time)
     shown = talks and (wanted.export is None or wanted.out is not None)
@@ -135,6 +135,10 @@ def _search(wanted: Arguments) -> None:
         print(told)
     if tried.interrupted:
         raise typer.Exit(130)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _show(found: Profile, wanted: Arguments) -> None:

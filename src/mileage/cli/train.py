@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mileage._errors import UsageError
+from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 class Arguments(options.RunArguments):
     """What the command line asked for."""
 
-    algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --resume.")
-    ] = None
+    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --resume.")] = None
     seeds: Annotated[int, typer.Option(help="How many seeds to train, one after the other.")] = 1
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0
     success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.build.executor import LocalExecutor, TakingTurns
 from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.corpus import PatchSample, Verdict, load_corpus
+from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.project.projects import Project, detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
@@ -13,6 +13,9 @@ from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
 from mileage.coderl.store import KpiStore, kpi_rows
 from mileage.coderl.trainers import async_trl_reward, async_verl_compute_score, trl_reward, verl_compute_score
+
+Verdict = PatchVerdict
+"""As it was called first."""
 
 __all__ = [
     "BenchConfig",
@@ -23,6 +26,7 @@ __all__ = [
     "KpiStore",
     "LocalExecutor",
     "PatchSample",
+    "PatchVerdict",
     "Progress",
     "Project",
     "RewardConfig",

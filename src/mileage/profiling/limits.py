@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from mileage._cores import usable_cores
 from mileage.description import Product
+from mileage.experiments.timing import every_call
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products, stream
 from mileage.kernels.machine.pointers import Frame
@@ -48,44 +48,14 @@ class Limits:
         return min(self.gemm_gflops, intensity * self.memory_gb_per_s)
 
 
-def samples(
-    arms: Mapping[str, Callable[[], object]],
-    *,
-    seconds: float,
-    prepare: Callable[[str], object] | None = None,
-    least_rounds: int = 5,
-    most_rounds: int = 200,
-) -> dict[str, list[float]]:
-    """Seconds of every call of every arm; arms take turns, `prepare` gets the arm's name, untimed, before every call.
-
-    Rounds end after about `seconds` (per arm) or `most_rounds`, but not before `least_rounds`.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for name, run in arms.items():  # compile, touch memory
-        if prepare is not None:
-            prepare(name)
-        run()
-    end = time.perf_counter() + seconds * len(arms)
-    for turn in range(most_rounds):
-        if turn >= least_rounds and time.perf_counter() > end:
-            break
-        for name, run in arms.items():
-            if prepare is not None:
-                prepare(name)
-            start = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - start)
-    return taken
-
-
 def medians(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Median seconds per call of every arm; options as for `samples`."""
-    return {name: statistics.median(taken) for name, taken in samples(arms, **options).items()}
+    """Median seconds per call of every arm; options as for `every_call`."""
+    return {name: statistics.median(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def best(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `samples`."""
-    return {name: min(taken) for name, taken in samples(arms, **options).items()}
+    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `every_call`."""
+    return {name: min(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def gemm_rate(team: Team, shape: Product, seconds: float = 0.1) -> float:
