@@ -220,6 +220,11 @@ def _of_type(name: str, value: Any, default: Any) -> Any:
     return type(default)(value)
 
 
+def varied(config: OnPolicyConfig, changes: dict[str, int]) -> OnPolicyConfig:
+    """The configuration with some of its fields changed."""
+    return type(config)(**(dataclasses.asdict(config) | changes))
+
+
 def scheduled(value: float, schedule: str, progress: float) -> float:
     """`value` after a share `progress` of the training, 0 to 1: as it is, or falling linearly to 0."""
     return value * (1.0 - progress) if schedule == "linear" else value

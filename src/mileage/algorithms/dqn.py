@@ -15,9 +15,11 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._types import F64, Array
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
+from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.contracts import EnvSpec
+from mileage.description import Boundary, Description, Layer, Work
 from mileage.kernels.learners import dqn as kernel
 from mileage.kernels.learners import units
 from mileage.kernels.machine.memory import aligned_zeros
@@ -217,6 +219,34 @@ class DQN(OffPolicy):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
         samples = max(self.totals[kernel.SAMPLES], 1.0)
         return {"loss": self.totals[kernel.LOSS] / samples, "q_value": self.totals[kernel.Q_VALUE] / samples}
+
+    @staticmethod
+    def learn_work(config: DQNConfig, sizes: Sizes, pieces: int) -> Work:
+        """The updates of one iteration, the network cut into `pieces`."""
+        updates = max(1, config.gradient_steps)
+        return q_learn(sizes, batch=config.batch, updates=updates, pieces=pieces, double=config.double)
+
+    def describe(self) -> Description:
+        """Acting and learning: their calls, stages and work."""
+        from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
+
+        config, policy = self.config, self.policy
+        return native_off_policy(
+            self,
+            NativeUpdate(
+                kernel.dqn_update,
+                self.update_frame,
+                self.pieces,
+                kernel.STAGES,
+                ("rate",),
+                config.target_every,
+                last_is_rare=True,
+            ),
+            Boundary(kernel, "dqn_act", "dqn_act", Layer.NATIVE),
+            learn=self.learn_work(config, policy.actor_sizes, self.pieces),
+            inference=one_forward(self.n_envs, policy.actor_sizes),
+            networks=network_buffers([policy.params], [self.target_params], list(self.adam.values())),
+        )
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | self.adam | {"target_params": self.target_params}

@@ -8,6 +8,7 @@ ratios of the two policies' probabilities; the policy gradient is that of advant
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms._rollout_learner import UpdateStats
 from mileage.algorithms._stepping import collect_from_python
 from mileage.contracts import Clock, Team, VectorEnv
+from mileage.description import Boundary, Description, Layer
 from mileage.kernels.arrays.advantages import vtrace
 from mileage.kernels.learners import actor_critic, scores
 from mileage.kernels.learners import rollout as kernels
@@ -285,6 +287,12 @@ class IMPALA(NativeOnPolicy):
     def _set_counters(self, counters: Mapping[str, int]) -> None:
         super()._set_counters(counters)
         self.slots.check(self.config.collectors)
+
+    def describe(self) -> Description:
+        """The update; rollouts are collected beside it."""
+        from mileage.algorithms._describe_on_policy import learner_alone
+
+        return learner_alone(self, Boundary(sys.modules[__name__], "vtrace", "vtrace", Layer.NATIVE))
 
     def summary(self) -> dict[str, Any]:
         """The policy lag of all updates: their number, mean and maximum, and how many had which lag."""

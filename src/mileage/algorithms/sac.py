@@ -43,6 +43,8 @@ class SAC(TwinCritic):
     Policy = SquashedActor
     update_kernel, act_kernel = staticmethod(kernel.sac_update), staticmethod(kernel.sac_act)
     config: SACConfig
+    stages, judges = kernel.STAGES, 2
+    rates = (*TwinCritic.rates, "temperature_rate")
 
     def _build(self) -> None:
         self.temperature = initial_temperature(self.config, self.policy.action_size)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from mileage._types import Array
+from mileage._types import F32, Array
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, require_each
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import td3 as kernel
@@ -48,6 +48,7 @@ class TD3(TwinCritic):
     Policy = DeterministicActor
     update_kernel, act_kernel = staticmethod(kernel.td3_update), staticmethod(kernel.td3_act)
     config: TD3Config
+    stages, judges = kernel.STAGES, 1
 
     def _build(self) -> None:
         self.target_actor_params = self.policy.params.copy()
@@ -76,6 +77,15 @@ class TD3(TwinCritic):
             "actor_loss": totals[kernel.ACTOR_LOSS] / max(totals[kernel.ACTOR_SAMPLES], 1.0),
             "q_value": totals[kernel.Q_VALUE] / samples,
         }
+
+    @classmethod
+    def actor_every(cls, config: TD3Config) -> int:
+        """Updates of the critics per update of the actor."""
+        return config.policy_delay
+
+    def target_arrays(self) -> list[F32]:
+        """The parameters of all target networks."""
+        return [*super().target_arrays(), self.target_actor_params]
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | {"target_actor_params": self.target_actor_params}
