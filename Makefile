@@ -34,6 +34,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/architecture.py --check
 
 bench: $(VENV)/.dev
 	flock /tmp/mileage-bench.lock $(BIN)/python benchmarks/run_all.py
