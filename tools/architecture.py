@@ -74,6 +74,15 @@ def private_accesses(modules: dict[str, Module]) -> list[Place]:
     return found
 
 
+def attribute_accesses(modules: dict[str, Module]) -> int:
+    """The number of private attributes of anything but ``self`` and ``cls``, those within one module included."""
+    return sum(
+        isinstance(node, ast.Attribute) and _is_private(node.attr) and ast.unparse(node.value) not in {"self", "cls"}
+        for module in modules.values()
+        for node in ast.walk(module.tree)
+    )
+
+
 def _private(module: Module, node: ast.AST, modules: dict[str, Module]) -> Iterator[tuple[str, ast.expr | None]]:
     """Private names that an expression or an import reaches for, each with the object it belongs to."""
     if isinstance(node, ast.Attribute) and _is_private(node.attr):
@@ -254,6 +263,7 @@ class Figures:
             ("cycles", f"{len(self.cycles)}", ", ".join(f"{len(circle)} modules" for circle in self.cycles)),
             ("imports against the layers", f"{len(self.layers)}", ""),
             ("private accesses", f"{len(self.private)}", f"{theirs} of them to other libraries"),
+            ("  within a module too", f"{attribute_accesses(self.modules)}", "attributes of anything but self and cls"),
             (
                 "capability checks",
                 f"{len(asked)}",
