@@ -41,6 +41,7 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build_reference.py
+	$(BIN)/python docs/build_layers.py
 	$(BIN)/python benchmarks/readme_table.py
 
 clean:
