@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from itertools import pairwise
 
 import build_layers
 from build_layers import Graph
@@ -36,13 +38,13 @@ def test_boxes_do_not_overlap_and_stay_inside() -> None:
         there = sorted((boxes[name] for name in row), key=lambda box: box.x)
         assert there[0].x >= 0
         assert there[-1].x + there[-1].width <= build_layers.WIDTH
-        assert all(a.x + a.width < b.x for a, b in zip(there, there[1:], strict=False))
+        assert all(a.x + a.width < b.x for a, b in pairwise(there))
 
 
 def test_lines_pass_between_boxes() -> None:
     boxes = build_layers.place(SMALL)
     (path,) = (path for a, b, _, path in build_layers.wires(SMALL, boxes) if (a, b) == ("cli", "kernels"))
-    x = float(path.split("C")[1].split()[-2])
+    (x,) = (float(x) for x in re.findall(r"L([\d.]+)", path))
     assert all(not box.x <= x <= box.x + box.width for box in boxes.values() if box.row == 1)
 
 
