@@ -19,14 +19,14 @@ demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20
 
-# What the tests need beside Python packages; a machine without apt-get keeps what it has, and tests name what is missing.
+# Installs what tests start beside Python packages, from Debian, as root. Only on request: without it, tests name what is missing.
 services:
 	@bash .ci/install-services
 
-test: $(VENV)/.dev services
+test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(VENV)/.dev services
+test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.dev
