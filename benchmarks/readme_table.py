@@ -1,4 +1,4 @@
-"""Write the tables against other libraries from the committed results: five figures in the README, all in docs/bench.md.
+"""Write the tables against other libraries from the committed results: five in the README, all in docs/bench.md.
 
     python benchmarks/readme_table.py
     python benchmarks/readme_table.py --check
@@ -157,8 +157,9 @@ def figures(results: Path) -> str:
         file = results / f"{figure.result}.json"
         if file.is_file():
             record = json.loads(file.read_text())
-            machines.append(record["machine"])
-            rows.append(_figure_row(figure, figure.records(record["data"])))
+            if found := figure.records(record["data"]):
+                machines.append(record["machine"])
+                rows.append(_figure_row(figure, found))
     if (results / f"{RETURNS}.json").is_file():
         record = json.loads((results / f"{RETURNS}.json").read_text())
         machines.append(record["machine"])
