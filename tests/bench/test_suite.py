@@ -73,7 +73,7 @@ def test_every_primitive_has_a_small_run_and_peers_for_it_exist_by_name() -> Non
     for case in CASES:
         for peer in case.peers:
             module, name = peer.home.split(":")
-            source = Path(bench.__file__).parent / "peers" / f"{module}.py"
+            source = Path(bench.__file__).parents[1] / "profiling" / "peers" / f"{module}.py"
             assert f"def {name}(" in source.read_text(), peer
 
 

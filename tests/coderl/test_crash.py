@@ -20,7 +20,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.projects import detect
+from mileage.coderl.project.projects import detect
+
 from mileage.coderl.store import KpiStore
 
 root, work, database = map(Path, sys.argv[1:])

@@ -28,7 +28,8 @@ LOOP = """
 import sys, time
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
+
 
 panel = Panel.default("CartPole-v1", 5)
 parent = sys.argv[2] if len(sys.argv) > 2 else None
@@ -116,7 +117,8 @@ def test_killed_at_fifty_random_moments(tmp_path: Path, attempt: int) -> None:
 FULL_DISK = """
 import resource, sys
 from mileage.ledger.panels import Panel
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
+
 
 with Ledger(sys.argv[1]).run("before", resources=False) as run:
     run.checkpoint(1)
@@ -198,7 +200,8 @@ def test_a_directory_that_cannot_be_written_is_one_sentence_before_training_star
 
 SHORT = """
 import sys
-from mileage.training.recorder import Ledger
+from mileage.recording.recorder import Ledger
+
 
 with Ledger(sys.argv[1]).run("short", resources=False) as run:
     run.checkpoint(1)

@@ -188,7 +188,7 @@ def test_a_step_that_returns_one_value_is_explained() -> None:
     def step(state: Any, action: int, rng: Any) -> float:
         return 1.0
 
-    with pytest.raises(EnvCompileError, match=r"step\(\) in .*test_native.py, line \d+, must return two values"):
+    with pytest.raises(EnvCompileError, match=r"step\(\) in .*test_env.py, line \d+, must return two values"):
         VecEnv(make(step), 1)
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mileage.kernels.machine import jit as _jit
+from mileage.kernels.machine import jit
 
 # Says its answer, how many functions were compiled, and how many compiled functions were read from disk.
 PROGRAM = """
 from numba.core import event
-from mileage.kernels import _jit
+from mileage.kernels.machine import jit
+
 
 compiled = []
 class Listener(event.Listener):
@@ -25,11 +26,11 @@ class Listener(event.Listener):
         pass
 event.register("numba:compile", Listener())
 
-@_jit.inner
+@jit.inner
 def square(x):
     return x * x
 
-@_jit.kernel
+@jit.kernel
 def add_squares(a, b):
     return square(a) + square(b)
 
@@ -50,7 +51,7 @@ def twice(x: int) -> int:
 
 def hits(key: str = "") -> int:
     """Compile or load `twice` as a new process would, check that it works, and say whether it was loaded."""
-    dispatcher = _jit.kernel(twice, key=key)
+    dispatcher = jit.kernel(twice, key=key)
     assert dispatcher(21) == 42
     return sum(dispatcher.stats.cache_hits.values())
 
@@ -61,7 +62,7 @@ def files(cache: Path) -> list[Path]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(_jit.CACHE_ENV, str(tmp_path))
+    monkeypatch.setenv(jit.CACHE_ENV, str(tmp_path))
     return tmp_path
 
 
@@ -100,7 +101,7 @@ def test_a_damaged_file_is_compiled_again_and_replaced(cache: Path, how: str) ->
 
 def test_a_directory_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv(_jit.CACHE_ENV, str(tmp_path / "file"))
+    monkeypatch.setenv(jit.CACHE_ENV, str(tmp_path / "file"))
     assert [hits(), hits()] == [0, 0]
 
 
@@ -114,24 +115,24 @@ def test_a_file_that_cannot_be_written_whole_leaves_nothing(cache: Path, monkeyp
 
 
 def test_whether_the_cache_is_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_jit.CACHE_ENV, str(tmp_path / "new"))
-    assert _jit.cache_is_writable()
+    monkeypatch.setenv(jit.CACHE_ENV, str(tmp_path / "new"))
+    assert jit.cache_is_writable()
     assert files(tmp_path) == []
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(_jit.CACHE_ENV, str(tmp_path / "file"))
-    assert not _jit.cache_is_writable()
+    monkeypatch.setenv(jit.CACHE_ENV, str(tmp_path / "file"))
+    assert not jit.cache_is_writable()
 
 
 def test_the_directory_is_the_stamp_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_jit.CACHE_ENV, str(tmp_path))
-    assert _jit.cache_dir() == tmp_path / "kernels" / _jit.source_stamp()
-    before = _jit.source_stamp()
-    monkeypatch.setattr(_jit.numba, "__version__", "0.0.0")
-    assert _jit.source_stamp.__wrapped__() != before
+    monkeypatch.setenv(jit.CACHE_ENV, str(tmp_path))
+    assert jit.cache_dir() == tmp_path / "kernels" / jit.source_stamp()
+    before = jit.source_stamp()
+    monkeypatch.setattr(jit.numba, "__version__", "0.0.0")
+    assert jit.source_stamp.__wrapped__() != before
 
 
 def test_a_disabled_cache_neither_reads_nor_writes(cache: Path) -> None:
-    dispatcher = _jit.kernel(twice)
+    dispatcher = jit.kernel(twice)
     dispatcher._cache.disable()
     assert dispatcher(21) == 42
     assert files(cache) == []
@@ -141,7 +142,7 @@ def test_a_disabled_cache_neither_reads_nor_writes(cache: Path) -> None:
 
 
 def test_an_inner_function_cannot_be_called_from_python() -> None:
-    @_jit.inner
+    @jit.inner
     def one() -> int:
         return 1
 

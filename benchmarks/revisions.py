@@ -1,0 +1,157 @@
+"""Two revisions of mileage side by side: is anything slower than it was?
+
+    git worktree add ../before REVISION
+    PYTHONPATH=src python benchmarks/revisions.py ../before/src --rounds 12
+
+Every job runs in a process of its own, through the public interface alone, so that the same program measures both
+revisions. Within a round the arms follow each other, and who comes first changes from round to round; the ratio is the
+median over rounds of after by before, with a 95 % interval by the sign test. CPU seconds stand beside the wall-clock,
+as they suffer less from neighbours. *cold start* is the command with an empty kernel cache, *warm start* with a full
+one, both from process start to the end; *learn* is the learner's own phase, per update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binom
+
+from _harness import Report, markdown_table
+from arm_revision import LEARNING
+
+
+def _command(source: Path, folder: Path, cache: Path) -> dict[str, float]:
+    """Wall-clock and CPU of the command that a user types, its children's included."""
+    words = ["train", "ppo", "CartPole-v1", "--target", "mean_return>=475", "--seed", "0", "--json"]
+    words += ["--out", str(folder / "runs"), "--db", str(folder / "ledger.db")]
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "mileage", *words],
+        env=_environment(source) | {"MILEAGE_CACHE_DIR": str(cache)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def _environment(source: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(source)}
+
+
+def cold_start(source: Path, cache: Path) -> dict[str, float]:
+    """The command with an empty cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _command(source, Path(folder), Path(folder) / "cache")
+
+
+def warm_start(source: Path, cache: Path) -> dict[str, float]:
+    """The command with a cache that holds every kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _command(source, Path(folder), cache)
+
+
+def importing(source: Path, cache: Path) -> dict[str, float]:
+    """`import mileage`, from process start."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "import mileage"], env=_environment(source), check=True)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def _worker(name: str) -> Callable[[Path, Path], dict[str, float]]:
+    def run(source: Path, cache: Path) -> dict[str, float]:
+        command = [sys.executable, str(Path(__file__).with_name("arm_revision.py")), name]
+        variables = _environment(source) | {"MILEAGE_CACHE_DIR": str(cache)}
+        printed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+        found: dict[str, float] = json.loads(printed.splitlines()[-1])
+        return found
+
+    return run
+
+
+JOBS: dict[str, Callable[[Path, Path], dict[str, float]]] = {
+    **{name: _worker(name) for name in LEARNING},
+    "warm start to 475": warm_start,
+    "cold start to 475": cold_start,
+    "import mileage": importing,
+}
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Order statistics around the median that hold it with at least 95 %, by the sign test."""
+    ordered, n = sorted(ratios), len(ratios)
+    k = 0
+    while k + 1 < n / 2 and 2.0 * binom.cdf(k, n, 0.5) <= 0.05:
+        k += 1
+    k = max(0, k - 1) if 2.0 * binom.cdf(k, n, 0.5) > 0.05 else k
+    return ordered[k], ordered[n - 1 - k]
+
+
+def measure(name: str, sources: dict[str, Path], caches: dict[str, Path], rounds: int) -> dict[str, Any]:
+    """All samples of one job, arms in turn; the first round warms up and is kept apart."""
+    samples: dict[str, list[dict[str, float]]] = {arm: [] for arm in sources}
+    for number in range(rounds + 1):
+        order = list(sources) if number % 2 else list(reversed(sources))
+        for arm in order:
+            samples[arm].append(JOBS[name](sources[arm], caches[arm]))
+    return {"job": name, "warmups": {arm: each[0] for arm, each in samples.items()},
+            "samples": {arm: each[1:] for arm, each in samples.items()}}  # fmt: skip
+
+
+def row(found: dict[str, Any]) -> list[str]:
+    """Medians and ratios of one job."""
+    cells = [found["job"]]
+    for what in ("wall", "cpu", "learn"):
+        pairs = [
+            (a[what], b[what])
+            for a, b in zip(found["samples"]["after"], found["samples"]["before"], strict=True)
+            if what in a and b[what] > 0.0
+        ]
+        if not pairs:
+            cells.append("–")
+            continue
+        ratios = [after / before for after, before in pairs]
+        low, high = interval(ratios)
+        text = f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
+        if what == "wall":
+            cells.append(f"{statistics.median(b for _, b in pairs):.3f}")
+            cells.append(f"{statistics.median(a for a, _ in pairs):.3f}")
+        cells.append(text)
+    return cells
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="source directory of the earlier revision")
+    parser.add_argument("--after", type=Path, default=Path(__file__).resolve().parents[1] / "src")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
+    options = parser.parse_args()
+    sources = {"before": options.before.resolve(), "after": options.after.resolve()}
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {arm: Path(folder) / arm for arm in sources}
+        found = []
+        for name in options.jobs:
+            found.append(measure(name, sources, caches, options.rounds))
+            print(" | ".join(row(found[-1])), flush=True)
+    header = ["job", "before s", "after s", "after / before, wall-clock", "CPU", "learn phase"]
+    table = markdown_table(header, [row(each) for each in found])
+    report = Report("revisions", "Two revisions", [table], {"rounds": options.rounds, "jobs": found})
+    print(table, *report.write(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

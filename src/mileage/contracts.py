@@ -1,0 +1,227 @@
+"""What the parts of a training run ask of each other: environments, policies, learners.
+
+    EnvSpec      describes an environment and makes vector environments of it
+    VectorEnv    many copies of an environment stepped by one call
+    Policy       chooses actions; what a checkpoint keeps of it
+    Learner      an algorithm on built parts: collects and learns, can be saved, says what it does
+
+A class of yours that derives from one of these works wherever the library's own do; docs/extending.md has an example of
+each. Methods without a body must be written; the others have defaults that suit the simple case.
+
+Arrays are C-contiguous; N counts environments, O the entries of an observation, A those of an action.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mileage._types import F32, Array, Bool, ObsLeaf
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike
+
+    from mileage.description import Description
+
+Step = tuple[Array, F32, Bool, Bool, dict[str, Any]]
+"""Observations (N, ...), rewards (N,) float32, terminated (N,) bool, truncated (N,) bool, infos."""
+
+
+class Clock(Protocol):
+    """Whoever measures a run: at any instant exactly one phase is open."""
+
+    def phase(self, name: str) -> AbstractContextManager[object]:
+        """Context manager that spends its body in phase `name`; may be kept and entered again."""
+
+
+class Team(Protocol):
+    """Threads that run one compiled function together."""
+
+    n_ranks: int
+
+    def run(self, function: Callable[..., Any], record: Any, pieces: int) -> Any:
+        """Run `function(rank, n_ranks, barrier, record)` on as many ranks as there are `pieces` of work."""
+
+
+class EnvSpec(abc.ABC):
+    """An environment described: what it is called, what it shows and takes, and how to make many of it.
+
+    Observations are rows of `obs_size` entries. Actions are discrete, `n_actions` of them, counted from 0, or a box of
+    `action_size` numbers between `action_low` and `action_high`.
+    """
+
+    id: str
+    """The name that users know it by."""
+    obs_size: int
+    """Entries O of one observation row."""
+    n_actions: int
+    """Number of discrete actions; 0 if actions are continuous."""
+    action_size: int
+    """Entries A of one action; 1 if discrete."""
+    action_low: F32
+    """Lower bounds of a continuous action, (A,) float32; empty if discrete."""
+    action_high: F32
+    """Upper bounds of a continuous action, (A,) float32; empty if discrete."""
+    max_steps: int
+    """Steps after which an episode is truncated; 0 for no limit."""
+    reward_threshold: float | None
+    """Mean return at which the environment counts as solved."""
+    version: str
+    """Digest of what decides the dynamics; part of a panel's identity."""
+
+    @property
+    def leaves(self) -> tuple[ObsLeaf, ...] | None:
+        """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
+        return None
+
+    @abc.abstractmethod
+    def vector(self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False) -> VectorEnv:
+        """`n_envs` copies; `threads` and `processes` are upper bounds and wishes, which a back end may not have."""
+
+
+class VectorEnv(abc.ABC):
+    """Many copies of an environment over arrays that are allocated once and overwritten by every step.
+
+    An episode that ends starts again in the same step: `obs` then holds the first observation of the next episode and
+    `infos["final_obs"]` the last one of the old, in the rows that `infos["_final_obs"]` marks. What environment i goes
+    through depends on the seed and on i alone.
+    """
+
+    spec: EnvSpec
+    num_envs: int
+    obs: Array
+    """What all environments show now, (N, O) float32, or rows of bytes if the spec has `leaves`."""
+
+    @abc.abstractmethod
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Start all episodes anew; an int seeds all environments, a sequence each by its own."""
+
+    @abc.abstractmethod
+    def step(self, actions: ArrayLike) -> Step:
+        """Step every environment once: `actions` is (N,) integers if discrete, (N, A) numbers otherwise."""
+
+    def close(self) -> None:  # noqa: B027 (most environments hold nothing)
+        """Let go of threads, processes and windows."""
+
+    def saved_arrays(self) -> dict[str, Array]:
+        """Live arrays that decide how the episodes under way go on, by name: writing to them puts a state back.
+
+        None by default: then a run that is resumed starts its environments anew, and their running episodes with them.
+        """
+        return {}
+
+
+class Policy(abc.ABC):
+    """Chooses actions for observation rows, and knows what of it a checkpoint must hold."""
+
+    obs_size: int
+    """Entries of one observation row."""
+    n_actions: int
+    """Number of discrete actions; 0 if actions are continuous."""
+    action_size: int
+    """Entries A of one action; 1 if discrete."""
+    low: F32
+    """Lower bounds of continuous actions, (A,) float32."""
+    high: F32
+    """Upper bounds of continuous actions, (A,) float32."""
+    obs_mean: F32
+    """Subtracted from observations, (O,) float32."""
+    obs_scale: F32
+    """Multiplies what is left, (O,) float32."""
+    obs_limit: float
+    """Normalised observations are kept within plus and minus this; infinite where nothing is normalised."""
+
+    @abc.abstractmethod
+    def live_arrays(self) -> dict[str, Array]:
+        """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
+
+    def loaded(self) -> None:  # noqa: B027 (arrays that are the policy's own memory need nothing)
+        """Take over what was written to `live_arrays`."""
+
+    @abc.abstractmethod
+    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+        """Actions for observation rows: the best ones, or drawn where `rng` is given.
+
+        Discrete: indices (N,) int64; continuous: (N, A) float32 within the environment's bounds.
+        """
+
+    def player(self, n: int) -> Callable[[Array, np.random.Generator | None], Array]:
+        """A function like `actions` that plays `n` episodes from their start, with a memory if the policy has one."""
+        return self.actions
+
+    @abc.abstractmethod
+    def predict(
+        self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
+    ) -> tuple[Array, Any]:
+        """Actions for one observation or a batch as the environment gives them, and the memory for the next call."""
+
+
+class IterationStats(Protocol):
+    """What every iteration reports, beside whatever else a learner has to say."""
+
+    @property
+    def episodes(self) -> int:
+        """Training episodes that ended in this iteration."""
+
+    @property
+    def episode_return(self) -> float:
+        """Their mean return; NaN if there were none."""
+
+    @property
+    def episode_length(self) -> float:
+        """Their mean length; NaN if there were none."""
+
+    @property
+    def truncations(self) -> int:
+        """How many of them a time limit ended."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Everything that decides how training goes on."""
+
+    arrays: Mapping[str, Array]
+    counters: Mapping[str, int]
+
+
+class Learner(abc.ABC):
+    """An algorithm on built parts: a vector environment, a policy, a team of threads."""
+
+    policy: Policy
+    env: VectorEnv
+    steps_per_iteration: int
+    """Environment steps that one iteration takes."""
+
+    @property
+    @abc.abstractmethod
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+
+    @abc.abstractmethod
+    def iterate(self, clock: Clock, progress: float) -> IterationStats:
+        """Collect and learn once, each part in its phase of `clock`, after a share `progress` of the training."""
+
+    @abc.abstractmethod
+    def saved(self) -> Saved:
+        """What a checkpoint holds, copied or not: nothing writes to it while it is being kept."""
+
+    @abc.abstractmethod
+    def restore(self, saved: Saved) -> None:
+        """Go on where `saved` was taken; UsageError or KeyError if it does not fit."""
+
+    def rest(self, *, abandon: bool = False) -> None:  # noqa: B027 (most learners have no threads of their own)
+        """End threads of one's own; with `abandon`, without finishing what they are at."""
+
+    def summary(self) -> dict[str, Any]:
+        """What is worth telling at the end of a run, beside what every run tells."""
+        return {}
+
+    def describe(self) -> Description | None:
+        """Which calls an iteration makes, in which stages, and how much work they are; None if it does not tell."""
+        return None
