@@ -153,3 +153,48 @@ def test_pictures_are_small_and_load_nothing() -> None:
         text = picture.read_text()
         assert len(text) < 200_000
         assert not re.search(r"url\(['\"]?http|<script|href=", text), f"{picture.name} would load something"
+
+
+# Places in the tree
+
+MAPS = ["docs/architecture.md", "docs/extending.md", "CONTRIBUTING.md"]
+
+
+def paths_in(text: str) -> set[str]:
+    """Files and folders named in backticks: with a slash, or with the ending of a file; no options, no addresses."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    path = re.compile(r"[\w.*-]+(/[\w.*-]*)+|[\w*-]+\.(py|md|toml|json|svg)")
+    return {span for span in spans if path.fullmatch(span) and not re.fullmatch(r"[\w-]+/[\w-]+-v\d", span)}
+
+
+def is_there(path: str) -> bool:
+    """Whether a path, from the root, the package or the documentation, exists; words in capitals stand for any name."""
+    pattern = re.sub(r"\b[A-Z]{4,}\b", "*", path.rstrip("/")) if not (ROOT / path).exists() else path
+    return any(list(base.glob(pattern)) for base in (ROOT, ROOT / "src" / "mileage", ROOT / "docs"))
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_places_named_in_the_maps_exist(page: str) -> None:
+    missing = [path for path in sorted(paths_in((ROOT / page).read_text())) if not is_there(path)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_modules_named_in_the_maps_exist(page: str) -> None:
+    for name in re.findall(r"`(mileage(?:\.\w+)+)", (ROOT / page).read_text()):
+        parts = name.split(".")
+        files = [ROOT / "src" / Path(*parts[:n]) for n in range(len(parts), 0, -1)]
+        found = next(file for file in files if file.is_dir() or file.with_suffix(".py").is_file())
+        rest = parts[len(found.relative_to(ROOT / "src").parts) :]
+        text = (found / "__init__.py" if found.is_dir() else found.with_suffix(".py")).read_text()
+        assert all(re.search(rf"\b{part}\b", text) for part in rest), f"{page} names {name}"
+
+
+def test_a_wrong_place_would_be_found() -> None:
+    assert paths_in("`envs/native/` `x.py` `a b/c` `--set` `ALE/Pong-v5` `tests`\n```\n`y.py`\n```\n") == {
+        "envs/native/",
+        "x.py",
+    }
+    assert is_there("training/agent.py")
+    assert is_there("docs/algorithms/ALGORITHM.md")
+    assert not is_there("training/nothing.py")
