@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow services check bench docs clean
+.PHONY: demo test test-minimal test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,22 @@ services:
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
 
+# The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
+# start compilers of other languages, search for minutes, or look at the source tree: no extra changes them.
+MINIMAL := .venv-minimal
+LEFT_OUT := benchmarks coderl/build coderl/project coderl/test_bench.py coderl/test_command.py coderl/test_crash.py \
+	coderl/test_hostile_patches.py coderl/test_reward.py cli/test_profile_try.py docs profiling/test_planted.py tools
+
+$(MINIMAL)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt . \
+		hypothesis pytest pytest-xdist
+	@touch $@
+
+test-minimal: $(MINIMAL)/.base
+	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
+	$(MINIMAL)/bin/python -m pytest -n 2 -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
+
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
@@ -45,4 +61,4 @@ docs: $(VENV)/.dev
 	$(BIN)/python benchmarks/readme_table.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMAL) .mypy_cache .pytest_cache .ruff_cache

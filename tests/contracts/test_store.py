@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pwd
@@ -25,6 +26,7 @@ from sample_rows import (
     make_run,
 )
 
+import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
 from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
@@ -38,6 +40,8 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 def _cannot_serve() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "the postgres extra is not installed (psycopg)"
     if find_binaries() is None:
         return "PostgreSQL's initdb and postgres are not installed"
     if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -401,6 +405,7 @@ def test_sixteen_processes_write_a_thousand_rows_each(
 # Opening what cannot be opened
 
 
+@extras.POSTGRES
 def test_a_missing_server_is_one_sentence_without_the_password() -> None:
     with pytest.raises(LedgerError) as caught:
         Store("postgresql://me:secret@127.0.0.1:1/nothing")

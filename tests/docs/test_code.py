@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import importlib.util
@@ -108,3 +109,53 @@ def run_doctest(test: doctest.DocTest) -> None:
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=said.append)
     assert not said, "".join(said)
+
+
+# What the documentation teaches to import: packages that say in `__all__` what is theirs, and the parts of code RL that
+# need torch.
+NEED_TORCH = {"mileage.coderl.grpo", "mileage.coderl.transformer"}
+PUBLIC = {
+    "mileage",
+    "mileage.bench",
+    "mileage.buffers",
+    "mileage.coderl",
+    "mileage.contracts",
+    "mileage.envs",
+    "mileage.kernels",
+    "mileage.ledger",
+    "mileage.meter",
+    "mileage.profiling",
+    "mileage.recording",
+    "mileage.stats",
+    *NEED_TORCH,
+}
+
+
+def imported(code: str) -> set[str]:
+    """Modules of mileage that a program imports, and names that it takes from them, with the module's name before."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}:{alias.name}" for alias in node.names}
+    return {name for name in found if name.split(".")[0].split(":")[0] == "mileage"}
+
+
+def shown_code() -> list[tuple[str, str]]:
+    """Programs that the documentation shows, with where they stand."""
+    found = [(str(path.relative_to(ROOT)), path.read_text()) for path in sorted((ROOT / "examples").rglob("*.py"))]
+    for page in pages():
+        for block in python_blocks(ROOT / page):
+            lines = [line[4:] for line in block.splitlines() if line.startswith((">>> ", "... "))]
+            found.append((page, "\n".join(lines) if lines else block))
+    return found
+
+
+@pytest.mark.parametrize(("where", "code"), shown_code())
+def test_shown_code_imports_public_homes_only(where: str, code: str) -> None:
+    for name in imported(code):
+        module, _, member = name.partition(":")
+        assert module in PUBLIC, f"{where} imports {module}"
+        if member and f"{module}.{member}" not in PUBLIC and module not in NEED_TORCH:
+            assert member in importlib.import_module(module).__all__, f"{where} imports {member} from {module}"
