@@ -15,6 +15,7 @@ from typing import Any
 
 from mileage.bench.timing import Comparison
 from mileage.meter import machine
+from mileage.tables import Strong, Table
 
 # 1: first format.
 FORMAT = 1
@@ -86,13 +87,7 @@ def fingerprint() -> dict[str, Any]:
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; numbers are right-aligned."""
-    lines = [[str(cell) for cell in row] for row in rows]
-    rule = ["---:" if all(_numeric(line[i]) for line in lines) else "---" for i in range(len(header))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in ([*header], rule, *lines))
-
-
-def _numeric(text: str) -> bool:
-    return text.strip("–x× ").replace(",", "").replace(".", "", 1).lstrip("-").isdigit() or text == "–"
+    return Table.of(header, rows).markdown()
 
 
 def timing_table(comparisons: Sequence[Comparison], ours: str) -> str:
@@ -113,7 +108,7 @@ def timing_table(comparisons: Sequence[Comparison], ours: str) -> str:
                 continue
             median = comparison[arms[name]].median * 1e6
             text = f"{median:,.1f}" if median >= 1.0 else f"{median:.3f}"
-            row.append(f"**{text}**" if name == ours else f"{text} ({comparison.ratio(arms[name], ours):,.1f}×)")
+            row.append(Strong(text) if name == ours else f"{text} ({comparison.ratio(arms[name], ours):,.1f}×)")
         rows.append(row)
     return markdown_table(["µs per call", *columns], rows)
 

@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table, timing_table
-from mileage.bench.peers import PeerLibraries, ProcessChannel
+from mileage.bench import clone, inputs
+from mileage.bench.inputs import ACTION_ROWS
+from mileage.bench.suite import Others
 from mileage.bench.timing import Arm, Comparison, compare
 from mileage.envs import VecEnv, native, registered, resolve
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import call_int64, pointer_to
 from mileage.meter.machine import usable_cores
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import PEERS
-from mileage.profiling.peers.inputs import ACTION_ROWS
 
 SIZES = (8, 64, 1024)
 OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"
@@ -157,11 +156,10 @@ def c_arms(n: int) -> list[Arm]:
     return arms
 
 
-def cartpole(n: int, peers: Sequence[PeerLibraries], rounds: int) -> Comparison:
+def cartpole(n: int, peers: Sequence[Others], rounds: int) -> Comparison:
     arms = [in_python(OURS, started("CartPole-v1", n).step, list(inputs.actions(n))), called_natively(n), *c_arms(n)]
-    wanted = [peer.library for peer in PEERS["env-step"]]
     for each in peers:
-        arms += each.arms(f"{n}", "env-step", {"n_envs": n}, wanted)
+        arms += each.arms(f"{n}", "env-step", {"n_envs": n})
     comparison = compare(f"{n} environments", arms, rounds=rounds, warmups=3)
     for each in peers:
         each.drop()
@@ -209,11 +207,9 @@ def main() -> None:
     parser.add_argument("--peer-python", type=Path, action="append", default=[], help="a Python that has the peers")
     parser.add_argument("--dry", action="store_true", help="print, write no result")
     options = parser.parse_args()
-    peers = [PeerLibraries(ProcessChannel(python), usable_cores()) for python in options.peer_python]
-    comparisons = [cartpole(n, peers, options.rounds) for n in SIZES]
-    versions = {name: version for each in peers for name, version in each.versions.items()}
-    for each in peers:
-        each.close()
+    with clone.opened(clone.find(), options.peer_python, usable_cores()) as peers:
+        comparisons = [cartpole(n, peers, options.rounds) for n in SIZES]
+        versions = {name: version for each in peers for name, version in each.versions.items()}
     others = other_envs(options.rounds)
     rows = [
         [each.arm, f"{each.median * 1e6:.2f}", f"{each.best * 1e6:.2f}", f"{1024 / each.best / 1e6:.0f}"]

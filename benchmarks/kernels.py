@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, timing_table
+from mileage.bench import clone, inputs
 from mileage.bench import suite as bench
 from mileage.bench.cases import Case, chosen
+from mileage.bench.inputs import GAMMA, LAMBDA
 from mileage.kernels.reference import arrays as reference
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.inputs import GAMMA, LAMBDA
+from mileage.meter.machine import usable_cores
 
 PRIMITIVES = ("gae", "vtrace", "nstep", "token-kl", "groups")
 TOLERANCE = 2e-4
@@ -53,6 +54,10 @@ def check(case: Case) -> None:
         np.testing.assert_allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE, err_msg=case.title)
 
 
+def shown(done: int, total: int, title: str) -> None:
+    print(f"[{done + 1}/{total}] {title}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
@@ -63,8 +68,9 @@ def main() -> None:
     cases = chosen(options.only or PRIMITIVES)
     for case in cases:
         check(case)
-    settings = bench.BenchOptions(options.rounds, None, tuple(options.peer_python))
-    report = bench.run(cases, settings, on_progress=lambda done, total, title: print(f"[{done + 1}/{total}] {title}"))
+    settings = bench.BenchOptions(options.rounds, None)
+    with clone.opened(clone.find(), options.peer_python, usable_cores()) as others:
+        report = bench.run(cases, settings, others=others, on_progress=shown)
     comparisons = [result.comparison for result in report.results]
     note = (
         "Median over rounds; in brackets how many times as long as mileage in the same rounds. "

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, markdown_table
-from mileage.bench.export import machine_line, markdown_rows
+from mileage.bench.export import machine_line, summary_table
 from ppo_cartpole import OURS, RIVAL, by_arm, median, ratio, returns_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +75,7 @@ def bench_section(record: Record) -> list[str]:
         f"**Primitives** ([all figures](benchmarks/results/{BENCH}.md))",
         f"`{record['command']}`",
         f"{machine_line(record)} Spread is the interquartile range over the median.",
-        markdown_rows(record),
+        summary_table(record).markdown(),
     ]
 
 

@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mileage.tables import Markdown, Table
 from mileage.training.agents import ALGORITHMS
 
 PAGES = Path(__file__).with_name("algorithms")
@@ -38,10 +39,11 @@ def hyperparameters(algorithm: str) -> str:
     kind = ALGORITHMS[algorithm].algorithm().Config
     texts = field_texts(kind)
     rows = [
-        f"| `{field.name}` | `{spelled(field.default)}` | {texts[field.name].replace('|', chr(92) + '|')} |"
+        (Markdown(f"`{field.name}`"), Markdown(f"`{spelled(field.default)}`"), Markdown(texts[field.name]))
         for field in dataclasses.fields(kind)
     ]
-    return "\n".join(["| hyperparameter | default | meaning |", "|---|---|---|", *rows])
+    header = ("hyperparameter", "default", "meaning")
+    return Table.of(header, rows, left=header).markdown()
 
 
 def presets(algorithm: str) -> str:
@@ -50,10 +52,12 @@ def presets(algorithm: str) -> str:
     table = tomllib.loads(file.read_text()) if file.is_file() else {}
     if not table:
         return "No preset ships for this algorithm yet: the defaults above are used, and `total_steps` is 100,000."
-    rows = ["| environment | settings |", "|---|---|"]
-    for env, values in table.items():
-        rows.append(f"| `{env}` | {', '.join(f'`{name}={spelled(value)}`' for name, value in values.items())} |")
-    return "\n".join(rows)
+    header = ("environment", "settings")
+    rows = [
+        (Markdown(f"`{env}`"), Markdown(", ".join(f"`{name}={spelled(value)}`" for name, value in values.items())))
+        for env, values in table.items()
+    ]
+    return Table.of(header, rows, left=header).markdown()
 
 
 def spelled(value: Any) -> str:

@@ -10,8 +10,10 @@ import build_algorithms
 import typer.main
 
 from mileage.cli.app import app
+from mileage.tables import Markdown, Table
 
 TARGET = Path(__file__).with_name("cli.md")
+HEADINGS = ("option", "meaning", "default")
 HEADER = """# Command line
 
 Every command answers `--help`. What a user did wrong is one sentence on standard error and exit code 2; `--debug`
@@ -19,15 +21,15 @@ before the command shows the traceback. This page is made by `make docs`.
 """
 
 
-def parameter_row(parameter: Any) -> str:
-    """One line of a command's table."""
+def parameter_row(parameter: Any) -> tuple[Markdown, ...]:
+    """One row of a command's table."""
     names = parameter.name.upper() if parameter.param_type_name == "argument" else ", ".join(
         [*parameter.opts, *parameter.secondary_opts]
     )  # fmt: skip
-    text = (getattr(parameter, "help", "") or "").replace("|", "\\|")
+    text = getattr(parameter, "help", "") or ""
     default = parameter.default
     shown = default if isinstance(default, str | int | float | Path) and not isinstance(default, bool) else ""
-    return f"| `{names}` | {text} | {f'`{shown}`' if shown != '' else ''} |"
+    return Markdown(f"`{names}`"), Markdown(text), Markdown(f"`{shown}`" if shown != "" else "")
 
 
 def section(name: str, command: Any, depth: int) -> str:
@@ -35,7 +37,7 @@ def section(name: str, command: Any, depth: int) -> str:
     parts = [f"{'#' * depth} `{name}`", "", (command.help or "").strip(), ""]
     parameters = [each for each in command.params if each.name not in ("help", "install_completion", "show_completion")]
     if parameters:
-        parts += ["| option | meaning | default |", "|---|---|---|", *map(parameter_row, parameters), ""]
+        parts += [Table.of(HEADINGS, map(parameter_row, parameters), left=HEADINGS).markdown(), ""]
     for child_name, child in getattr(command, "commands", {}).items():
         parts += [section(f"{name} {child_name}", child, min(depth + 1, 4)), ""]
     return "\n".join(parts).rstrip() + "\n"

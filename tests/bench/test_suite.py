@@ -11,13 +11,15 @@ import pytest
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage.bench import cases as bench_cases
+from mileage.bench import clone
 from mileage.bench import own as bench_own
 from mileage.bench import suite as bench
 from mileage.bench.cases import CASES, Case, chosen, primitives
 from mileage.bench.machine import Condition, Reading
 from mileage.bench.suite import BenchOptions
 from mileage.bench.timing import MockExecutor
-from mileage.profiling.peers.arms import Way
+from mileage.bench.ways import Way
+from primitives import PEERS, PeerLibraries
 
 READING = Reading(0.1, 0.0, 3000.0, None, 0.0, 1e-3, 0.0)
 PHASE = next(case for case in CASES if case.primitive == "phase-event")
@@ -70,11 +72,11 @@ def run(cases: list[Case], seconds: dict[str, Any], **options: Any) -> bench.Ben
 
 def test_every_primitive_has_a_small_run_and_peers_for_it_exist_by_name() -> None:
     assert tuple(SMALL) == primitives()
-    for case in CASES:
-        for peer in case.peers:
-            module, name = peer.home.split(":")
-            source = Path(bench.__file__).parents[1] / "profiling" / "peers" / f"{module}.py"
-            assert f"def {name}(" in source.read_text(), peer
+    assert set(PEERS) <= set(primitives())
+    for peer in (peer for peers in PEERS.values() for peer in peers):
+        module, name = peer.home.split(":")
+        source = clone.find() / f"{module}.py"
+        assert f"def {name}(" in source.read_text(), peer
 
 
 @pytest.mark.parametrize("primitive", SMALL)
@@ -124,16 +126,18 @@ def test_arms_of_all_libraries_alternate(monkeypatch: pytest.MonkeyPatch) -> Non
         channels.append(FakeChannel(python))
         return channels[-1]
 
-    monkeypatch.setattr(bench, "ProcessChannel", start)
+    monkeypatch.setattr("primitives.ProcessChannel", start)
     executor = MockExecutor({"mileage": itertools.repeat(1e-6), "rlox, fast": itertools.repeat(3e-6)})
     shown: list[str] = []
-    report = bench.run(
-        [GROUPS],
-        BenchOptions(rounds=5, peer_pythons=(Path("one"), Path("two"))),
-        executor=executor,
-        read=lambda: READING,
-        on_progress=lambda done, total, title: shown.append(f"{done + 1}/{total} {title}"),
-    )
+    with clone.opened(clone.find(), (Path("one"), Path("two")), 2) as others:
+        report = bench.run(
+            [GROUPS],
+            BenchOptions(rounds=5),
+            others=others,
+            executor=executor,
+            read=lambda: READING,
+            on_progress=lambda done, total, title: shown.append(f"{done + 1}/{total} {title}"),
+        )
     assert [name for name, _ in executor.log] == ["mileage"] * 3 + ["rlox, fast"] * 3 + [
         "mileage", "rlox, fast", "rlox, fast", "mileage", "mileage", "rlox, fast", "rlox, fast", "mileage",
         "mileage", "rlox, fast",
@@ -155,11 +159,10 @@ def test_arms_of_all_libraries_alternate(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_peer_arms_are_timed_by_their_own_process() -> None:
-    from mileage.bench.peers import PeerLibraries
     from mileage.bench.timing import ClockExecutor, Sample
 
     channel = FakeChannel("")
-    (arm,) = PeerLibraries(channel, 2).arms("t", "gae", {"n_envs": 8}, ["rlox", "torch"])
+    (arm,) = PeerLibraries(channel, 2).arms("t", "gae", {"n_envs": 8}, ["NumPy", "torch"])
     assert ClockExecutor().sample(arm, 7) == Sample(2e-6, 1e-6)
     assert channel.log[-1] == {"do": "sample", "key": "t/rlox", "repeats": 7}
     assert channel.log[-2]["params"] == {"n_envs": 8, "threads": 2}

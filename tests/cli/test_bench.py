@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mileage._errors import MileageError
+from mileage.bench import clone
 from mileage.bench import suite as bench
 from mileage.bench.machine import Reading
 from mileage.bench.timing import MockExecutor
@@ -40,6 +42,30 @@ def test_list_names_primitives_and_libraries() -> None:
     assert result.exit_code == 0
     for word in ("gae", "V-trace 256×2048", "torchrl", "phase-event", "envpool"):
         assert word in result.stdout
+
+
+def test_without_a_clone_peers_are_one_sentence_and_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clone, "_BESIDE", tmp_path)
+    refused = runner.invoke(app, ["bench", "phase-event", "--peers"])
+    assert isinstance(refused.exception, MileageError)
+    assert str(refused.exception) == (
+        "the code that drives other libraries comes with a clone of the repository: "
+        "clone it and add --peers-from CLONE/benchmarks/primitives"
+    )
+    named = runner.invoke(app, ["bench", "phase-event", "--peers", "--peers-from", str(tmp_path)])
+    assert "holds no peers: name the folder benchmarks/primitives" in str(named.exception)
+    listed = runner.invoke(app, ["bench", "--list"], env={"COLUMNS": "160"})
+    assert listed.exit_code == 0
+    assert "gae" in listed.stdout
+    assert "also by" not in listed.stdout
+
+
+def test_peers_of_a_clone_are_measured(seconds: list[float]) -> None:
+    folder = str(Path(__file__).resolve().parents[2] / "benchmarks" / "primitives")
+    result = runner.invoke(app, ["bench", "phase-event", "--quick", "--peers", "--json"], env={"MILEAGE_PEERS": folder})
+    record = json.loads(result.stdout)
+    assert "NumPy" in record["versions"]
+    assert [arm["arm"] for arm in record["cases"][0]["arms"]] == ["mileage"]
 
 
 def test_table_and_export(seconds: list[float], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from mileage.coderl.intervals import Estimate
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
 from mileage.coderl.project.fingerprint import Difference
-from mileage.coderl.render import sections, times, to_html, to_json, to_markdown, to_text
+from mileage.coderl.render import tables, times, to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import ArmInput, BenchReport, Verdict, build_report, judge
 from mileage.coderl.store import KpiStore
 
@@ -154,7 +154,7 @@ def test_verdicts_and_their_words(estimate: Estimate | None, verdict: Verdict, t
 
 def test_dollars_are_a_column_only_where_a_price_is_set(published: BenchReport) -> None:
     priced = report_of(samples_of(PUBLISHED), settings=KpiSettings(price_usd_per_hour=3.6))
-    headers = {section.title: section.header for section in sections(priced)}
+    headers = {table.title: table.header for table in tables(priced)}
     assert "dollars" in headers["KPI 3: compute cost per valid sample"]
     assert "0.103000" in to_text(priced)
     assert "dollars" not in to_text(published)

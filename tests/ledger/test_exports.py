@@ -100,7 +100,7 @@ def test_markdown_shows_a_run_and_does_nothing_else(bundle: Bundle) -> None:
     cells = [cell.strip() for cell in lines[2].strip("|").split(" | ")]
     assert cells[5:8] == ["reached", "5,000", "60"]
     assert cells[12:15] == ["50", "0.06", "0.05"]
-    assert "a\\|b &lt;script&gt;�\\[31m" in lines[3]
+    assert "a\\|b &lt;script&gt;�[31m" in lines[3]
     assert "no price set" in lines[3]
     assert len(lines) == 4
 

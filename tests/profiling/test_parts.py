@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import mileage
+from mileage.kernels.learners import actor_critic, rollout_parts
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.profiling import rollout_parts, update_parts
 from mileage.profiling.limits import product_frame, products
-from mileage.profiling.native_replay import _STAGES, NativeReplay
+from mileage.profiling.native_replay import NativeReplay
 
 STORED = ("obs", "_raw_obs", "actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values")
 
@@ -60,7 +60,7 @@ def off_policy(name: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "td3", "dqn"])
-def test_the_last_stage_is_the_whole_update(name: str) -> None:
+def test_updates_that_end_early_leave_nothing_behind(name: str) -> None:
     options = {"target_every": 1} if name == "dqn" else {"policy_delay": 1} if name == "td3" else {}
     agent = ppo("CartPole-v1") if name == "ppo" else off_policy(name, **options)
     with agent, single_threaded_blas():
@@ -71,9 +71,10 @@ def test_the_last_stage_is_the_whole_update(name: str) -> None:
         replay.run_update()
         wanted = {key: array.copy() for key, array in engine.state_arrays().items()}
         assert not np.array_equal(wanted["params"], before["params"])
-        for key, array in engine.state_arrays().items():
-            array[...] = before[key]
-        replay.run_stage(replay.staged_frame(len(_STAGES[name][2]) - 1))
+        for stage in (*range(replay.last_stage), None):
+            for key, array in engine.state_arrays().items():
+                array[...] = before[key]
+            replay.run_update(stage)
         for key, array in engine.state_arrays().items():
             np.testing.assert_array_equal(array, wanted[key], err_msg=key)
 
@@ -83,8 +84,8 @@ def test_earlier_stages_leave_the_parameters_alone() -> None:
         replay = NativeReplay(agent)
         replay._update_frame.set(**replay._rates)
         before = agent.policy.params.copy()
-        for stage in range(len(update_parts.ON_POLICY_STAGES) - 1):
-            replay.run_stage(replay.staged_frame(stage))
+        for stage in range(actor_critic.LAST_STAGE):
+            replay.run_update(stage)
         np.testing.assert_array_equal(agent.policy.params, before)
         replay.close()
 
@@ -101,7 +102,7 @@ def test_replaying_leaves_the_agent_as_it_was() -> None:
             np.testing.assert_array_equal(array, before[key], err_msg=key)
         assert parts.total == pytest.approx(parts.environments + parts.inference + parts.storage + parts.call)
         assert sum(parts.shares.values()) == pytest.approx(1.0)
-        assert tuple(stages.stages) == ("loop, barriers and shuffle", *update_parts.ON_POLICY_STAGES[2:])
+        assert tuple(stages.stages) == ("loop, barriers and shuffle", *actor_critic.STAGES[2:])
         assert set(scaling) == {1, 2}
 
 

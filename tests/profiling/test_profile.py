@@ -110,21 +110,6 @@ def test_markdown_has_every_table(name: str) -> None:
             assert line.endswith("|")
 
 
-@pytest.mark.parametrize(
-    ("name", "figures"),
-    [
-        ("ppo", ["2.66 s", "18,796", "1.479 s", "48.4 µs", "123 µs", "~129 at ~2 µs", "28.5 ms", "~15–25 %"]),
-        ("sac", ["94.42 s", "212", "60.6 µs", "4,790 µs", "2,070 µs", "2 (push and sample)", "98.6 %", "~20–30 %"]),
-    ],
-)
-def test_published_figures_stand_beside_ours(name: str, figures: list[str]) -> None:
-    text = export(measured(name), "md")
-    assert "other hardware" in text
-    for figure in figures:
-        assert figure in text
-    assert "Beside a published profile" not in export(measured("dqn"), "md")
-
-
 def test_html_escapes_what_it_shows() -> None:
     import dataclasses
 

@@ -48,7 +48,7 @@ def test_expected_cost_counts_failed_runs_by_hand() -> None:
     assert (comparison.a.runs, comparison.a.reached, comparison.a.failed) == (3, 2, 1)
     assert comparison.a.expected.value == (10 + 20 + 60) / 2
     assert comparison.b.expected.value == 30.0
-    table = {name: (left, right) for name, left, right in comparison.table()}
+    table = {name: (left, right) for name, left, right in comparison.table().rows}
     assert table["reached"] == ("2 of 3", "3 of 3")
     assert table["failed runs"] == ("1", "0")
     assert table["ends"] == ("2 reached, 1 not reached", "3 reached")
@@ -94,7 +94,7 @@ def test_nobody_reached_shows_the_money_spent() -> None:
     failed = [finished(10.0, reached=False) for _ in range(3)]
     comparison = compared(failed, failed[:])
     assert comparison.a.expected.value is None
-    assert {name: left for name, left, _ in comparison.table()}["expected cost to target"] == (
+    assert {name: left for name, left, _ in comparison.table().rows}["expected cost to target"] == (
         "not reached ($30.00 spent)"
     )
     assert "neither A nor B reached" in comparison.verdict
@@ -141,7 +141,7 @@ def test_without_a_price_seconds_are_compared_and_it_is_said() -> None:
     comparison = compared([finished(10.0, run=free)] * 3, [finished(20.0, run=free)] * 3)
     assert comparison.unit == "s"
     assert any("seconds are compared" in text for text in comparison.warnings)
-    assert {n: left for n, left, _ in comparison.table()}["expected cost to target"].startswith("10.00 s [")
+    assert {n: left for n, left, _ in comparison.table().rows}["expected cost to target"].startswith("10.00 s [")
 
 
 def test_other_exams_are_refused_and_the_override_is_labelled_in_every_format() -> None:
@@ -156,7 +156,7 @@ def test_other_exams_are_refused_and_the_override_is_labelled_in_every_format() 
 
 def test_fewer_than_three_runs_say_so_instead_of_an_interval() -> None:
     comparison = compared([finished(10.0)] * 2, [finished(20.0)] * 2)
-    assert "too few" in {n: left for n, left, _ in comparison.table()}["expected cost to target"]
+    assert "too few" in {n: left for n, left, _ in comparison.table().rows}["expected cost to target"]
     assert comparison.verdict.startswith("undecided")
 
 

@@ -208,6 +208,7 @@ class OnPolicy:
             chunk_rows=self._chunk_rows,
             normalise=int(s.normalise_advantages),
             steps=0,
+            stage=actor_critic.LAST_STAGE,
             work_floats=self._work_floats,
             clip=s.clip,
             value_clip=s.value_clip,

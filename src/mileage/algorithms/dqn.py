@@ -176,6 +176,7 @@ class DQN(OffPolicy):
             pieces=self._pieces,
             ahead_rows=ahead_rows,
             steps=0,
+            stage=kernel.LAST_STAGE,
             target_every=config.target_every,
             tau=config.tau,
             rate=config.learning_rate,

@@ -16,7 +16,7 @@ from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import optim
+from mileage.kernels.learners import optim, twin_critic
 from mileage.kernels.learners import sac as kernel
 from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
@@ -109,7 +109,7 @@ class SAC(OffPolicy):
         entropy = config.target_entropy or -float(policy.action_size)
         alpha = math.log(config.temperature) if config.temperature else 0.0
         self.temperature: F64 = np.array([alpha, 0.0, 0.0, entropy])
-        self._totals: F64 = np.zeros(kernel.N_STATS)
+        self._totals: F64 = np.zeros(twin_critic.N_STATS)
         self._frame = self._update_frame()
         self._act_frame = Frame(
             kernel.ACT,
@@ -137,7 +137,7 @@ class SAC(OffPolicy):
         self.batch = self.replay.batch(config.batch * updates)
         everything = n_actor + n_critic
         rows, self._chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
-        layout = kernel.layout(rows, policy.actor_sizes, policy.critic_sizes)
+        layout = twin_critic.layout(rows, policy.actor_sizes, policy.critic_sizes)
         most = max(n_actor, n_critic)
         return Frame(
             kernel.SAC,
@@ -157,7 +157,7 @@ class SAC(OffPolicy):
             **self.adam,
             grads=np.zeros((self._chunks, most), np.float32),
             squares=np.zeros(-(-most // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, kernel.N_STATS)),
+            stats=np.zeros((self._chunks, twin_critic.N_STATS)),
             totals=self._totals,
             temperature=self.temperature,
             works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
@@ -172,6 +172,7 @@ class SAC(OffPolicy):
             n_updates=updates,
             chunk_rows=rows,
             steps=0,
+            stage=kernel.LAST_STAGE,
             learn_temperature=int(config.temperature == 0.0),
             tau=config.tau,
             actor_rate=config.learning_rate,

@@ -16,9 +16,8 @@ from mileage._types import F64
 from mileage.algorithms._config import require
 from mileage.algorithms._off_policy import OffPolicy, check_off_policy
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import optim
+from mileage.kernels.learners import optim, twin_critic
 from mileage.kernels.learners import td3 as kernel
-from mileage.kernels.learners.sac import layout as sac_layout
 from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
 from mileage.policies.native import ACTIVATIONS
@@ -112,7 +111,7 @@ class TD3(OffPolicy):
                 ("critic_square", n_critic),
             )
         }
-        self._totals: F64 = np.zeros(kernel.N_STATS)
+        self._totals: F64 = np.zeros(twin_critic.N_STATS)
         self._frame = self._update_frame()
         self._act_frame = Frame(
             kernel.ACT,
@@ -140,7 +139,7 @@ class TD3(OffPolicy):
         self.batch = self.replay.batch(config.batch * updates)
         everything = n_actor + n_critic
         rows, self._chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
-        layout = sac_layout(rows, policy.actor_sizes, policy.critic_sizes)
+        layout = twin_critic.layout(rows, policy.actor_sizes, policy.critic_sizes)
         most = max(n_actor, n_critic)
         return Frame(
             kernel.TD3,
@@ -161,7 +160,7 @@ class TD3(OffPolicy):
             **self.adam,
             grads=np.zeros((self._chunks, most), np.float32),
             squares=np.zeros(-(-most // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, kernel.N_STATS)),
+            stats=np.zeros((self._chunks, twin_critic.N_STATS)),
             totals=self._totals,
             works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
             n_actor=len(policy.actor_sizes),
@@ -175,6 +174,7 @@ class TD3(OffPolicy):
             n_updates=updates,
             chunk_rows=rows,
             steps=0,
+            stage=kernel.LAST_STAGE,
             policy_delay=config.policy_delay,
             tau=config.tau,
             actor_rate=config.learning_rate,

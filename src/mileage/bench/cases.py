@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mileage._errors import UnknownNameError
-from mileage.profiling.peers.arms import PEERS, Peer, Way
-from mileage.profiling.peers.inputs import BATCH
+from mileage.bench.inputs import BATCH
+from mileage.bench.ways import Way
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,16 @@ class Case:
     heavy: bool = False
     """Left out by `--quick`."""
 
-    @property
-    def peers(self) -> tuple[Peer, ...]:
-        """Libraries that can do the job."""
-        return PEERS.get(self.primitive, ())
-
     def own(self, threads: int) -> Way:
         """Build mileage's side; compiles kernels that are not compiled yet."""
-        module = importlib.import_module("mileage.bench.own")
+        return self._built("own", threads)
+
+    def plain(self, threads: int) -> Way:
+        """Build NumPy's side of a job that has an answer."""
+        return self._built("plain", threads)
+
+    def _built(self, side: str, threads: int) -> Way:
+        module = importlib.import_module(f"mileage.bench.{side}")
         way: Way = getattr(module, self.primitive.replace("-", "_"))(**self.params, threads=threads)
         return way
 

@@ -1,9 +1,7 @@
-"""A run of the benchmarks as JSON, Markdown, CSV and rows for a terminal."""
+"""A run of the benchmarks as JSON, Markdown, CSV and a table for a terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -11,6 +9,7 @@ from typing import Any
 
 from mileage.bench.suite import OURS, BenchReport
 from mileage.bench.timing import ratio_of
+from mileage.tables import Cell, Strong, Table
 
 # Cases that a gathered warning names.
 _NAMED = 3
@@ -84,16 +83,17 @@ def peer_cells(peers: list[tuple[str, float, float]]) -> tuple[str, str]:
     return f"{name}: {duration(seconds)} ({times(ratio)})", ", ".join(f"{n} {times(r)}" for n, _, r in peers[1:])
 
 
-def markdown_rows(record: Mapping[str, Any]) -> str:
+def summary_table(record: Mapping[str, Any]) -> Table:
     """The table of a report's record, with peers if it has any."""
     rows = summary_rows(record)
-    compared = any(row["peers"] for row in rows)
-    header = ["primitive", OURS, "spread", "rate"] + (["fastest other", "others"] if compared else [])
-    lines = [header, ["---", "---:", "---:", "---:"] + (["---", "---"] if compared else [])]
-    for row in rows:
-        cells = [row["title"], f"**{duration(row['median'])}**", f"{row['spread']:.0%}", row["rate"]]
-        lines.append(cells + (list(peer_cells(row["peers"])) if compared else []))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    others = ("fastest other", "others") if any(row["peers"] for row in rows) else ()
+    cells = [
+        (row["title"], Strong(duration(row["median"])), f"{row['spread']:.0%}", row["rate"])
+        + (peer_cells(row["peers"]) if others else ())
+        for row in rows
+    ]
+    header = ("primitive", OURS, "spread", "rate", *others)
+    return Table.of(header, cells, left=("primitive", *others), title="Micro-benchmarks")
 
 
 def machine_line(record: Mapping[str, Any]) -> str:
@@ -145,7 +145,7 @@ def to_markdown(report: BenchReport) -> str:
         "Medians over rounds in which all arms take turns; spread is the interquartile range over the median; in "
         f"brackets and among the others, how many times as long as {OURS} in the same rounds."
     )
-    parts = ["# Micro-benchmarks", f"`{report.command}`", machine_line(record), note, markdown_rows(record)]
+    parts = ["# Micro-benchmarks", f"`{report.command}`", machine_line(record), note, summary_table(record).markdown()]
     warnings = warning_lines(record)
     if warnings:
         parts += ["## To keep in mind", "\n".join(f"- {line}" for line in warnings)]
@@ -154,16 +154,15 @@ def to_markdown(report: BenchReport) -> str:
 
 def to_csv(report: BenchReport) -> str:
     """One line per case and arm."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["primitive", "case", "arm", "median_s", "best_s", "spread", "cpu_s", "rounds", "times_mileage"])
+    header = ("primitive", "case", "arm", "median_s", "best_s", "spread", "cpu_s", "rounds", "times_mileage")
+    rows: list[list[Cell]] = []
     for result in report.results:
         for each in result.comparison.measurements:
             ratio = result.comparison.ratio(each.arm, OURS)
             times = [each.median, each.best, each.spread, each.median_cpu]
-            row = [result.case.primitive, result.case.title, each.arm, *(f"{value:.6g}" for value in times)]
-            writer.writerow([*row, len(each.samples), f"{ratio:.4g}"])
-    return text.getvalue()
+            row: list[Cell] = [result.case.primitive, result.case.title, each.arm, *(f"{value:.6g}" for value in times)]
+            rows.append([*row, len(each.samples), f"{ratio:.4g}"])
+    return Table.of(header, rows).csv()
 
 
 def to_text(report: BenchReport, form: ExportFormat) -> str:

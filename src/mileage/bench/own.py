@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from mileage.bench import inputs
+from mileage.bench.inputs import BATCH, GAMMA, LAMBDA
+from mileage.bench.ways import Way, in_python
 from mileage.kernels.learners.mlp import forward
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import pointer_to
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way
-from mileage.profiling.peers.inputs import BATCH, GAMMA, LAMBDA
 
 
 def gae(n_envs: int, horizon: int, threads: int) -> Way:
@@ -108,7 +108,6 @@ def prioritized(entries: int, threads: int) -> Way:
 def env_step(n_envs: int, threads: int) -> Way:
     """`VecEnv.step` from Python, on one thread."""
     from mileage.envs import VecEnv
-    from mileage.profiling.peers.envs import in_python
 
     vec = VecEnv("CartPole-v1", n_envs, threads=1)
     vec.reset(seed=0)

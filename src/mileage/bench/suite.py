@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mileage._errors import UsageError
 from mileage.bench import machine as bench_machine
 from mileage.bench.cases import Case
 from mileage.bench.machine import Condition, Reader, Reading, conditions
-from mileage.bench.peers import PeerLibraries, ProcessChannel
 from mileage.bench.timing import Arm, Comparison, Executor, Measurement, compare
+from mileage.bench.ways import Way, same
 from mileage.meter import fingerprint
 
 OURS = "mileage"
@@ -31,8 +29,28 @@ class BenchOptions:
     """Samples of each arm."""
     budget: float | None = 12.0
     """Seconds after which a case with slow arms stops early (five rounds at least)."""
-    peer_pythons: tuple[Path, ...] = ()
-    """Interpreters whose libraries are measured too."""
+
+
+class Others(Protocol):
+    """Other libraries that are measured too, those of one interpreter."""
+
+    @property
+    def libraries(self) -> Sequence[str]:
+        """Those that are there."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """By library."""
+
+    @property
+    def absent(self) -> Mapping[tuple[str, str], str]:
+        """Why a library has no arm for a job, by title and library."""
+
+    def arms(self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()) -> list[Arm]:
+        """Arms of the libraries that can do the job, but for those in `without`."""
+
+    def drop(self) -> None:
+        """Let go of what the arms of a job hold."""
 
 
 @dataclass(frozen=True)
@@ -123,25 +141,23 @@ def run(
     cases: Sequence[Case],
     options: BenchOptions | None = None,
     *,
+    others: Sequence[Others] = (),
     command: str = "",
     executor: Executor | None = None,
     read: Reader = bench_machine.read,
     on_progress: Progress | None = None,
 ) -> BenchReport:
-    """Measure `cases`; every case's arms alternate, and the answers of kernels are checked against NumPy's first."""
+    """Measure `cases`, and what `others` do of them; arms alternate, and kernels' answers are compared with NumPy's."""
     options = options or BenchOptions()
     if not cases:
         raise UsageError("there is nothing to measure: name a primitive of 'mileage bench --list'")
     machine = fingerprint()
     before = read()
     results = []
-    with _libraries(options.peer_pythons, machine.cores) as peers:
-        for index, case in enumerate(cases):
-            if on_progress is not None:
-                on_progress(index, len(cases), case.title)
-            results.append(_measure(case, peers, machine.cores, options, executor))
-        versions = {name: text for each in reversed(peers) for name, text in each.versions.items()}
-        absent = {key: why for each in peers for key, why in each.absent.items()}
+    for index, case in enumerate(cases):
+        if on_progress is not None:
+            on_progress(index, len(cases), case.title)
+        results.append(_measure(case, others, machine.cores, options, executor))
     after = read()
     return BenchReport(
         results=tuple(results),
@@ -149,50 +165,37 @@ def run(
         hardware_id=machine.hardware_id,
         readings=(before, after),
         conditions=conditions(before, after, machine.cores),
-        versions=versions,
-        absent=absent,
+        versions={name: text for each in reversed(others) for name, text in each.versions.items()},
+        absent={key: why for each in others for key, why in each.absent.items()},
         command=command,
         time=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
-@contextlib.contextmanager
-def _libraries(pythons: Sequence[Path], threads: int) -> Iterator[list[PeerLibraries]]:
-    with contextlib.ExitStack() as stack:
-        found = []
-        for python in pythons:
-            channel = ProcessChannel(python)
-            stack.callback(channel.close)
-            found.append(PeerLibraries(channel, threads))
-        yield found
-
-
 def _measure(
-    case: Case, peers: Sequence[PeerLibraries], threads: int, options: BenchOptions, executor: Executor | None
+    case: Case, others: Sequence[Others], threads: int, options: BenchOptions, executor: Executor | None
 ) -> CaseResult:
     own = case.own(threads)
     check_answer(case, own, threads)
     arms = [Arm(OURS, own.run, own.prepare, own.units)]
-    wanted = [peer.library for peer in case.peers]
-    for libraries in peers:
-        arms += libraries.arms(case.title, case.primitive, case.params, wanted)
+    met: set[str] = set()
+    for each in others:
+        arms += each.arms(case.title, case.primitive, case.params, met)
         # A library that several interpreters have is measured in the first of them.
-        wanted = [name for name in wanted if name not in libraries.libraries]
+        met.update(each.libraries)
     comparison = compare(
         case.title, arms, rounds=options.rounds, warmups=WARMUPS, budget=options.budget, executor=executor
     )
-    for libraries in peers:
-        libraries.drop()
+    for each in others:
+        each.drop()
     return CaseResult(case, comparison)
 
 
-def check_answer(case: Case, own: Any, threads: int) -> None:
+def check_answer(case: Case, own: Way, threads: int) -> None:
     """Raise if mileage's answer is not NumPy's, where there is one to compare."""
-    from mileage.profiling.peers.worker import same
-
-    reference = next((peer for peer in case.peers if peer.library == "NumPy"), None)
-    if reference is None or own.answer is None:
+    if own.answer is None:
         return
-    (way,) = reference.arms(case.params | {"threads": threads})
-    if way.answer is not None and not same(own.answer(own.run()), way.answer(way.run())):
+    plain = case.plain(threads)
+    assert plain.answer is not None
+    if not same(own.answer(own.run()), plain.answer(plain.run())):
         raise UsageError(f"{case.title}: the answer differs from NumPy's; please report this")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +38,13 @@ def bench(
         list[Path] | None,
         typer.Option(help="Python that has other libraries, implies --peers; default: this one; may be repeated."),
     ] = None,
+    peers_from: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MILEAGE_PEERS",
+            help="Folder benchmarks/primitives of a clone, which drives other libraries; default: that of this source.",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Five rounds, without what takes long to set up.")] = False,
     rounds: Annotated[int | None, typer.Option(help="Samples of each arm; default: 15, or 5 with --quick.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -55,6 +62,7 @@ def bench(
 ) -> None:
     """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
     from mileage.bench import baseline as bench_baseline
+    from mileage.bench import clone
     from mileage.bench import export as bench_export
     from mileage.bench import suite as bench_run
     from mileage.bench.cases import chosen
@@ -62,15 +70,17 @@ def bench(
 
     cases = chosen(primitive or (), quick)
     if list_only:
-        _print_list()
+        _print_list(peers_from)
         return
     earlier = bench_baseline.load(baseline, fingerprint().hardware_id) if baseline else None
     pythons = tuple(peer_python or ([Path(sys.executable)] if peers else ()))
     options = bench_run.BenchOptions(
-        rounds or (_QUICK_ROUNDS if quick else _ROUNDS), _QUICK_SECONDS if quick else _SECONDS, pythons
+        rounds or (_QUICK_ROUNDS if quick else _ROUNDS), _QUICK_SECONDS if quick else _SECONDS
     )
-    with _progress(quiet=json_output) as on_progress:
-        report = bench_run.run(cases, options, command=shown_command(sys.argv[1:]), on_progress=on_progress)
+    folder = clone.find(peers_from) if pythons else None
+    with clone.opened(folder, pythons, fingerprint().cores) as others, _progress(quiet=json_output) as on_progress:
+        command = shown_command(sys.argv[1:])
+        report = bench_run.run(cases, options, others=others, command=command, on_progress=on_progress)
     check = bench_baseline.check(report, earlier, tolerance) if earlier else None
     if json_output:
         print(bench_export.to_json(report))
@@ -109,39 +119,40 @@ def _write(path: Path, text: str) -> None:
     typer.echo(f"wrote {path}", err=True)
 
 
-def _print_list() -> None:
+def _print_list(peers_from: Path | None) -> None:
+    """All primitives; without a clone nobody can say who else does them."""
     from rich.console import Console
-    from rich.table import Table
 
-    from mileage.bench.cases import CASES, primitives
+    from mileage._errors import UsageError
+    from mileage.bench import clone
+    from mileage.bench.cases import CASES
+    from mileage.tables import Table
 
-    table = Table("primitive", "measured as", "also by", title="Primitives")
-    for name in primitives():
-        cases = [case for case in CASES if case.primitive == name]
-        table.add_row(name, "\n".join(case.title for case in cases), ", ".join(p.library for p in cases[0].peers))
-    Console().print(table)
+    libraries: Mapping[str, Sequence[str]] = {}
+    try:
+        libraries = clone.known(clone.find(peers_from))
+    except UsageError:
+        if peers_from is not None:
+            raise
+    header = ("primitive", "measured as", "also by") if libraries else ("primitive", "measured as")
+    rows = []
+    named = ""
+    for case in CASES:
+        first = case.primitive != named
+        named = case.primitive
+        row = (named, case.title, ", ".join(libraries.get(named, ()))) if first else ("", case.title, "")
+        rows.append(row[: len(header)])
+    Console().print(Table.of(header, rows, left=header, title="Primitives").terminal())
 
 
 def _print_report(report: BenchReport) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
-    from mileage.bench.export import duration, machine_line, peer_cells, summary_rows, warning_lines
+    from mileage.bench.export import machine_line, summary_table, warning_lines
 
     record = report.record()
-    rows = summary_rows(record)
-    compared = any(row["peers"] for row in rows)
-    table = Table("primitive", title="Micro-benchmarks")
-    for name in ("mileage", "spread", "rate"):
-        table.add_column(name, justify="right")
-    for name in ("fastest other", "others") if compared else ():
-        table.add_column(name)
-    for row in rows:
-        cells = [row["title"], duration(row["median"]), f"{row['spread']:.0%}", row["rate"]]
-        table.add_row(*(escape(cell) for cell in cells + (list(peer_cells(row["peers"])) if compared else [])))
     console = Console()
-    console.print(table)
+    console.print(summary_table(record).terminal())
     console.print(machine_line(record), highlight=False, markup=False)
     for line in warning_lines(record):
         console.print(f"warning: {line}", highlight=False, markup=False)

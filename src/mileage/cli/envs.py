@@ -34,18 +34,23 @@ def envs(
         print(json.dumps(rows + [{"id": name, "native": False} for name in others], indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("environment", "observation", "actions", "time limit", "solved at", title="Native environments")
-    for row in rows:
-        solved = "" if row["solved_at"] is None else f"{row['solved_at']:g}"
-        table.add_row(row["id"], str(row["observation"]), row["actions"], str(row["max_steps"]), solved)
+    from mileage.tables import Table
+
+    header = ("environment", "observation", "actions", "time limit", "solved at")
+    cells = [
+        (row["id"], row["observation"], row["actions"], row["max_steps"], _solved(row["solved_at"])) for row in rows
+    ]
     console = Console()
-    console.print(table)
+    console.print(Table.of(header, cells, left=header, title="Native environments").terminal())
     if others:
         console.print("Through Gymnasium: " + ", ".join(others), highlight=False)
     else:
         console.print("Any other Gymnasium id works too (see --all), as does your own: path/to/file.py:Name")
+
+
+def _solved(threshold: float | None) -> str:
+    return "" if threshold is None else f"{threshold:g}"
 
 
 def _gymnasium_ids(known: set[str]) -> list[str]:

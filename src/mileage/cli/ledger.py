@@ -206,7 +206,7 @@ def import_runs(
 def doctor(db: Db = None, json_output: AsJson = False) -> None:
     """Check the ledger: schema, integrity, waiting rows, runs without an end."""
     from mileage.ledger.checks import check_store
-    from mileage.ledger.text import plain
+    from mileage.text import plain
 
     with _open(db) as store:
         checks = check_store(store)
@@ -252,7 +252,7 @@ def _exported(bundles: list[Bundle], format_: str, table: str, out: Path | None)
 
 
 def _write_or_print(text: str, out: Path | None) -> None:
-    from mileage.ledger.text import plain
+    from mileage.text import plain
 
     if out is None:
         # A file or a pipe gets what was stored; a terminal must not act on it.

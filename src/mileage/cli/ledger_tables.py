@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mileage.ledger.queries import Record
 from mileage.ledger.rows import Checkpoint
-from mileage.ledger.text import plain
 from mileage.report.cost import CostReport, dollars, duration
+from mileage.tables import Column, Table
+from mileage.text import plain
 
 if TYPE_CHECKING:  # comparing loads the statistics, listing does not
     from mileage.report.compare import Comparison
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # comparing loads the statistics, listing does not
 PIPE_WIDTH = 240
 NARROW_WIDTH = 110
 """A terminal below this width gets the most important columns only."""
+_LONGEST = 80
 
 
 def _console() -> Console:
@@ -32,7 +33,7 @@ def _console() -> Console:
 
 def _shown(value: object) -> str:
     """Text of a user for the terminal: no control characters, no markup."""
-    return escape(plain(str(value), 80))
+    return escape(plain(str(value), _LONGEST))
 
 
 def print_list(records: Sequence[Record]) -> None:
@@ -45,15 +46,13 @@ def print_list(records: Sequence[Record]) -> None:
     wide = {"seed", "steps", "wall", "success"} if console.width >= NARROW_WIDTH else set()
     headings = ("run", "name", "seed", "state", "steps", "wall", "to target", "success", "return", "cost")
     shown = [h for h in headings if h in wide or h in (*left, "to target", "return", "cost")]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in shown:
-        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    rows = []
     for run, end in records:
-        cells = {"run": run.run_id, "name": _shown(run.name), "state": "running"}
+        cells = {"run": run.run_id, "name": plain(run.name, _LONGEST), "state": "running"}
         cells["seed"] = "–" if run.seed is None else str(run.seed)
         if end is not None:
             cells |= {
-                "state": _shown(end.state.replace("_", " ")),
+                "state": end.state.replace("_", " "),
                 "steps": f"{end.env_steps:,}",
                 "wall": duration(end.wall_seconds),
                 "to target": "–" if end.wall_to_target is None else duration(end.wall_to_target),
@@ -61,8 +60,9 @@ def print_list(records: Sequence[Record]) -> None:
                 "return": "–" if end.mean_return is None else f"{end.mean_return:,.1f}",
                 "cost": dollars(end.cost_usd) if run.price_usd_per_hour > 0 else "–",
             }
-        table.add_row(*(cells.get(heading, "") for heading in shown))
-    console.print(table)
+        rows.append(tuple(cells.get(heading, "") for heading in shown))
+    columns = [Column(heading, right=heading not in left, wrap=False) for heading in shown]
+    console.print(Table.of(columns, rows).terminal(boxed=False))
 
 
 def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoint], checkpoints: int) -> None:
@@ -86,25 +86,20 @@ def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoi
     else:
         for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
             console.print(_shown(line))
-        phases = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("phase", "seconds", "share", "entries"):
-            phases.add_column(heading, justify="left" if heading == "phase" else "right")
-        for row in report.phase_table():
-            phases.add_row(*(_shown(cell) for cell in row))
-        console.print(phases)
+        phases = Table.of(("phase", "seconds", "share", "entries"), report.phase_table(), left=("phase",))
+        console.print(phases.terminal(boxed=False))
     if rows and checkpoints:
         console.print(f"{len(rows):,} checkpoints")
         wide = console.width >= NARROW_WIDTH
-        console.print(_checkpoint_table(_spread(rows, checkpoints), priced=run.price_usd_per_hour > 0, wide=wide))
+        table = _checkpoint_table(_spread(rows, checkpoints), priced=run.price_usd_per_hour > 0, wide=wide)
+        console.print(table.terminal(boxed=False))
 
 
 def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     more = ("memory", "resets") if wide else ()
-    for heading in ("step", "wall", "eval", "success", "return", "met", "cost", *more, "path"):
-        table.add_column(heading, justify="left" if heading in ("path", "resets") else "right")
-    for row in rows:
-        table.add_row(
+    header = ("step", "wall", "eval", "success", "return", "met", "cost", *more, "path")
+    cells = [
+        (
             f"{row.step:,}",
             duration(row.wall_seconds),
             duration(row.eval_seconds),
@@ -112,10 +107,12 @@ def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -
             "–" if row.mean_return is None else f"{row.mean_return:,.1f}",
             "–" if row.target_met is None else "yes" if row.target_met else "no",
             dollars(row.cost_usd) if priced else "–",
-            *((_memory(row), _shown(_resets(row.reset_reasons))) if wide else ()),
-            _shown(row.path or ""),
+            *((_memory(row), plain(_resets(row.reset_reasons), _LONGEST)) if wide else ()),
+            plain(row.path or "", _LONGEST),
         )
-    return table
+        for row in rows
+    ]
+    return Table.of(header, cells, left=("path", "resets"))
 
 
 def _memory(row: Checkpoint) -> str:
@@ -142,12 +139,7 @@ def print_comparison(comparison: Comparison) -> None:
     console = _console()
     if comparison.matching.label is not None:
         console.print(f"[bold]{_shown(comparison.matching.label)}[/bold]")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", "A", "B"):
-        table.add_column(heading)
-    for row in comparison.table():
-        table.add_row(*(_shown(cell) for cell in row))
-    console.print(table)
+    console.print(comparison.table().terminal(boxed=False))
     for line in comparison.lines():
         if line != comparison.matching.label:
             console.print(escape(line))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -22,14 +21,9 @@ def print_profile(profile: Profile) -> None:
     console.print(Text(profile.verdict, style="bold"))
     console.print(Text(f"{title(profile)}; {machine_line(profile)}", style="dim"))
     for each in tables(profile):
-        shown = Table(title=Text(each.title), title_justify="left", title_style="bold", box=None, pad_edge=False)
-        for number, name in enumerate(each.header):
-            wide = each.key == "findings" and number in (3, 4)
-            shown.add_column(Text(name), justify="left" if number == 0 or wide else "right", overflow="fold")
-        for row in each.rows:
-            shown.add_row(*(Text(cell) for cell in row))
         console.print()
-        console.print(shown)
+        console.print(Text(each.title, style="bold"))
+        console.print(each.terminal(boxed=False))
         if each.note:
             console.print(Text(each.note, style="dim"))
     if profile.run.run_id is not None:

@@ -1,34 +1,28 @@
-"""The report as text, Markdown, HTML and JSON: one table model, one small function per format."""
+"""The report as text, Markdown, HTML and JSON: its tables, and one small function per format."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from mileage.coderl.intervals import Estimate
 from mileage.coderl.report import ArmReport, BenchReport, Comparison, Verdict
-from mileage.ledger.text import plain
+from mileage.tables import Table
+from mileage.text import markdown, plain
 
+RAW = "Raw samples"
 NOTHING = "no valid sample"
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{border:1px solid #8884;padding:.25rem .6rem;"
-    "text-align:left}td{font-variant-numeric:tabular-nums}"
+    "text-align:left}td{font-variant-numeric:tabular-nums}td.number{text-align:right}"
 )
 
 
-@dataclass(frozen=True)
-class Section:
-    """A titled table; what a terminal would act on is taken out of its cells, which may quote a candidate."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(tuple(plain(cell) for cell in row) for row in self.rows))
+def _table(title: str, header: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    """A table of words and of numbers with their words, all flush left; cells may quote a candidate."""
+    return Table.of(header, rows, left=header, title=title)
 
 
 def times(value: Estimate | None, verdict: Verdict) -> str:
@@ -55,8 +49,8 @@ def _seconds(value: Estimate | None) -> str:
     return f"{text} [{value.low:{digits}}, {value.high:{digits}}]"
 
 
-def sections(report: BenchReport) -> tuple[Section, ...]:
-    """Return the tables of a report in order."""
+def tables(report: BenchReport) -> tuple[Table, ...]:
+    """The tables of a report in order."""
     settings = report.settings
     found: dict[str, Comparison] = {comparison.mode: comparison for comparison in report.comparisons}
 
@@ -71,7 +65,7 @@ def sections(report: BenchReport) -> tuple[Section, ...]:
     priced = settings.price_usd_per_hour is not None
     cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
     return (
-        Section(
+        _table(
             "KPI 1: cold-build throughput",
             ("arm", "cold build", "samples/hour", "against baseline"),
             tuple(
@@ -79,7 +73,7 @@ def sections(report: BenchReport) -> tuple[Section, ...]:
                 for arm in report.arms
             ),
         ),
-        Section(
+        _table(
             "KPI 2: incremental feedback latency",
             ("arm", "edit to check result", "feedback loops/hour", "against baseline"),
             tuple(
@@ -92,7 +86,7 @@ def sections(report: BenchReport) -> tuple[Section, ...]:
                 for arm in report.arms
             ),
         ),
-        Section(
+        _table(
             "KPI 3: compute cost per valid sample",
             ("arm", "pass rate", "measured on", "seconds", *(("dollars",) if priced else ())),
             tuple(
@@ -106,7 +100,7 @@ def sections(report: BenchReport) -> tuple[Section, ...]:
                 for arm in report.arms
             ),
         ),
-        Section(
+        _table(
             cluster,
             ("arm", "rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour", "training-loop gain"),
             tuple(
@@ -127,7 +121,7 @@ def _gain(comparison: Comparison | None) -> str:
     return f"{comparison.training_loop_gain:.2f}×" if comparison and comparison.training_loop_gain else ""
 
 
-def _details(report: BenchReport) -> tuple[Section, ...]:
+def _details(report: BenchReport) -> tuple[Table, ...]:
     rows = tuple(
         (
             arm.name,
@@ -139,11 +133,11 @@ def _details(report: BenchReport) -> tuple[Section, ...]:
         )
         for arm in report.arms
     )
-    details = [Section("Arms", ("arm", "what", "the one difference", "CPU time", "peak memory", "cold builds"), rows)]
+    details = [_table("Arms", ("arm", "what", "the one difference", "CPU time", "peak memory", "cold builds"), rows)]
     if report.corpus:
         names = sorted({name for counts in report.corpus.values() for name in counts})
         details.append(
-            Section(
+            _table(
                 "Corpus verdicts",
                 ("arm", *names),
                 tuple((arm, *(str(counts.get(name, 0)) for name in names)) for arm, counts in report.corpus.items()),
@@ -151,7 +145,7 @@ def _details(report: BenchReport) -> tuple[Section, ...]:
         )
     if report.warnings:
         details.append(
-            Section(
+            _table(
                 "Warnings",
                 ("arm", "samples", "warning", "evidence"),
                 tuple((w.arm, str(w.sample_kind), str(w.kind), w.evidence) for w in report.warnings),
@@ -174,71 +168,50 @@ def _facts(report: BenchReport) -> list[str]:
 def to_text(report: BenchReport) -> str:
     """Return the report for a terminal."""
     lines = [f"rl-bench: {plain(report.project)} ({report.kind})", ""]
-    for section in sections(report):
-        lines += [f"  {section.title}", *_aligned(section), ""]
+    for table in tables(report):
+        lines += [f"  {table.title}", table.text(indent="    "), ""]
     return "\n".join(lines + [f"  {note}" for note in report.notes]) + "\n"
-
-
-def _aligned(section: Section) -> list[str]:
-    table = [section.header, *section.rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(section.header))]
-    return [
-        "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
-    ]
 
 
 def to_markdown(report: BenchReport) -> str:
     """Return the report as Markdown, raw samples included."""
-    lines = [f"# rl-bench: {html.escape(plain(report.project), quote=False)}", ""]
-    for section in sections(report):
-        lines += [f"## {section.title}", "", *_markdown_table(section.header, section.rows), ""]
-    lines += ["## Conditions", "", *[f"- {fact}" for fact in _facts(report)], "", "## Raw samples", ""]
-    return "\n".join([*lines, *_markdown_table(_SAMPLE_HEADER, _sample_rows(report))]) + "\n"
+    lines = [f"# rl-bench: {markdown(report.project)}", ""]
+    for table in tables(report):
+        lines += [f"## {table.title}", "", table.markdown(), ""]
+    lines += ["## Conditions", "", *[f"- {markdown(fact)}" for fact in _facts(report)], ""]
+    return "\n".join([*lines, f"## {RAW}", "", sample_table(report).markdown()]) + "\n"
 
 
-_SAMPLE_HEADER = ("order", "round", "arm", "kind", "outcome", "exit", "wall s", "CPU s", "peak MiB")
-
-
-def _sample_rows(report: BenchReport) -> tuple[tuple[str, ...], ...]:
-    return tuple(
+def sample_table(report: BenchReport) -> Table:
+    """Every timed build and check."""
+    header = ("order", "round", "arm", "kind", "outcome", "exit", "wall s", "CPU s", "peak MiB")
+    rows = [
         (
-            str(sample.order),
-            str(sample.round),
+            sample.order,
+            sample.round,
             sample.arm,
             str(sample.kind),
             str(sample.outcome),
-            str(sample.exit_code),
+            sample.exit_code,
             f"{sample.wall_seconds:.3f}",
             f"{sample.cpu_seconds:.3f}",
             f"{sample.peak_rss_bytes / 2**20:.0f}",
         )
         for sample in report.samples
-    )
-
-
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(header), "|" + "---|" * len(header), *[line(row) for row in rows]]
+    ]
+    return Table.of(header, rows, left=("arm", "kind", "outcome"), title=RAW)
 
 
 def to_html(report: BenchReport) -> str:
     """Return the report as one self-contained page."""
     parts = [f"<h1>rl-bench: {html.escape(plain(report.project))}</h1>"]
-    for section in sections(report):
-        parts += [f"<h2>{html.escape(section.title)}</h2>", _html_table(section.header, section.rows)]
+    for table in tables(report):
+        parts += [f"<h2>{html.escape(table.title)}</h2>", table.html()]
     parts += ["<h2>Conditions</h2><ul>", *[f"<li>{html.escape(fact)}</li>" for fact in _facts(report)], "</ul>"]
-    parts += ["<h2>Raw samples</h2>", _html_table(_SAMPLE_HEADER, _sample_rows(report))]
+    parts += [f"<h2>{RAW}</h2>", sample_table(report).html()]
     title = html.escape(f"rl-bench: {plain(report.project)}")
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
-
-
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def to_json(report: BenchReport) -> str:

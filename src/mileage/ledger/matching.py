@@ -96,7 +96,7 @@ def difference_table(found: Sequence[Difference]) -> str:
 
 
 def _spelled(values: tuple[object, ...], longest: int = 40) -> str:
-    from mileage.ledger.text import plain
+    from mileage.text import plain
 
     texts = ["none" if value is None else plain(str(value)) for value in values]
     shown = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts[:3]]

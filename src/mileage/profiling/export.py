@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mileage._errors import UnknownNameError
 from mileage.profiling.layers import part_of
 from mileage.profiling.profile import Profile
-from mileage.profiling.published import ABOUT, beside
-from mileage.profiling.tables import Table, tables
+from mileage.profiling.tables import tables
+from mileage.text import markdown as escaped
 
 
 def export(profile: Profile, kind: str) -> str:
@@ -39,36 +40,16 @@ def machine_line(profile: Profile) -> str:
     )
 
 
-def markdown_table(table: Table) -> str:
-    """One table in Markdown, its first column left-aligned."""
-    lines = [
-        "| " + " | ".join(table.header) + " |",
-        "| --- |" + " ---: |" * (len(table.header) - 1),
-        *("| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in table.rows),
-    ]
-    return "\n".join(lines) + (f"\n\n{table.note}" if table.note else "")
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
 def markdown(profile: Profile) -> str:
     """The whole profile in Markdown."""
     parts = [
-        f"# Profile: {_escaped(title(profile))}",
-        f"**{_escaped(profile.verdict)}**",
-        machine_line(profile),
-        "Configuration: "
-        + _escaped(", ".join(f"{name} {value}" for name, value in profile.workload["config"].items())),
+        f"# Profile: {escaped(title(profile))}",
+        f"**{escaped(profile.verdict)}**",
+        escaped(machine_line(profile)),
+        "Configuration: " + escaped(", ".join(f"{name} {value}" for name, value in profile.workload["config"].items())),
     ]
     for table in tables(profile):
-        parts += [f"## {table.title}", markdown_table(table)]
-    published = beside(profile)
-    if published:
-        parts += ["## Beside a published profile", ABOUT]
-        for table in published:
-            parts += [f"### {table.title}", markdown_table(table)]
+        parts += [f"## {table.title}", table.markdown()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,15 +62,7 @@ def html_section(profile: Profile) -> str:
         f"<p>{html.escape(machine_line(profile))}</p>",
     ]
     for table in tables(profile):
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-        )
-        note = f"<p>{html.escape(table.note)}</p>" if table.note else ""
-        parts.append(
-            f'<h2>{html.escape(table.title)}</h2><table id="profile-{table.key}"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table>{note}"
-        )
+        parts += [f"<h2>{html.escape(table.title)}</h2>", replace(table, key=f"profile-{table.key}").html()]
     return "\n".join([*parts, "</section>"]) + "\n"
 
 

@@ -9,30 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels.learners import actor_critic, dqn, sac, td3
+from mileage.kernels.learners import actor_critic, dqn, rollout_parts, sac, td3
 from mileage.kernels.learners import rollout as fused
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
-from mileage.profiling import rollout_parts, update_parts
 from mileage.profiling.limits import STREAM, best, medians, nothing, product_frame, products
 from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
-_STAGES: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
-    "ppo": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
-    "a2c": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
-    "impala": (update_parts.on_policy, update_parts.ON_POLICY, update_parts.ON_POLICY_STAGES),
-    "sac": (update_parts.sac_stages, update_parts.SAC, update_parts.SAC_STAGES),
-    "td3": (update_parts.td3_stages, update_parts.TD3, update_parts.TD3_STAGES),
-    "dqn": (update_parts.dqn_stages, update_parts.DQN, update_parts.DQN_STAGES),
-}
-_UPDATES = {
-    "ppo": actor_critic.update,
-    "a2c": actor_critic.update,
-    "impala": actor_critic.update,
-    "sac": sac.sac_update,
-    "td3": td3.td3_update,
-    "dqn": dqn.dqn_update,
+_UPDATES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "ppo": (actor_critic.update, actor_critic.STAGES),
+    "a2c": (actor_critic.update, actor_critic.STAGES),
+    "impala": (actor_critic.update, actor_critic.STAGES),
+    "sac": (sac.sac_update, sac.STAGES),
+    "td3": (td3.td3_update, td3.STAGES),
+    "dqn": (dqn.dqn_update, dqn.STAGES),
 }
 
 ON_POLICY = ("ppo", "a2c", "impala")
@@ -127,7 +118,7 @@ class NativeReplay:
         """Put everything back as it was."""
         for array, saved in self._saved:
             array[...] = saved
-        self._update_frame.set(**self._rates)
+        self._update_frame.set(**self._rates, stage=self.last_stage)
 
     # The rollout
 
@@ -173,9 +164,15 @@ class NativeReplay:
 
     # The update
 
-    def run_update(self, team: Team | None = None) -> None:
-        """The real update kernel."""
-        (team or self.engine.team).run(_UPDATES[self.agent.name], self._update_frame.record, self._pieces)
+    @property
+    def last_stage(self) -> int:
+        """The stage that ordinary training goes to."""
+        return len(_UPDATES[self.agent.name][1]) - 1
+
+    def run_update(self, stage: int | None = None) -> None:
+        """The update up to a stage, by default the last."""
+        frame = self._update_frame.set(stage=self.last_stage if stage is None else stage)
+        self.engine.team.run(_UPDATES[self.agent.name][0], frame.record, self._pieces)
 
     def products(self, work: Work) -> Callable[[], object]:
         """A function that does the products of `work` and nothing else."""
@@ -191,46 +188,29 @@ class NativeReplay:
         frame = Frame(STREAM, a=empty, b=empty, c=empty, size=0)
         return lambda: team.run(nothing, frame.record, pieces)
 
-    def staged_frame(self, stage: int) -> Frame:
-        """The update's frame with a last stage."""
-        source, (_, dtype, _) = self._update_frame, _STAGES[self.agent.name]
-        names = source._record.dtype.names or ()
-        values = {name: source._arrays.get(name, source._record[name][0]) for name in names}
-        return Frame(dtype, **values, stage=stage)
-
-    def run_stage(self, frame: Frame) -> Any:
-        """The update up to the frame's stage."""
-        return self.engine.team.run(_STAGES[self.agent.name][0], frame.record, self._pieces)
-
     def update_stages(self, seconds: float) -> UpdateStages:
         """Time the update and its stages in alternation."""
-        names = _STAGES[self.agent.name][2]
+        names = _UPDATES[self.agent.name][1]
         period, last_only = self._period()
-        frames = [self.staged_frame(stage) for stage in range(len(names))]
+        turns = 1 if last_only else period
         steps = self._learned_steps() // period * period + (period - 1 if last_only else 0)
 
-        def run(frame: Frame) -> Callable[[], object]:
+        def run(stage: int | None) -> Callable[[], object]:
             def several() -> None:
-                for turn in range(1 if last_only else period):
-                    frame.set(steps=steps + turn)
-                    self.run_stage(frame)
+                for turn in range(turns):
+                    self._update_frame.set(steps=steps + turn)
+                    self.run_update(stage)
 
             return several
 
-        def whole() -> None:
-            for turn in range(1 if last_only else period):
-                self._update_frame.set(steps=steps + turn)
-                self.run_update()
-
-        arms: dict[str, Callable[[], object]] = {name: run(frame) for name, frame in zip(names, frames, strict=True)}
+        arms: dict[str, Callable[[], object]] = {name: run(stage) for stage, name in enumerate(names)}
         arms |= {
-            "whole": whole,
+            "whole": run(None),
             "products": self.products(self.work["learn"]),
             "call": self.empty_call(self._pieces),
         }
         # Differences of the shortest times: those of medians drown in what else the machine does.
         found = best(arms, seconds=seconds)
-        turns = 1 if last_only else period
         cumulative = [found[name] / turns for name in names]
         stages = dict(zip(names, np.diff([0.0, *cumulative]).tolist(), strict=True))
         if "shuffle" in stages:

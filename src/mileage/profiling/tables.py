@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import LAYERS, all_calls
 from mileage.profiling.profile import Profile
+from mileage.tables import Table
 
 _MIB = 2**20
+# Beside the first column, what is no number.
+_WORDS = ("part", "evidence", "try")
 
 
-@dataclass(frozen=True)
-class Table:
-    """One table of a profile: its first column is text, the others are numbers as text."""
-
-    key: str
-    """Stable name, by which a reader of another format finds it."""
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
+def table(key: str, title: str, header: Sequence[str], rows: Sequence[tuple[str, ...]], note: str = "") -> Table:
+    """One table of a profile: its first column is text, most others are numbers as text."""
+    return Table.of(header, rows, left=(header[0], *_WORDS), title=title, note=note, key=key)
 
 
 def tables(profile: Profile) -> list[Table]:
@@ -81,7 +77,7 @@ def end_to_end(profile: Profile) -> Table:
         ("ended as", run.state),
     ]
     note = "steps/s is over the training time, steady steps/s over that without init and compile."
-    return Table("end_to_end", "End to end", ("metric", "value"), tuple(rows), note)
+    return table("end_to_end", "End to end", ("metric", "value"), rows, note)
 
 
 def phases(profile: Profile) -> Table:
@@ -94,7 +90,7 @@ def phases(profile: Profile) -> Table:
     whole = sum(run.phases.values())
     rows.append(("sum", f"{whole:.3f}", percent(whole / run.wall_seconds), "", ""))
     note = f"Wall-clock {run.wall_seconds:.3f} s; the sum misses it by {percent(run.sum_error)}."
-    return Table("phases", "Phases", ("phase", "seconds", "share", "entries", "each"), tuple(rows), note)
+    return table("phases", "Phases", ("phase", "seconds", "share", "entries", "each"), rows, note)
 
 
 def _entries(run: EndToEnd, phase: str) -> tuple[str, str]:
@@ -105,21 +101,21 @@ def _entries(run: EndToEnd, phase: str) -> tuple[str, str]:
 
 def layers(found: Calibration) -> Table:
     """Layers per rollout and per update."""
-    table = found.layers
-    whole = table.total or 1.0
+    split = found.layers
+    whole = split.total or 1.0
     rows = []
     for layer in LAYERS:
-        a, b = table.rollout.get(layer, 0.0), table.update.get(layer, 0.0)
+        a, b = split.rollout.get(layer, 0.0), split.update.get(layer, 0.0)
         if a or b:
             rows.append((layer, seconds(a), seconds(b), percent((a + b) / whole)))
-    rows.append(("sum", seconds(sum(table.rollout.values())), seconds(sum(table.update.values())), percent(1.0)))
-    rows.append(("the same without probes", "", f"{seconds(table.plain)} in all", ""))
-    rows.append(("the run's phase clock", seconds(table.measured_rollout), seconds(table.measured_update), ""))
+    rows.append(("sum", seconds(sum(split.rollout.values())), seconds(sum(split.update.values())), percent(1.0)))
+    rows.append(("the same without probes", "", f"{seconds(split.plain)} in all", ""))
+    rows.append(("the run's phase clock", seconds(split.measured_rollout), seconds(split.measured_update), ""))
     note = (
         f"One iteration, mean of {found.trace.iterations:,} with probes, whose cost is taken off, in turn with as "
-        f"many without: the sum differs from those by {100 * table.difference:+.1f} %. Waiting is time off the CPU."
+        f"many without: the sum differs from those by {100 * split.difference:+.1f} %. Waiting is time off the CPU."
     )
-    return Table("layers", "Layers", ("layer", "per rollout", "per update", "share"), tuple(rows), note)
+    return table("layers", "Layers", ("layer", "per rollout", "per update", "share"), rows, note)
 
 
 def rollout(profile: Profile, found: Calibration) -> Table:
@@ -138,7 +134,7 @@ def rollout(profile: Profile, found: Calibration) -> Table:
         ("difference", seconds(parts.total - parts.fused), f"{100 * parts.difference:+.1f} %"),
     ]
     note = "Parts are replayed alone on what the rollout stored, in alternation with the whole."
-    return Table("rollout", "The fused rollout", ("part", "time", "of the whole"), tuple(rows), note)
+    return table("rollout", "The fused rollout", ("part", "time", "of the whole"), rows, note)
 
 
 def crossings(found: Calibration) -> Table:
@@ -157,7 +153,7 @@ def crossings(found: Calibration) -> Table:
         f" ({seconds(limits.team_crossing_seconds)} on {limits.threads} threads): the last row is the boundary alone."
     )
     header = ("call", "part", "per iteration", "each", "share of the iteration")
-    return Table("crossings", "Boundary crossings (Python ↔ native)", header, tuple(rows), note)
+    return table("crossings", "Boundary crossings (Python ↔ native)", header, rows, note)
 
 
 def internals(found: Calibration) -> Table:
@@ -175,14 +171,14 @@ def internals(found: Calibration) -> Table:
         f"The stages differ from the whole by {100 * stages.difference:+.1f} %. A stage is a difference of two times: "
         "one shorter than their noise may come out below zero."
     )
-    return Table("internals", "Inside one update", ("stage", "time", "share"), tuple(rows), note)
+    return table("internals", "Inside one update", ("stage", "time", "share"), rows, note)
 
 
 def primitives(found: Calibration) -> Table:
     """Single operations."""
     rows = [(name, seconds(value)) for name, value in found.primitives.items()]
     note = "Called from Python one after the other, the call included."
-    return Table("primitives", "Single operations", ("operation", "time"), tuple(rows), note)
+    return table("primitives", "Single operations", ("operation", "time"), rows, note)
 
 
 def roofline(found: Calibration) -> Table:
@@ -205,7 +201,7 @@ def roofline(found: Calibration) -> Table:
         "bytes are all that is touched, cached or not."
     )
     header = ("phase", "MFLOP", "MiB touched", "GFLOP/s", "limit", "of the limit")
-    return Table("roofline", "Against the machine's limits", header, tuple(rows), note)
+    return table("roofline", "Against the machine's limits", header, rows, note)
 
 
 def scaling(found: Calibration) -> Table:
@@ -217,7 +213,7 @@ def scaling(found: Calibration) -> Table:
             speedup = one[phase] / value if phase in one and value else 0.0
             rows.append((f"{phase}, {count} threads", seconds(value), f"{speedup:.2f}×", percent(speedup / count)))
     header = ("kernel", "best time", "speedup", "parallel efficiency")
-    return Table("scaling", "Threads", header, tuple(rows), "Work that is not cut into as many pieces cannot scale.")
+    return table("scaling", "Threads", header, rows, "Work that is not cut into as many pieces cannot scale.")
 
 
 def what_ifs(profile: Profile, found: Calibration) -> Table:
@@ -232,7 +228,7 @@ def what_ifs(profile: Profile, found: Calibration) -> Table:
         for change in found.what_ifs
     ]
     note = "Seconds of the phase after over before, for as many samples; only a run to target says how it learns."
-    return Table("what_ifs", "What if", ("change", "effect", "estimated wall"), tuple(rows), note)
+    return table("what_ifs", "What if", ("change", "effect", "estimated wall"), rows, note)
 
 
 def memory(profile: Profile) -> Table:
@@ -248,7 +244,7 @@ def memory(profile: Profile) -> Table:
         for buffer in buffers
     ]  # fmt: skip
     note = "Resident MiB of the process tree; a phase too short to be met has no row. Buffers are allocated bytes."
-    return Table("memory", "Memory", ("what", "predicted MiB", "seen MiB"), tuple(rows), note)
+    return table("memory", "Memory", ("what", "predicted MiB", "seen MiB"), rows, note)
 
 
 def findings(profile: Profile) -> Table:
@@ -259,7 +255,7 @@ def findings(profile: Profile) -> Table:
         for number, finding in enumerate(profile.findings, start=1)
     ]  # fmt: skip
     header = ("#", "bottleneck", "share", "evidence", "try", "estimated wall")
-    return Table("findings", "Findings", header, tuple(rows), "Estimates are Amdahl's, on shares of the wall-clock.")
+    return table("findings", "Findings", header, rows, "Estimates are Amdahl's, on shares of the wall-clock.")
 
 
 def overhead(profile: Profile, found: Calibration) -> Table:
@@ -272,4 +268,4 @@ def overhead(profile: Profile, found: Calibration) -> Table:
         ("probe, each phase", seconds(cost.phase + cost.phase_inside), "in the replay only, taken off"),
         ("replay and calibration", seconds(found.seconds), "after the run"),
     ]
-    return Table("overhead", "The profiler's own cost", ("what", "time", "of the run"), tuple(rows))
+    return table("overhead", "The profiler's own cost", ("what", "time", "of the run"), rows)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mileage._errors import UsageError
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
-from mileage.ledger.text import plain
 from mileage.meter import Phase
 from mileage.report.arms import Arm, FinishedRun, summarise
 from mileage.report.cost import dollars, duration, percent
@@ -25,6 +24,8 @@ from mileage.stats import (
     compare_costs,
     improvement_estimate,
 )
+from mileage.tables import Table
+from mileage.text import plain
 
 if TYPE_CHECKING:
     from mileage.ledger.store import Store
@@ -58,10 +59,11 @@ class Comparison:
         """Return an amount in the unit of the comparison."""
         return dollars(amount) if self.unit == "USD" else duration(amount)
 
-    def table(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the comparison: what, A, B."""
+    def table(self) -> Table:
+        """What there is to compare, row by row: what, A, B."""
         rows = [(name, read(self, self.a), read(self, self.b)) for name, read in _ROWS]
-        return [row for row in rows if row[1:] != ("–", "–")]
+        header = ("", "A", "B")
+        return Table.of(header, [row for row in rows if row[1:] != ("–", "–")], left=header)
 
     def lines(self) -> list[str]:
         """Return everything that is to be said below the table; a label that runs are unmatched comes first."""

@@ -10,6 +10,7 @@ from typing import Any
 from mileage.report.arms import FinishedRun, run_costs
 from mileage.report.cost import CostReport, dollars, duration, memory, percent
 from mileage.stats import ExpectedCost, expected_cost
+from mileage.tables import Table
 from mileage.training.records import RunRecord
 
 
@@ -81,22 +82,19 @@ class SeedPanel:
 
         console = Console(highlight=False)
         if len(self.runs) > 1:
-            console.print(self._run_table())
+            console.print(self._run_table().terminal())
             for line in self._summary():
                 console.print(line, markup=False)
         else:
             report = self.reports[0]
             for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
                 console.print(line, markup=False)
-        console.print(self._phase_table())
+        console.print(self._phase_table().terminal())
 
-    def _run_table(self) -> Any:
-        from rich.table import Table
-
+    def _run_table(self) -> Table:
         priced = self.reports[0].priced
         judged = any(report.success_rate is not None for report in self.reports)
-        table = Table(title=f"{self.runs[0].algorithm} on {self.runs[0].env}")
-        for name in (
+        header = (
             "seed",
             "ended",
             "steps",
@@ -106,8 +104,8 @@ class SeedPanel:
             "steps/s",
             "steady",
             *(["cost"] if priced else []),
-        ):
-            table.add_column(name, justify="left" if name == "ended" else "right")
+        )
+        rows = []
         for run, report in zip(self.runs, self.reports, strict=True):
             cells = [
                 str(run.seed),
@@ -119,8 +117,8 @@ class SeedPanel:
                 f"{run.steps_per_second:,.0f}",
                 f"{run.steady_steps_per_second:,.0f}",
             ]
-            table.add_row(*cells, *([dollars(report.cost_usd)] if priced else []))
-        return table
+            rows.append([*cells, *([dollars(report.cost_usd)] if priced else [])])
+        return Table.of(header, rows, left=("ended",), title=f"{self.runs[0].algorithm} on {self.runs[0].env}")
 
     def _summary(self) -> list[str]:
         total = self._aggregate()
@@ -154,18 +152,12 @@ class SeedPanel:
             span = f"{dollars(interval.low * per_second)} to {dollars(interval.high * per_second)}, {span}"
         return f"{' or '.join(texts)} (95 %: {span})"
 
-    def _phase_table(self) -> Any:
-        from rich.table import Table
-
+    def _phase_table(self) -> Table:
         wall = sum(run.wall_seconds for run in self.runs)
         seconds: dict[str, float] = {}
         for run in self.runs:
             for phase, spent in run.phases.items():
                 seconds[phase] = seconds.get(phase, 0.0) + spent
-        table = Table(title="Where the time went")
-        table.add_column("phase")
-        for name in ("seconds", "share"):
-            table.add_column(name, justify="right")
-        for phase, spent in sorted(seconds.items(), key=lambda item: (item[0] == "other", -item[1])):
-            table.add_row(phase, f"{spent:.3f}", f"{100 * spent / wall:.1f} %")
-        return table
+        ordered = sorted(seconds.items(), key=lambda item: (item[0] == "other", -item[1]))
+        rows = [(phase, f"{spent:.3f}", percent(spent / wall)) for phase, spent in ordered]
+        return Table.of(("phase", "seconds", "share"), rows, left=("phase",), title="Where the time went")

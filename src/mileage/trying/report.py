@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
+from mileage.tables import Column, Table
 from mileage.trying.arms import NOTABLE, Arm, Comparison, Outcome, compare, cost_of, judge, median_speed
 from mileage.trying.runs import Setup, Trial
 from mileage.trying.tried import Tried
@@ -139,11 +140,19 @@ def _short_row(arm: Arm, tried: Tried, verdict: str) -> tuple[str, ...]:
     return (arm.name, arm.title, to_target, speed, reached, verdict)
 
 
-TABLES: tuple[tuple[str, tuple[str, ...], Callable[[Tried], list[tuple[str, ...]]]], ...] = (
-    ("Each fix alone", COLUMNS, fix_rows),
-    ("Combinations", COMBINATION_COLUMNS, combination_rows),
-    ("The best without one of its changes", COMBINATION_COLUMNS, worth_rows),
-)
+def tables(tried: Tried) -> list[Table]:
+    """Each fix alone, combinations, and the best without one of its changes; those that have rows."""
+    made = (
+        ("Each fix alone", COLUMNS, fix_rows(tried)),
+        ("Combinations", COMBINATION_COLUMNS, combination_rows(tried)),
+        ("The best without one of its changes", COMBINATION_COLUMNS, worth_rows(tried)),
+    )
+    return [Table.of(map(_column, names), rows, title=title) for title, names, rows in made if rows]
+
+
+def _column(name: str) -> Column:
+    wide = name in ("fix", "changes", "arm", "fixes")
+    return Column(name, right=not wide and name != "verdict", wrap=not wide, widest=_WIDEST if wide else None)
 
 
 def _row(arm: Arm, tried: Tried) -> tuple[str, ...]:
@@ -189,52 +198,29 @@ def _to_target(cost: ExpectedCost | None, tried: Tried) -> str:
 def show(tried: Tried) -> None:
     """Print verdict and tables to the terminal."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PLAIN_WIDTH)
     for line in summary(tried):
         console.print(line, markup=False, soft_wrap=True)
-    for title, columns, make in TABLES:
-        rows = make(tried)
-        if not rows:
-            continue
-        table = Table(title=title)
-        for name in columns:
-            wide = name in ("fix", "changes", "arm", "fixes")
-            table.add_column(
-                name,
-                justify="left" if wide or name == "verdict" else "right",
-                no_wrap=wide,
-                overflow="ellipsis" if wide else "fold",
-                max_width=_WIDEST if wide else None,
-            )
-        for row in rows:
-            table.add_row(*(_safe(cell) for cell in row))
-        console.print(table)
-
-
-def _safe(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+    for table in tables(tried):
+        console.print(table.terminal())
 
 
 def markdown(tried: Tried) -> str:
     """Verdict, tables and every run, as a section of a Markdown page."""
     lines = ["## What the fixes bought", "", *_paragraph(summary(tried))]
-    for title, columns, make in TABLES:
-        rows = make(tried)
-        if rows:
-            lines += ["", f"### {title}", "", *_table(columns, rows)]
+    for table in tables(tried):
+        lines += ["", f"### {table.title}", "", table.markdown()]
     if tried.verified:
         lines += ["", "### Verification, run by run", ""]
         rows = [
-            (str(n), trial.arm, str(trial.seed), f"{trial.seconds:.2f}", _end(trial), f"{trial.steps:,}")
+            (n, trial.arm, trial.seed, f"{trial.seconds:.2f}", _end(trial), f"{trial.steps:,}")
             for n, trial in enumerate(tried.verified, start=1)
         ]
-        lines += _table(("run", "arm", "seed", "seconds", "ended", "steps"), rows)
+        header = ("run", "arm", "seed", "seconds", "ended", "steps")
+        lines.append(Table.of(header, rows, left=("arm", "ended")).markdown())
     return "\n".join(lines) + "\n"
 
 
@@ -244,13 +230,6 @@ def _end(trial: Trial) -> str:
 
 def _paragraph(lines: Sequence[str]) -> list[str]:
     return [lines[0], ""] + [f"- {line.strip()}" for line in lines[1:]]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(columns), "|" + "---|" * len(columns), *map(line, rows)]
 
 
 def as_dict(tried: Tried) -> dict[str, Any]:

@@ -88,6 +88,7 @@ class Native:
             activation=("tanh", "relu").index(shape.activation), n_actions=shape.actor[-1] if shape.discrete else 0,
             obs_size=shape.actor[0], action_size=batch.actions.shape[1], n_params=len(params), n_samples=n,
             epochs=epochs, minibatch=minibatch, chunk_rows=chunk_rows, normalise=int(how.normalise), steps=0,
+            stage=actor_critic.LAST_STAGE,
             work_floats=self.work_floats, clip=how.clip, value_clip=how.value_clip, entropy_coef=how.entropy_coef,
             value_coef=how.value_coef, target_kl=how.target_kl, rate=how.rate, beta1=0.9, beta2=0.999, eps=how.eps,
             max_norm=how.max_norm,

@@ -32,11 +32,16 @@ _MAX_CHUNKS = 16
 # A KL above this multiple of the target ends the update, as in Stable-Baselines3.
 _KL_SLACK = 1.5
 
+# An update ends after `frame.stage`. Until "loss", backward starts from whatever stands where the loss puts its slopes;
+# training goes to the last stage, and the time of a stage is the difference between two updates that end earlier.
+STAGES = ("loop and barriers", "shuffle", "gather", "forward", "backward", "loss", "clip", "optimizer")
+_SHUFFLE, _GATHER, _FORWARD, _BACKWARD, _LOSS, _CLIP, LAST_STAGE = range(1, len(STAGES))
+
 UPDATE = frame_type(
     arrays="params actor critic obs actions log_probs values advantages returns order shuffle_rng"
     " adam_mean adam_square grads squares stats totals works",
     integers="n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size n_params"
-    " n_samples epochs minibatch chunk_rows normalise steps work_floats",
+    " n_samples epochs minibatch chunk_rows normalise steps stage work_floats",
     floats="clip value_clip entropy_coef value_coef target_kl rate beta1 beta2 eps max_norm",
 )
 
@@ -167,15 +172,12 @@ def _value_slope(value: Any, old: Any, target: Any, clip: Any, stats: Any) -> An
 
 
 @inner
-def _actor_gradient(
-    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any
-) -> None:
-    """Gradient of the policy loss over the samples `order[:rows]`; their observations stand at the start of `work`."""
-    actor, n, params = i64(frame.actor), frame.n_actor, f32(frame.params)
-    width = actor[n - 1]
-    hidden = shift(work, rows * frame.obs_size)
-    head = mlp.forward(params, actor, n, rows, work, hidden, frame.activation)
-    delta = shift(work, frame.work_floats // 2)
+def _policy_slopes(
+    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, head: Any, delta: Any, grads: Any,
+    stats: Any,
+) -> None:  # fmt: skip
+    """Gradient of the policy loss by the actor's output `head`, into `delta`, and by the log deviations."""
+    width, params = i64(frame.actor)[frame.n_actor - 1], f32(frame.params)
     log_std, log_std_grad = shift(params, frame.log_std_offset), shift(grads, frame.log_std_offset)
     for k in range(frame.n_params - frame.log_std_offset):
         log_std_grad[k] = _F(0.0)
@@ -192,27 +194,16 @@ def _actor_gradient(
             _gaussian_slopes(
                 row, log_std, width, action, old, advantage, clip, entropy_coef, weight, out, log_std_grad, stats
             )
-    spare = shift(delta, frame.work_floats // 4)
-    mlp.backward(params, actor, n, rows, work, hidden, delta, spare, frame.activation, grads)
 
 
 @inner
-def _critic_gradient(frame: Any, order: Any, rows: Any, weight: Any, work: Any, grads: Any, stats: Any) -> None:
-    """Gradient of the value loss over the samples `order[:rows]`; their observations stand at the start of `work`."""
-    critic, n = i64(frame.critic), frame.n_critic
-    params = shift(f32(frame.params), frame.critic_offset)
-    hidden = shift(work, rows * frame.obs_size)
-    value = mlp.forward(params, critic, n, rows, work, hidden, frame.activation)
-    delta = shift(work, frame.work_floats // 2)
+def _value_slopes(frame: Any, order: Any, rows: Any, weight: Any, value: Any, delta: Any, stats: Any) -> None:
+    """Gradient of the value loss by the critic's output `value`, into `delta`."""
     clip, factor = _F(frame.value_clip), weight * _F(frame.value_coef)
     for i in range(rows):
         sample = order[i]
         target = f32(frame.returns)[sample]
         delta[i] = factor * _value_slope(value[i], f32(frame.values)[sample], target, clip, stats)
-    spare = shift(delta, frame.work_floats // 4)
-    mlp.backward(
-        params, critic, n, rows, work, hidden, delta, spare, frame.activation, shift(grads, frame.critic_offset)
-    )
 
 
 @inner
@@ -221,18 +212,28 @@ def _piece(
     of_actor: Any,
 ) -> None:  # fmt: skip
     """Gradient of one network's loss over the samples `order[:rows]`, times `weight`, into its part of `grads`."""
-    size = frame.obs_size
+    size, stage, kind, params, slopes = frame.obs_size, frame.stage, frame.activation, f32(frame.params), grads
+    sizes, n = i64(frame.actor), frame.n_actor
+    if not of_actor:
+        sizes, n = i64(frame.critic), frame.n_critic
+        params, slopes = shift(params, frame.critic_offset), shift(grads, frame.critic_offset)
     for k in range(N_STATS):
         stats[k] = 0.0
     for i in range(rows):
         obs = shift(f32(frame.obs), order[i] * size)
         for k in range(size):
             work[i * size + k] = obs[k]
-    if of_actor:
-        _actor_gradient(frame, order, rows, weight, centre, inverse, work, grads, stats)
-        stats[SAMPLES] = rows
-    else:
-        _critic_gradient(frame, order, rows, weight, work, grads, stats)
+    hidden, delta = shift(work, rows * size), shift(work, frame.work_floats // 2)
+    if stage >= _FORWARD:
+        head = mlp.forward(params, sizes, n, rows, work, hidden, kind)
+        if stage >= _LOSS and of_actor:
+            _policy_slopes(frame, order, rows, weight, centre, inverse, head, delta, grads, stats)
+            stats[SAMPLES] = rows
+        elif stage >= _LOSS:
+            _value_slopes(frame, order, rows, weight, head, delta, stats)
+    if stage >= _BACKWARD:
+        spare = shift(delta, frame.work_floats // 4)
+        mlp.backward(params, sizes, n, rows, work, hidden, delta, spare, kind, slopes)
 
 
 @inner
@@ -256,13 +257,14 @@ def _add_totals(frame: Any, chunks: Any, norm: Any) -> None:
 @inner
 def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, size: Any, step: Any, work: Any) -> Any:
     """One optimizer step on the samples `order[:size]`; returns False if the KL target ends the update instead."""
-    chunk_rows, n_params = frame.chunk_rows, frame.n_params
+    stage, chunk_rows, n_params = frame.stage, frame.chunk_rows, frame.n_params
     chunks = (size + chunk_rows - 1) // chunk_rows
     grads, squares = f32(frame.grads), f32(frame.squares)
     centre, inverse = _F(0.0), _F(1.0)
-    if frame.normalise > 0 and size > 1:
+    if frame.normalise > 0 and size > 1 and stage >= _LOSS:
         centre, inverse = _advantage_moments(f32(frame.advantages), order, size)
-    for piece in range(rank * 2 * chunks // n_ranks, (rank + 1) * 2 * chunks // n_ranks):
+    pieces = 2 * chunks if stage >= _GATHER else 0
+    for piece in range(rank * pieces // n_ranks, (rank + 1) * pieces // n_ranks):
         c = piece % chunks
         first = c * chunk_rows
         rows = min(chunk_rows, size - first)
@@ -273,14 +275,17 @@ def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, si
         )  # fmt: skip
     if frame.target_kl > 0.0:
         meet(barrier, n_ranks)
-        if _too_far(frame, chunks, size):
+        if stage >= _LOSS and _too_far(frame, chunks, size):
             return False
-    norm = optim.descend(
-        rank, n_ranks, barrier, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params,
-        chunks, squares, frame.max_norm, frame.rate, frame.beta1, frame.beta2, frame.eps, step,
-    )  # fmt: skip
-    if rank == 0:
-        _add_totals(frame, chunks, norm)
+    clipped = n_params if stage >= _CLIP else 0
+    norm, scale = optim.clip_gradients(rank, n_ranks, barrier, grads, clipped, chunks, squares, frame.max_norm)
+    if stage >= LAST_STAGE:
+        optim.descend(
+            rank, n_ranks, f32(frame.params), grads, f32(frame.adam_mean), f32(frame.adam_square), n_params, scale,
+            frame.rate, frame.beta1, frame.beta2, frame.eps, step,
+        )  # fmt: skip
+        if rank == 0:
+            _add_totals(frame, chunks, norm)
     meet(barrier, n_ranks)
     return True
 
@@ -306,7 +311,7 @@ def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     going = True
     for _ in range(frame.epochs):
         if going:
-            if rank == 0:
+            if rank == 0 and frame.stage >= _SHUFFLE:
                 _shuffle(order, n_samples, u64(frame.shuffle_rng))
             meet(meeting, n_ranks)
             for start in range(0, n_samples, minibatch):

@@ -24,11 +24,15 @@ _F = np.float32
 LOSS, Q_VALUE, SAMPLES = range(3)
 N_STATS = 3
 
+# An update ends after `frame.stage`, as in `learners.actor_critic`.
+STAGES = ("loop and barriers", "target", "forward and backward", "optimizer", "target network")
+_TARGET, _GRADIENT, _OPTIMIZER, LAST_STAGE = range(1, len(STAGES))
+
 DQN = frame_type(
     arrays="params target_params sizes obs actions rewards next_obs terminated discounts weights td_errors next_q"
     " adam_mean adam_square grads squares totals works shared",
     integers="n_sizes n_params n_actions obs_size activation dueling double batch n_updates pieces ahead_rows steps"
-    " target_every work_floats at_delta at_q at_slopes at_parts at_more_parts at_deltas",
+    " stage target_every work_floats at_delta at_q at_slopes at_parts at_more_parts at_deltas",
     floats="tau rate beta1 beta2 eps max_norm huber",
 )
 # Rows that the target network sees at a time: more are no faster.
@@ -64,7 +68,7 @@ def _q_rows(frame: Any, head: Any, rows: Any) -> Any:
 
 
 @inner
-def _look_ahead(frame: Any, rank: Any, n_ranks: Any, first: Any, samples: Any, work: Any) -> None:
+def _next_values(frame: Any, rank: Any, n_ranks: Any, first: Any, samples: Any, work: Any) -> None:
     """Write `next_q`, the target network's action values, for `samples` samples from `first` on."""
     stride, n = frame.n_actions + frame.dueling, frame.n_actions
     block = min(frame.ahead_rows, (samples + frame.pieces - 1) // frame.pieces)
@@ -81,12 +85,12 @@ def _look_ahead(frame: Any, rank: Any, n_ranks: Any, first: Any, samples: Any, w
 
 
 @inner
-def look_ahead(frame: Any, rank: Any, n_ranks: Any, barrier: Any, update: Any, step: Any, work: Any) -> None:
+def _look_ahead(frame: Any, rank: Any, n_ranks: Any, barrier: Any, update: Any, step: Any, work: Any) -> None:
     """Before an update that meets a new target network, or the call's first one: see to all updates until the next."""
     since = (step - 1) % frame.target_every
     if update == 0 or since == 0:
         updates = min(frame.target_every - since, frame.n_updates - update)
-        _look_ahead(frame, rank, n_ranks, update * frame.batch, updates * frame.batch, work)
+        _next_values(frame, rank, n_ranks, update * frame.batch, updates * frame.batch, work)
         meet(barrier, n_ranks)
 
 
@@ -128,7 +132,7 @@ def _slopes(frame: Any, rank: Any, first: Any, q: Any, choosers: Any, out: Any) 
 
 
 @inner
-def forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: Any, work: Any) -> None:
+def _forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: Any, work: Any) -> None:
     """Write the gradient of the loss on the samples from `first` on, once `next_q` is there."""
     shared, obs = f32(frame.shared), shift(f32(frame.obs), first * frame.obs_size)
     q, slopes = shift(work, frame.at_q), shift(work, frame.at_slopes)
@@ -155,10 +159,13 @@ def dqn_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     work = shift(f32(frame.works), rank * frame.work_floats)
     for u in range(frame.n_updates):
         step = frame.steps + u + 1
-        look_ahead(frame, rank, n_ranks, meeting, u, step, work)
-        forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
-        tau = frame.tau if step % frame.target_every == 0 else 0.0
-        units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
+        if frame.stage >= _TARGET:
+            _look_ahead(frame, rank, n_ranks, meeting, u, step, work)
+        if frame.stage >= _GRADIENT:
+            _forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
+        if frame.stage >= _OPTIMIZER:
+            tau = frame.tau if frame.stage >= LAST_STAGE and step % frame.target_every == 0 else 0.0
+            units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
         meet(meeting, n_ranks)
     meet(meeting, n_ranks)
     return frame.steps + frame.n_updates

@@ -14,8 +14,10 @@ import numpy as np
 from mileage.kernels.arrays import random
 from mileage.kernels.learners.mlp import tanh
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.pointers import f32
 
 _F = np.float32
+_INFINITE = _F(np.inf)
 HALF_LOG_TWO_PI = _F(0.5 * math.log(2.0 * math.pi))
 
 
@@ -85,3 +87,15 @@ def sample_gaussian(mean: Any, log_std: Any, n: Any, rng_state: Any, out: Any) -
         out[k] = mean[k] + noise * _F(math.exp(log_std[k]))
         log_prob -= _F(0.5) * noise * noise + log_std[k] + HALF_LOG_TWO_PI
     return log_prob
+
+
+@inner
+def to_env_action(frame: Any, action: Any, out: Any) -> None:
+    """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
+    low, high = f32(frame.low), f32(frame.high)
+    for k in range(frame.action_size):
+        value = action[k]
+        if low[k] > -_INFINITE and high[k] < _INFINITE:
+            value = min(max(value, _F(-1.0)), _F(1.0))
+            value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
+        out[k] = value

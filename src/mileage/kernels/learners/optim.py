@@ -138,77 +138,62 @@ def n_blocks(n_params: Any) -> Any:
 
 
 @inner
-def descend(
-    rank: Any,
-    n_ranks: Any,
-    barrier: Any,
-    params: Any,
-    grads: Any,
-    means: Any,
-    squares: Any,
-    n_params: Any,
-    chunks: Any,
-    sums: Any,
-    max_norm: Any,
-    rate: Any,
-    beta1: Any,
-    beta2: Any,
-    eps: Any,
-    step: Any,
-) -> Any:
-    """Reduce the chunks' gradients, clip, and take an Adam step, blocks shared out over the ranks; returns the norm.
+def own_blocks(rank: Any, n_ranks: Any, n_params: Any) -> Any:
+    """First block of a rank, and the one after its last.
 
-    Waits twice: for the other ranks' gradients before, and for their sums of squares in between. A rank's own blocks of
-    `params` are new when this returns, the others' after the next `meet`.
+    Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
     """
     blocks = n_blocks(n_params)
-    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
+    return rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
+
+
+@inner
+def clip_gradients(
+    rank: Any, n_ranks: Any, barrier: Any, grads: Any, n_params: Any, chunks: Any, sums: Any, max_norm: Any
+) -> Any:
+    """Add up the chunks' gradients, blocks shared out over the ranks; returns their norm and what clips it.
+
+    Waits twice: for the other ranks' gradients before, and for their sums of squares after.
+    """
+    first, last = own_blocks(rank, n_ranks, n_params)
     meet(barrier, n_ranks)
     for b in range(first, last):
         sums[b] = reduce_gradients(grads, n_params, chunks, b)
     meet(barrier, n_ranks)
-    norm, scale = clip_scale(sums, blocks, max_norm)
+    return clip_scale(sums, n_blocks(n_params), max_norm)
+
+
+@inner
+def descend(
+    rank: Any, n_ranks: Any, params: Any, grads: Any, means: Any, squares: Any, n_params: Any, scale: Any, rate: Any,
+    beta1: Any, beta2: Any, eps: Any, step: Any,
+) -> None:  # fmt: skip
+    """Take an Adam step along what `clip_gradients` added up, scaled by what it returned.
+
+    A rank's own blocks of `params` are new when this returns, the others' after the next `meet`.
+    """
+    first, last = own_blocks(rank, n_ranks, n_params)
     for b in range(first, last):
         adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
-    return norm
 
 
 @inner
 def descend_and_follow(
-    rank: Any,
-    n_ranks: Any,
-    barrier: Any,
-    params: Any,
-    grads: Any,
-    means: Any,
-    squares: Any,
-    targets: Any,
-    n_params: Any,
-    chunks: Any,
-    sums: Any,
-    max_norm: Any,
-    rate: Any,
-    beta1: Any,
-    beta2: Any,
-    eps: Any,
-    step: Any,
+    rank: Any, n_ranks: Any, barrier: Any, params: Any, grads: Any, means: Any, squares: Any, targets: Any,
+    n_params: Any, chunks: Any, sums: Any, max_norm: Any, rate: Any, beta1: Any, beta2: Any, eps: Any, step: Any,
     tau: Any,
-) -> None:
-    """As `descend`, after which `targets` move a share `tau` towards `params` (0: they are not touched).
+) -> None:  # fmt: skip
+    """`clip_gradients` and `descend`, after which `targets` move a share `tau` towards `params` (0: they stay).
 
     Without clipping (`max_norm` <= 0) nothing has to be known about other blocks: each is reduced, stepped and followed
     while it is in the first-level cache, and the ranks wait once instead of twice.
     """
-    # Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
-    blocks = n_blocks(n_params)
-    first, last = rank * blocks // n_ranks, (rank + 1) * blocks // n_ranks
-    meet(barrier, n_ranks)
+    first, last = own_blocks(rank, n_ranks, n_params)
     scale = _F(1.0)
     if max_norm > 0.0:
-        for b in range(first, last):
-            sums[b] = reduce_gradients(grads, n_params, chunks, b)
+        _, scale = clip_gradients(rank, n_ranks, barrier, grads, n_params, chunks, sums, max_norm)
+    else:
         meet(barrier, n_ranks)
-        _, scale = clip_scale(sums, blocks, max_norm)
     for b in range(first, last):
         if max_norm <= 0.0:
             reduce_gradients(grads, n_params, chunks, b)

@@ -1,8 +1,7 @@
 """Soft actor-critic in one call: targets, twin critics, actor, temperature and polyak averaging, for several updates.
 
 A tanh-squashed Gaussian actor with state-dependent deviation, two critics on (observation, action), and their
-slowly moving targets (Haarnoja et al., 2018, arXiv:1812.05905). A batch is cut into chunks as in
-`mileage.kernels.learners.actor_critic`, so that results do not depend on the number of threads.
+slowly moving targets (Haarnoja et al., 2018, arXiv:1812.05905); see `mileage.kernels.learners.twin_critic`.
 """
 
 from __future__ import annotations
@@ -12,123 +11,59 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels.learners import mlp, optim
-from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed
+from mileage.kernels.learners import mlp, twin_critic
+from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed, to_env_action
+from mileage.kernels.learners.twin_critic import CRITIC, FIRST_STAGES, N_STATS, TARGET
 from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
-# Columns of `stats` and `totals`: sums over samples.
-CRITIC_LOSS, ACTOR_LOSS, LOG_PROB, Q_VALUE, SAMPLES = range(5)
-N_STATS = 5
+# Columns of `stats` and `totals`, as in `twin_critic`.
+CRITIC_LOSS, ACTOR_LOSS, LOG_PROB, Q_VALUE, SAMPLES = range(N_STATS)
 # Entries of `temperature`, float64: its logarithm, Adam's two moments of that, and its target entropy.
 LOG_ALPHA, ALPHA_MEAN, ALPHA_SQUARE, TARGET_ENTROPY = range(4)
 
+STAGES = (*FIRST_STAGES, "polyak", "actor", "actor optimizer", "temperature")
+_POLYAK, _ACTOR, _ACTOR_OPTIMIZER, LAST_STAGE = range(len(FIRST_STAGES), len(STAGES))
+
 SAC = frame_type(
-    arrays="actor_params critic_params target_params actor critic obs actions rewards next_obs terminated discounts"
-    " noise_rng noise actor_mean actor_square critic_mean critic_square grads squares stats totals temperature works",
-    integers="n_actor n_critic n_actor_params n_critic_params obs_size action_size activation batch n_updates"
-    " chunk_rows steps work_floats learn_temperature at_inputs at_actor at_critics at_scratch at_rows",
-    floats="tau actor_rate critic_rate temperature_rate beta1 beta2 eps max_norm",
+    arrays=f"{twin_critic.ARRAYS} temperature",
+    integers=f"{twin_critic.INTEGERS} learn_temperature",
+    floats=f"{twin_critic.FLOATS} temperature_rate",
 )
 
 
-def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[str, int]:
-    """Where the parts of a rank's workspace for `rows` samples start, and how many floats it has."""
-    widest = max(*actor[1:], *critic[1:])
-    sizes = {
-        "at_observations": rows * actor[0],
-        "at_inputs": rows * critic[0],
-        "at_actor": rows * sum(actor[1:]),
-        "at_critics": 2 * rows * sum(critic[1:]),
-        "at_scratch": 2 * rows * widest,
-        "at_rows": rows * (4 * critic[0] + 4),
-    }
-    offsets, start = {}, 0
-    for name, size in sizes.items():
-        offsets[name] = start
-        start += -(-size // 16) * 16
-    offsets["work_floats"] = start
-    del offsets["at_observations"]  # always the start
-    return offsets
-
-
 @inner
-def _join(frame: Any, obs: Any, actions: Any, rows: Any, out: Any) -> None:
-    """Put observations and actions side by side, the critics' input."""
-    n_obs, n_act = frame.obs_size, frame.action_size
-    for i in range(rows):
-        row = shift(out, i * (n_obs + n_act))
-        for k in range(n_obs):
-            row[k] = obs[i * n_obs + k]
-        for k in range(n_act):
-            row[n_obs + k] = actions[i * n_act + k]
+def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, actions: Any, log_probs: Any) -> Any:
+    """Actions and log-probabilities of the current policy; the noise is kept from `noise[draw, first]` on.
 
-
-@inner
-def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, actions: Any, log_probs: Any) -> None:
-    """Actions and log-probabilities of the current policy; the noise is kept from `noise[draw, first]` on."""
-    n_act, n_obs = frame.action_size, frame.obs_size
-    for k in range(rows * n_obs):
-        work[k] = obs[k]
-    head = mlp.forward(
-        f32(frame.actor_params),
-        i64(frame.actor),
-        frame.n_actor,
-        rows,
-        work,
-        shift(work, frame.at_actor),
-        frame.activation,
-    )
+    Returns the pointer to the actor's raw output.
+    """
+    n_act = frame.action_size
+    head = twin_critic.actor_forward(frame, f32(frame.actor_params), obs, rows, work)
     for i in range(rows):
         row = first + i
         noise = shift(f32(frame.noise), (draw * frame.batch * frame.n_updates + row) * n_act)
         rng_state = shift(u64(frame.noise_rng), 2 * (row % frame.batch))
         log_probs[i] = sample_squashed(shift(head, 2 * n_act * i), n_act, rng_state, shift(actions, i * n_act), noise)
-
-
-@inner
-def _targets(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, out: Any) -> None:
-    """Soft Bellman targets of the samples from `first` on."""
-    inputs, hidden = shift(work, frame.at_inputs), shift(work, frame.at_critics)
-    actions = shift(out, rows)
-    log_probs = shift(actions, rows * frame.action_size)
-    next_obs = shift(f32(frame.next_obs), first * frame.obs_size)
-    _sample(frame, next_obs, rows, first, 0, work, actions, log_probs)
-    _join(frame, next_obs, actions, rows, inputs)
-    critic, n = i64(frame.critic), frame.n_critic
-    for c in range(2):
-        weights = shift(f32(frame.target_params), c * (frame.n_critic_params // 2))
-        value = mlp.forward(weights, critic, n, rows, inputs, hidden, frame.activation)
-        for i in range(rows):
-            out[i] = value[i] if c == 0 else min(out[i], value[i])
-    for i in range(rows):
-        alive = _F(0.0) if u8(frame.terminated)[first + i] else f32(frame.discounts)[first + i]
-        out[i] = f32(frame.rewards)[first + i] + alive * (out[i] - alpha * log_probs[i])
+    return head
 
 
 @inner
 def _critic_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads: Any, stats: Any) -> None:
-    """Gradient of half the summed squared errors of both critics."""
+    """Soft Bellman targets of the samples from `first` on; gradient of half the squared errors of both critics."""
     targets = shift(work, frame.at_rows)
-    _targets(frame, first, rows, alpha, work, targets)
-    inputs, hidden = shift(work, frame.at_inputs), shift(work, frame.at_critics)
-    delta = shift(work, frame.at_scratch)
-    spare = shift(delta, (frame.at_rows - frame.at_scratch) // 2)
-    obs = shift(f32(frame.obs), first * frame.obs_size)
-    _join(frame, obs, shift(f32(frame.actions), first * frame.action_size), rows, inputs)
-    critic, n, half = i64(frame.critic), frame.n_critic, frame.n_critic_params // 2
-    weight = _F(1.0 / frame.batch)
-    for c in range(2):
-        weights = shift(f32(frame.critic_params), c * half)
-        value = mlp.forward(weights, critic, n, rows, inputs, hidden, frame.activation)
-        for i in range(rows):
-            error = value[i] - targets[i]
-            stats[CRITIC_LOSS] += 0.5 * error * error
-            stats[Q_VALUE] += 0.5 * value[i]
-            delta[i] = weight * error
-        mlp.backward(weights, critic, n, rows, inputs, hidden, delta, spare, frame.activation, shift(grads, c * half))
+    actions = shift(targets, rows)
+    log_probs = shift(actions, rows * frame.action_size)
+    next_obs = shift(f32(frame.next_obs), first * frame.obs_size)
+    _sample(frame, next_obs, rows, first, 0, work, actions, log_probs)
+    twin_critic.smaller_values(frame, next_obs, actions, rows, work, targets)
+    for i in range(rows):
+        targets[i] -= alpha * log_probs[i]
+    twin_critic.bellman(frame, first, rows, targets)
+    if frame.stage >= CRITIC:
+        twin_critic.critic_gradient(frame, first, rows, targets, 0.5, work, grads, stats)
 
 
 @inner
@@ -175,20 +110,20 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
     Of the two critics only the smaller one counts in a row, so each is differentiated in its own rows alone.
     """
     n_obs, n_act, kind = frame.obs_size, frame.action_size, frame.activation
-    critic, n, half = i64(frame.critic), frame.n_critic, frame.n_critic_params // 2
+    critic, n = i64(frame.critic), frame.n_critic
     actions = shift(work, frame.at_rows)
     log_probs = shift(actions, rows * n_act)
     by_input = shift(log_probs, rows)
     inputs = shift(work, frame.at_inputs)
-    delta = shift(work, frame.at_scratch)
-    spare = shift(delta, (frame.at_rows - frame.at_scratch) // 2)
+    delta, spare = twin_critic.scratch(frame, work)
     hidden1 = shift(work, frame.at_critics)
     hidden2 = shift(hidden1, (frame.at_scratch - frame.at_critics) // 2)
-    weights1, weights2 = f32(frame.critic_params), shift(f32(frame.critic_params), half)
+    weights1 = f32(frame.critic_params)
+    weights2 = twin_critic.second_critic(frame, weights1)
     weight = _F(1.0 / frame.batch)
 
-    _sample(frame, shift(f32(frame.obs), first * n_obs), rows, first, 1, work, actions, log_probs)
-    _join(frame, work, actions, rows, inputs)
+    head = _sample(frame, shift(f32(frame.obs), first * n_obs), rows, first, 1, work, actions, log_probs)
+    twin_critic.join(frame, work, actions, rows, inputs)
     q1 = mlp.forward(weights1, critic, n, rows, inputs, hidden1, kind)
     q2 = mlp.forward(weights2, critic, n, rows, inputs, hidden2, kind)
     by_second = shift(by_input, rows * (n_obs + n_act))
@@ -206,10 +141,6 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
         delta[i] = -weight
     mlp.input_gradient(weights2, critic, n, rows - n_first, hidden2, delta, spare, kind, by_second)
 
-    head = shift(work, frame.at_actor)
-    actor = i64(frame.actor)
-    for layer in range(1, frame.n_actor - 1):
-        head = shift(head, rows * actor[layer])
     by_first, by_second = shift(by_input, n_obs), shift(by_second, n_obs)
     for i in range(rows):
         row = by_first if q1[i] <= q2[i] else by_second
@@ -220,18 +151,7 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
         noise = shift(f32(frame.noise), (frame.batch * frame.n_updates + first + i) * n_act)
         out = shift(delta, 2 * n_act * i)
         _actor_slopes(frame, shift(head, 2 * n_act * i), noise, shift(actions, i * n_act), row, alpha, weight, out)
-    mlp.backward(
-        f32(frame.actor_params),
-        actor,
-        frame.n_actor,
-        rows,
-        work,
-        shift(work, frame.at_actor),
-        delta,
-        spare,
-        kind,
-        grads,
-    )
+    twin_critic.actor_backward(frame, rows, work, grads)
 
 
 @inner
@@ -249,41 +169,28 @@ def _learn_temperature(frame: Any, mean_log_prob: Any, step: Any) -> None:
 @inner
 def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
     """One update on the samples from `start` on."""
-    batch, chunk_rows, n_critic, n_actor = frame.batch, frame.chunk_rows, frame.n_critic_params, frame.n_actor_params
-    chunks = (batch + chunk_rows - 1) // chunk_rows
+    stage, chunks, grads = frame.stage, twin_critic.n_chunks(frame), f32(frame.grads)
     alpha = _F(math.exp(f64(frame.temperature)[LOG_ALPHA]))
-    grads, sums = f32(frame.grads), f32(frame.squares)
     for c in range(rank, chunks, n_ranks):
-        stats = shift(f64(frame.stats), c * N_STATS)
-        for k in range(N_STATS):
-            stats[k] = 0.0
-        rows = min(chunk_rows, batch - c * chunk_rows)
-        stats[SAMPLES] = rows
-        _critic_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_critic), stats)
-    optim.descend_and_follow(
-        rank, n_ranks, barrier, f32(frame.critic_params), grads, f32(frame.critic_mean), f32(frame.critic_square),
-        f32(frame.target_params), n_critic, chunks, sums, frame.max_norm, frame.critic_rate, frame.beta1, frame.beta2,
-        frame.eps, step, frame.tau,
-    )  # fmt: skip
+        first, rows, stats = twin_critic.chunk(frame, c)
+        twin_critic.begin_statistics(stats, rows)
+        if stage >= TARGET:
+            _critic_chunk(frame, start + first, rows, alpha, work, shift(grads, c * frame.n_critic_params), stats)
+    tau = frame.tau if stage >= _POLYAK else 0.0
+    twin_critic.descend_critics(frame, rank, n_ranks, barrier, step, tau)
     meet(barrier, n_ranks)
-    for c in range(rank, chunks, n_ranks):
-        rows = min(chunk_rows, batch - c * chunk_rows)
-        stats = shift(f64(frame.stats), c * N_STATS)
-        _actor_chunk(frame, start + c * chunk_rows, rows, alpha, work, shift(grads, c * n_actor), stats)
-    optim.descend_and_follow(
-        rank, n_ranks, barrier, f32(frame.actor_params), grads, f32(frame.actor_mean), f32(frame.actor_square),
-        f32(frame.actor_params), n_actor, chunks, sums, frame.max_norm, frame.actor_rate, frame.beta1, frame.beta2,
-        frame.eps, step, 0.0,
-    )  # fmt: skip
-    if rank == 0:
-        totals, stats = f64(frame.totals), f64(frame.stats)
+    for c in range(rank, chunks if stage >= _ACTOR else 0, n_ranks):
+        first, rows, stats = twin_critic.chunk(frame, c)
+        _actor_chunk(frame, start + first, rows, alpha, work, shift(grads, c * frame.n_actor_params), stats)
+    n_params = frame.n_actor_params if stage >= _ACTOR_OPTIMIZER else 0
+    twin_critic.descend_actor(frame, rank, n_ranks, barrier, f32(frame.actor_params), n_params, step, 0.0)
+    if rank == 0 and stage >= LAST_STAGE:
+        twin_critic.add_totals(frame)
         log_prob = 0.0
         for c in range(chunks):
-            log_prob += stats[c * N_STATS + LOG_PROB]
-            for k in range(N_STATS):
-                totals[k] += stats[c * N_STATS + k]
+            log_prob += f64(frame.stats)[c * N_STATS + LOG_PROB]
         if frame.learn_temperature > 0:
-            _learn_temperature(frame, log_prob / batch, step)
+            _learn_temperature(frame, log_prob / frame.batch, step)
     meet(barrier, n_ranks)
 
 
@@ -318,11 +225,10 @@ def sac_act(record: Any) -> None:
     actor = i64(frame.actor)
     head = mlp.forward(f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
     noise = shift(head, 2 * n_act * rows)
-    low, high = f32(frame.low), f32(frame.high)
     for i in range(rows):
         action = shift(f32(frame.actions), i * n_act)
         sample_squashed(shift(head, 2 * n_act * i), n_act, shift(u64(frame.action_rng), 2 * i), action, noise)
-        for k in range(n_act):
-            if frame.deterministic > 0:
+        if frame.deterministic > 0:
+            for k in range(n_act):
                 action[k] = mlp.tanh(head[2 * n_act * i + k])
-            f32(frame.env_action)[i * n_act + k] = low[k] + (action[k] + _F(1.0)) * _F(0.5) * (high[k] - low[k])
+        to_env_action(frame, action, shift(f32(frame.env_action), i * n_act))

@@ -25,7 +25,7 @@ from mileage.ledger.prices import freeze_price
 from mileage.ledger.rows import FORMAT_VERSION, Checkpoint, EndState, Row, Run, check_json, check_run, new_run_id
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Target
-from mileage.ledger.text import from_spreadsheet_cell
+from mileage.text import from_spreadsheet_cell
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "step": (

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import LedgerError, MissingExtraError
 from mileage.ledger.formats.bundle import Bundle, table_rows
-from mileage.ledger.text import markdown_cell, spreadsheet_cell
+from mileage.tables import Cell, Table
 
 
 def csv_text(bundles: Sequence[Bundle], table: str = "runs") -> str:
-    """Return one line per row of `table`; no cell is taken for a formula by a spreadsheet."""
+    """One line per row of `table`; no cell is taken for a formula by a spreadsheet."""
     rows = table_rows(bundles, table)
-    out = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: spreadsheet_cell(v) if isinstance(v, str) else v for k, v in row.items()})
-    return out.getvalue()
+    return Table.of(rows[0], [tuple(row.values()) for row in rows], left=()).csv() if rows else ""
 
 
 def write_parquet(bundles: Sequence[Bundle], path: Path, table: str = "runs") -> None:
@@ -43,20 +33,18 @@ _COLUMNS = (
     "run", "name", "env", "algorithm", "seed", "state", "steps", "wall s", "eval s", "steps/s", "success", "return",
     "to target s", "cost $", "to target $", "peak GB",
 )  # fmt: skip
+_WORDS = ("run", "name", "env", "algorithm", "state")
 
 
 def markdown_text(bundles: Sequence[Bundle]) -> str:
-    """Return a table with one line per run."""
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
-    for bundle in bundles:
-        cells = [markdown_cell(_spelled(value)) for value in _run_cells(bundle)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    """A table with one line per run."""
+    rows = [[_spelled(cell) for cell in _run_cells(bundle)] for bundle in bundles]
+    return Table.of(_COLUMNS, rows, left=_WORDS).markdown() + "\n"
 
 
-def _run_cells(bundle: Bundle) -> list[Any]:
+def _run_cells(bundle: Bundle) -> list[Cell]:
     run, end = bundle.run, bundle.end
-    first = [run.run_id, run.name, run.env_id, run.algorithm, run.seed, bundle.state]
+    first: list[Cell] = [run.run_id, run.name, run.env_id, run.algorithm, run.seed, bundle.state]
     if end is None:
         return first + [None] * (len(_COLUMNS) - len(first))
     priced = run.price_usd_per_hour > 0
@@ -75,12 +63,7 @@ def _run_cells(bundle: Bundle) -> list[Any]:
     ]
 
 
-def _spelled(value: object) -> str:
+def _spelled(value: Cell) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def utc(seconds: float) -> str:
-    """Return a time since the epoch as ISO text."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage.ledger.text import from_spreadsheet_cell, markdown_cell, plain, spreadsheet_cell
+from mileage.text import from_spreadsheet_cell, markdown, plain, spreadsheet_cell
 
 
 def test_plain_keeps_words_and_drops_what_a_terminal_acts_on() -> None:
@@ -22,8 +22,9 @@ def test_plain_never_lets_a_control_or_format_character_through(text: str) -> No
 
 
 def test_markdown_cells_cannot_leave_their_cell_or_become_html() -> None:
-    assert markdown_cell("a|b<script>`x`[y](z)") == "a\\|b&lt;script&gt;\\`x\\`\\[y\\]\\(z\\)"
-    assert "\n" not in markdown_cell("a\n|---|")
+    assert markdown("a|b<script>`x`[y](z)") == "a\\|b&lt;script&gt;\\`x\\`[y\\](z)"
+    assert "\n" not in markdown("a\n|---|")
+    assert markdown("env_step _x_ ~y~ **z** \\|") == "env_step \\_x\\_ \\~y\\~ \\*\\*z\\*\\* \\\\\\|"
 
 
 def test_formulas_are_disarmed() -> None:
@@ -34,5 +35,5 @@ def test_formulas_are_disarmed() -> None:
 @given(st.text(max_size=20))
 def test_spreadsheet_cells_come_back(text: str) -> None:
     cell = spreadsheet_cell(text)
-    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     assert from_spreadsheet_cell(cell) == text

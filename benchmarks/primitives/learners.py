@@ -7,23 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way, on_jax_device, torch_threads
+from mileage.bench import inputs, plain
+from mileage.bench.ways import Way
 
-
-def mlp_by_numpy(x: Any, layers: Any) -> Any:
-    """Outputs (B, O) of an MLP with tanh between its layers."""
-    for index, (weights, bias) in enumerate(layers):
-        x = x @ weights + bias
-        if index < len(layers) - 1:
-            x = np.tanh(x)
-    return x
+from .arms import on_jax_device, torch_threads
 
 
 def mlp_numpy(rows: int, sizes: list[int], threads: int) -> Iterator[Way]:
     """NumPy."""
-    x, layers = inputs.batch(rows, sizes[0]), inputs.layers(sizes)
-    yield Way(lambda: mlp_by_numpy(x, layers), answer=np.asarray)
+    yield plain.mlp(rows, sizes, threads)
 
 
 def mlp_torch(rows: int, sizes: list[int], threads: int) -> Iterator[Way]:

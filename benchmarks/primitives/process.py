@@ -7,13 +7,16 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import mileage
 from mileage._errors import UsageError
 from mileage.bench.timing import Arm, Sample
+
+from .arms import PEERS
 
 
 class Channel(Protocol):
@@ -33,12 +36,14 @@ class ProcessChannel:
 
     def __init__(self, python: Path | str) -> None:
         self.python = str(python)
-        # The package alone, without what is installed beside it for this interpreter.
+        # The packages alone, without what is installed or lies beside them for this interpreter.
         self._path = tempfile.TemporaryDirectory(prefix="mileage-peers-")
-        (Path(self._path.name) / "mileage").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
+        for package in (Path(mileage.__file__), Path(__file__)):
+            folder = package.resolve().parent
+            (Path(self._path.name) / folder.name).symlink_to(folder, target_is_directory=True)
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         environment = os.environ | {"PYTHONPATH": self._path.name, "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [self.python, "-m", "mileage.profiling.peers.worker"]
+        command = [self.python, "-m", "primitives.worker"]
         try:
             self._process = subprocess.Popen(
                 command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
@@ -101,11 +106,11 @@ class PeerLibraries:
         self.absent: dict[tuple[str, str], str] = {}
         """Why a library has no arm for a job, by title and library."""
 
-    def arms(self, title: str, primitive: str, params: Mapping[str, Any], libraries: Sequence[str]) -> list[Arm]:
-        """Arms of those of `libraries` that are here and can do the job."""
+    def arms(self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()) -> list[Arm]:
+        """Arms of the libraries that are here and can do the job, but for those in `without`."""
         found = []
-        for library in libraries:
-            if library not in self.libraries:
+        for library in (peer.library for peer in PEERS.get(primitive, ())):
+            if library not in self.libraries or library in without:
                 continue
             key = f"{title}/{library}"
             request = {"primitive": primitive, "params": dict(params) | {"threads": self._threads}, "library": library}

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way
-from mileage.profiling.peers.inputs import ACTION_ROWS
-
-
-def in_python(step: Callable[[Any], Any], actions: Any) -> Way:
-    """Call `step` from Python for each row of actions, as a training loop does."""
-    rows = list(actions)
-
-    def run() -> None:
-        for row in rows:
-            step(row)
-
-    return Way(run, units=len(rows))
+from mileage.bench import inputs
+from mileage.bench.inputs import ACTION_ROWS
+from mileage.bench.ways import Way, in_python
 
 
 def step_gymnasium(n_envs: int, threads: int) -> Iterator[Way]:

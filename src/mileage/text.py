@@ -1,15 +1,19 @@
-"""Text of others on its way to a terminal, a page or a spreadsheet."""
+"""Text of others on its way to a terminal, a page or a spreadsheet: shown, and nothing else."""
 
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+# What Markdown acts on inside a line. An underscore within a word is none of it, and brackets make a link only where
+# another bracket follows.
+_MARKDOWN = re.compile(r"[\\`*|~]|\](?=[(\[])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def plain(text: str, limit: int = 500) -> str:
-    """Return `text` on one line without anything a terminal would act on.
+    """`text` on one line without anything a terminal would act on.
 
     Control characters (escape codes among them), direction overrides, surrogates and private characters become `�`;
     line breaks and tabs become spaces.
@@ -27,19 +31,16 @@ def _plain_char(char: str) -> str:
     return "�" if category in ("Cc", "Cf", "Cs", "Co", "Cn") else char
 
 
-def markdown_cell(text: str) -> str:
-    """Return `text` as one cell of a Markdown table that shows it and does nothing else."""
-    shown = html.escape(plain(text), quote=False)
-    for char in "\\`*_{}[]()#+!|~":
-        shown = shown.replace(char, "\\" + char)
-    return shown
+def markdown(text: str, limit: int = 500) -> str:
+    """`text` as part of a line of Markdown, or as a cell of a table, that shows it and does nothing else."""
+    return html.escape(_MARKDOWN.sub(r"\\\g<0>", plain(text, limit)), quote=False)
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return `text` such that a spreadsheet does not take it for a formula."""
+    """`text` such that a spreadsheet does not take it for a formula."""
     return "'" + text if text.startswith(_FORMULA) or (text.startswith("'") and text[1:2] in (*_FORMULA, "'")) else text
 
 
 def from_spreadsheet_cell(text: str) -> str:
-    """Undo `spreadsheet_cell`."""
+    """What `spreadsheet_cell` was given."""
     return text[1:] if text.startswith("'") and text[1:2] in (*_FORMULA, "'") and len(text) > 1 else text

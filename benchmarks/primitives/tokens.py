@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way, on_jax_device, torch_threads
+from mileage.bench import inputs, plain
+from mileage.bench.ways import Way
+
+from .arms import on_jax_device, torch_threads
 
 _EPSILON = 1e-6
 
@@ -23,8 +25,7 @@ def _kl(module: Any, p: Any, q: Any, estimator: str) -> Any:
 
 def kl_numpy(rows: int, length: int, estimator: str, threads: int) -> Iterator[Way]:
     """NumPy."""
-    p, q = inputs.log_probs(rows, length)
-    yield Way(lambda: _kl(np, p, q, estimator), answer=np.asarray)
+    yield plain.token_kl(rows, length, estimator, threads)
 
 
 def kl_torch(rows: int, length: int, estimator: str, threads: int) -> Iterator[Way]:
@@ -60,12 +61,7 @@ def kl_rlox(rows: int, length: int, estimator: str, threads: int) -> Iterator[Wa
 
 def groups_numpy(groups: int, size: int, threads: int) -> Iterator[Way]:
     """NumPy."""
-    rewards = inputs.rewards(groups, size)
-
-    def run() -> Any:
-        return (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + np.float32(_EPSILON))
-
-    yield Way(run, answer=np.asarray)
+    yield plain.groups(groups, size, threads)
 
 
 def groups_torch(groups: int, size: int, threads: int) -> Iterator[Way]:

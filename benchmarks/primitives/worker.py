@@ -23,18 +23,16 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any, TextIO
 
-import numpy as np
-
 from mileage.bench.timing import Arm, ClockExecutor, Sample
-from mileage.profiling.peers.arms import PEERS, Peer, Way
+from mileage.bench.ways import Way, same
+
+from .arms import PEERS, Peer
 
 _DISTRIBUTIONS = {
     "NumPy": "numpy", "torch": "torch", "JAX": "jax", "rlox": "rlox", "SB3": "stable-baselines3", "cpprb": "cpprb",
     "tianshou": "tianshou", "torchrl": "torchrl", "Gymnasium": "gymnasium", "gymnax": "gymnax", "envpool": "envpool",
     "rejax": "rejax",
 }  # fmt: skip
-# Answers in float32 by different orders of summation.
-TOLERANCE = 2e-3
 # How long to wait at most for threads that spin, how long to look, and what counts as idle.
 SETTLE_SECONDS, _LOOK_SECONDS, _IDLE_SHARE = 0.3, 0.003, 0.1
 
@@ -103,12 +101,6 @@ class Worker:
         self._answers.clear()
         gc.collect()
         return {}
-
-
-def same(got: Any, want: Any) -> bool:
-    """Whether two answers, each an array or a tuple of arrays, agree to float32 accuracy."""
-    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (got, want)), strict=True)
-    return all(np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE) for one, other in pairs)
 
 
 def timed(arm: Way, repeats: int) -> Sample:

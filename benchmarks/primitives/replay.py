@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way
-from mileage.profiling.peers.inputs import BATCH
+from mileage.bench import inputs
+from mileage.bench.inputs import BATCH
+from mileage.bench.ways import Way
 
 _FIELDS = {"obs": {"shape": 4}, "next_obs": {"shape": 4}, "act": {"shape": 1}, "rew": {}, "done": {}}
 

@@ -1,17 +1,26 @@
 """A published profile of another library, on other hardware, beside ours: the same tables, row by row.
 
+    PYTHONPATH=src python benchmarks/published/rlox_profile.py ppo --out docs/reports/profile-ppo-cartpole.md
+    PYTHONPATH=src python benchmarks/published/rlox_profile.py sac --out docs/reports/profile-sac-pendulum.md
+
 Figures: profiling report of rlox, 2026-03-28, macOS on Apple Silicon, Python 3.12, PyTorch 2.10.0. They are what that
 report says; times on different machines and networks are not a comparison, shares and counts are.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from mileage.meter import PhaseClock
 from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
-from mileage.profiling.profile import Profile
-from mileage.profiling.tables import Table, percent, seconds
+from mileage.profiling.export import markdown
+from mileage.profiling.profile import Profile, profile
+from mileage.profiling.tables import percent, seconds, table
+from mileage.tables import Table
 
 ABOUT = (
     "The right column is from the profiling report of rlox, 2026-03-28: macOS on Apple Silicon, Python 3.12, "
@@ -19,6 +28,11 @@ ABOUT = (
     "and counts can be set side by side, times only with that in mind."
 )
 LABEL = "rlox on Apple Silicon (other hardware)"
+# What the published report profiled, and the options that come closest to it.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", {"steps": 50_000, "preset": "none", "minibatch": 512}),
+    "sac": ("Pendulum-v1", {"steps": 20_000, "preset": "none"}),
+}
 
 
 def beside(profile: Profile) -> list[Table]:
@@ -30,8 +44,16 @@ def beside(profile: Profile) -> list[Table]:
     return [make(profile, profile.calibration) for make in makers]
 
 
+def section(profile: Profile) -> str:
+    """The tables as a section of a Markdown page."""
+    parts = ["## Beside a published profile", ABOUT]
+    for each in beside(profile):
+        parts += [f"### {each.title}", each.markdown()]
+    return "\n\n".join(parts) + "\n"
+
+
 def _table(key: str, title: str, rows: Sequence[tuple[str, str, str]], note: str = "", first: str = "metric") -> Table:
-    return Table(f"published_{key}", title, (first, "ours, this machine", LABEL), tuple(rows), note)
+    return table(f"published_{key}", title, (first, "ours, this machine", LABEL), rows, note)
 
 
 def _rate(value: float | None) -> str:
@@ -191,8 +213,8 @@ def _sac_crossings(profile: Profile, found: Calibration) -> Table:
     return _crossings(profile, found, theirs, "Crossings per SAC training step", "2 (push and sample)")
 
 
-def _layers(profile: Profile, found: Calibration, theirs: Mapping[str, str], title: str) -> Table:
-    table = found.layers
+def _layers(found: Calibration, theirs: Mapping[str, str], total: str, title: str) -> Table:
+    split = found.layers
     ours = {
         "native kernels": "native",
         "matrix products (BLAS)": "BLAS",
@@ -201,19 +223,14 @@ def _layers(profile: Profile, found: Calibration, theirs: Mapping[str, str], tit
         "Python": "Python",
         "waiting": "waiting",
     }
-    whole = table.total or 1.0
+    whole = split.total or 1.0
     rows = []
     for name, layer in ours.items():
-        value = table.rollout.get(layer, 0.0) + table.update.get(layer, 0.0)
+        value = split.rollout.get(layer, 0.0) + split.update.get(layer, 0.0)
         rows.append((name, f"{seconds(value)} ({percent(value / whole)})", ""))
     rows += [(name, "", published) for name, published in theirs.items()]
-    rows.append(("Total", seconds(whole), theirs_total(theirs)))
+    rows.append(("Total", seconds(whole), total))
     return _table("layers", title, rows, "", "layer")
-
-
-def theirs_total(theirs: Mapping[str, str]) -> str:
-    """The published sum of a table of layers."""
-    return "62.7 ms" if any("SGD" in name for name in theirs) else "~4,860 µs"
 
 
 def _ppo_layers(profile: Profile, found: Calibration) -> Table:
@@ -225,9 +242,8 @@ def _ppo_layers(profile: Profile, found: Calibration) -> Table:
     }
     config = profile.workload["config"]
     steps = config["n_envs"] * config["n_steps"]
-    return _layers(
-        profile, found, theirs, f"Layers per PPO rollout and update (ours {steps:,} timesteps, theirs 1,024)"
-    )
+    title = f"Layers per PPO rollout and update (ours {steps:,} timesteps, theirs 1,024)"
+    return _layers(found, theirs, "62.7 ms", title)
 
 
 def _sac_layers(profile: Profile, found: Calibration) -> Table:
@@ -237,7 +253,7 @@ def _sac_layers(profile: Profile, found: Calibration) -> Table:
         "PyTorch inference (actor.sample)": "49.8 µs (1.0 %)",
         "PyTorch training (_update)": "4,790 µs (98.6 %)",
     }
-    return _layers(profile, found, theirs, "Layers per SAC training step")
+    return _layers(found, theirs, "~4,860 µs", "Layers per SAC training step")
 
 
 _RECOMMENDED = {
@@ -275,3 +291,18 @@ _WORKLOADS: dict[tuple[str, str], tuple[Maker, ...]] = {
         _end_to_end_sac, _primitives, _sac_operations, _sac_update, _sac_crossings, _sac_layers, _recommendations,
     ),
 }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("algorithm", choices=RUNS)
+    parser.add_argument("--out", type=Path, required=True, help="file for the report")
+    options = parser.parse_args()
+    env, words = RUNS[options.algorithm]
+    found = profile(options.algorithm, env, clock=PhaseClock.for_run(), **words)
+    options.out.write_text(f"{markdown(found)}\n{section(found)}")
+    print(found.verdict, f"written to {options.out}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from mileage._errors import UsageError
-from mileage.bench.peers import PeerGoneError, PeerLibraries, ProcessChannel
-from mileage.profiling.peers import arms as peer_arms
-from mileage.profiling.peers import worker
-from mileage.profiling.peers.arms import Peer, Way
+from mileage.bench.ways import Way
+from primitives import arms as peer_arms
+from primitives import worker
+from primitives.arms import Peer
+from primitives.process import PeerGoneError, PeerLibraries, ProcessChannel
 
 GAE = {"primitive": "gae", "params": {"n_envs": 3, "horizon": 5, "threads": 1}}
 
@@ -90,7 +91,7 @@ def channel() -> Iterator[ProcessChannel]:
 def test_another_process_times_arms_and_is_heard_when_it_ends(channel: ProcessChannel) -> None:
     libraries = PeerLibraries(channel, threads=1)
     assert "NumPy" in libraries.libraries
-    (arm,) = libraries.arms("GAE", "gae", {"n_envs": 3, "horizon": 5}, ["NumPy"])
+    (arm,) = libraries.arms("GAE", "gae", {"n_envs": 3, "horizon": 5}, set(libraries.libraries) - {"NumPy"})
     assert arm.timer is not None
     assert arm.timer(3).wall > 0.0
     libraries.drop()

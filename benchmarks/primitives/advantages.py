@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.arms import Way, on_jax_device, torch_threads
-from mileage.profiling.peers.inputs import GAMMA, LAMBDA
+from mileage.bench import inputs, plain
+from mileage.bench.inputs import GAMMA, LAMBDA
+from mileage.bench.ways import Way
+
+from .arms import on_jax_device, torch_threads
 
 _UNROLLS = (1, 8)
 
@@ -24,23 +26,9 @@ def _columns(result: Any, n_envs: int, horizon: int) -> tuple[Any, ...]:
     return tuple(np.asarray(part).reshape(n_envs, horizon).T for part in result)
 
 
-def gae_by_numpy(rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
-    """Advantages and returns (T, N), one row at a time."""
-    advantages = np.empty_like(rewards)
-    alive = 1.0 - terminated.astype(np.float32)
-    following, trace = last_values, np.zeros_like(last_values)
-    for t in range(len(rewards) - 1, -1, -1):
-        delta = rewards[t] + np.float32(GAMMA) * following * alive[t] - values[t]
-        trace = delta + np.float32(GAMMA * LAMBDA) * alive[t] * trace
-        advantages[t] = trace
-        following = values[t]
-    return advantages, advantages + values
-
-
 def gae_numpy(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """NumPy."""
-    arrays = inputs.plain_rollout(n_envs, horizon)
-    yield Way(lambda: gae_by_numpy(*arrays), answer=pair)
+    yield plain.gae(n_envs, horizon, threads)
 
 
 def _gae_by_torch(rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
@@ -115,25 +103,9 @@ def gae_torchrl(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
             )  # fmt: skip
 
 
-def vtrace_by_numpy(log_ratios: Any, rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
-    """Targets and advantages (T, N), one row at a time."""
-    rho = np.minimum(np.exp(log_ratios), np.float32(1.0))
-    alive = np.float32(GAMMA) * (1.0 - terminated.astype(np.float32))
-    deltas = rho * (rewards + alive * np.concatenate([values[1:], last_values[None]]) - values)
-    corrections = np.empty_like(rewards)
-    correction = np.zeros_like(last_values)
-    for t in range(len(rewards) - 1, -1, -1):
-        correction = deltas[t] + alive[t] * rho[t] * correction
-        corrections[t] = correction
-    targets = corrections + values
-    following = np.concatenate([targets[1:], last_values[None]])
-    return targets, rho * (rewards + alive * following - values)
-
-
 def vtrace_numpy(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """NumPy."""
-    arrays = tuple(inputs.rollout(n_envs, horizon).values())
-    yield Way(lambda: vtrace_by_numpy(*arrays), answer=pair)
+    yield plain.vtrace(n_envs, horizon, threads)
 
 
 def _vtrace_by_torch(log_ratios: Any, rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
@@ -208,25 +180,9 @@ def vtrace_torchrl(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
         )  # fmt: skip
 
 
-def nstep_by_numpy(rewards: Any, values: Any, terminated: Any, last_values: Any, n: int) -> Any:
-    """N-step returns (T, N), all steps at once."""
-    horizon = len(rewards)
-    ahead = np.concatenate([values[1:], last_values[None]])
-    alive = np.float32(GAMMA) * (1.0 - terminated.astype(np.float32))
-    returns = np.empty_like(rewards)
-    for t in range(horizon):
-        last = min(t + n, horizon) - 1
-        value = ahead[last]
-        for k in range(last, t - 1, -1):
-            value = rewards[k] + alive[k] * value
-        returns[t] = value
-    return returns
-
-
 def nstep_numpy(n_envs: int, horizon: int, n: int, threads: int) -> Iterator[Way]:
     """NumPy."""
-    rewards, values, terminated, last = inputs.plain_rollout(n_envs, horizon)
-    yield Way(lambda: nstep_by_numpy(rewards, values, terminated, last, n), answer=np.asarray)
+    yield plain.nstep(n_envs, horizon, n, threads)
 
 
 def _carry(trace: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a way to do a job is, and the list of libraries that have one."""
+"""Which library does which job, and in which function here."""
 
 from __future__ import annotations
 
@@ -9,25 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Run = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way a library can do a job. Several of a library are tried, and the fastest stands for it."""
-
-    run: Run
-    units: int = 1
-    """How many times a call does the job."""
-    answer: Callable[[Any], Any] | None = None
-    """Turns what `run` returns into arrays to be checked; None where there is nothing to compare."""
-    label: str = ""
-    """What sets this way apart from the library's others, e.g. "2 threads"."""
-    prepare: Callable[[], object] | None = None
-    """What to do before each sample, untimed."""
-
-
-Make = Callable[..., Iterator[Way]]
+from mileage.bench.ways import Way
 
 
 @dataclass(frozen=True)

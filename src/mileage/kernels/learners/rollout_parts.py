@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from mileage.kernels.learners import heads, mlp
+from mileage.kernels.learners import heads
 from mileage.kernels.learners import rollout as fused
-from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.pointers import f32, f64, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.pointers import f32, f64, pointer_to, shift, u8
 from mileage.kernels.machine.team import meet
-
-_F = np.float32
 
 
 @kernel
@@ -36,31 +32,9 @@ def environments(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
                 if frame.n_actions > 0:
                     env_action[0] = action[0]
                 else:
-                    fused._to_env_action(frame, action, env_action)
-            fused._advance(frame, lo, rows, row)
+                    heads.to_env_action(frame, action, env_action)
+            fused.advance(frame, lo, rows, row)
     meet(pointer_to(barrier), n_ranks)
-
-
-@inner
-def _sample(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
-    """Both forward passes and the draw of actions for stored observations, as `rollout._policy_step` does them."""
-    action_size = frame.action_size
-    x = shift(f32(frame.store_obs), row * frame.obs_size)
-    fused._values(frame, x, rows, work, shift(f32(frame.store_values), row))
-    actor, params = i64(frame.actor), f32(frame.params)
-    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
-    width = actor[frame.n_actor - 1]
-    log_std = shift(params, frame.log_std_offset)
-    for i in range(rows):
-        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
-        action = shift(f32(frame.store_actions), (row + i) * action_size)
-        logits = shift(head, i * width)
-        if frame.n_actions > 0:
-            choice, log_prob = heads.sample_categorical(logits, width, rng_state)
-            action[0] = _F(choice)
-        else:
-            log_prob = heads.sample_gaussian(logits, log_std, width, rng_state, action)
-        f32(frame.store_log_probs)[row + i] = log_prob
 
 
 @kernel
@@ -77,15 +51,15 @@ def inference(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
         rows = min(block, n_envs - lo)
         for t in range(frame.n_steps):
             row = t * n_envs + lo
-            _sample(frame, lo, rows, row, work)
+            fused.choose(frame, lo, rows, row, work)
             for i in range(rows):
                 if u8(frame.truncated)[row + i]:
                     final_obs = shift(f32(frame.final_obs), (lo + i) * frame.obs_size)
-                    fused._load(frame, final_obs, 1, work)
+                    fused.load(frame, final_obs, 1, work)
                     spare = shift(work, frame.obs_size)
-                    fused._values(frame, work, 1, spare, shift(f32(frame.last_values), lo + i))
-        fused._load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
-        fused._values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
+                    fused.critic_values(frame, work, 1, spare, shift(f32(frame.last_values), lo + i))
+        fused.load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+        fused.critic_values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
     meet(pointer_to(barrier), n_ranks)
 
 
@@ -105,6 +79,6 @@ def storage(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
             for k in range(rows * size):
                 obs[k] = raw[k]
             # Where nothing is normalised both are the same memory, and loading is the identity.
-            fused._load(frame, obs, rows, shift(f32(frame.store_obs), row * size))
-            fused._end_episodes(frame, lo, rows, row, sums)
+            fused.load(frame, obs, rows, shift(f32(frame.store_obs), row * size))
+            fused.end_episodes(frame, lo, rows, row, sums)
     meet(pointer_to(barrier), n_ranks)
