@@ -19,6 +19,7 @@ from typing import Any
 
 from _harness import RESULTS, markdown_table
 from mileage.bench.export import machine_line, summary_table
+from mileage.tables import Markdown, Strong
 from ppo_cartpole import OURS, RIVAL, by_arm, median, ratio, returns_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -182,8 +183,8 @@ def _figure_row(figure: Figure, records: Sequence[Record]) -> list[str]:
     if others and others[0] not in rivals:
         fastest = f"{others[0].split(',')[0]} {_beside(figure, records, medians, others[0])}"
     rival = _beside(figure, records, medians, rivals[0]) if rivals else "–"
-    ours = f"**{figure.form.format(medians[OURS])}**"
-    return [f"[{figure.title}](benchmarks/results/{figure.result}.md)", ours, fastest, rival]
+    title = Markdown(f"[{figure.title}](benchmarks/results/{figure.result}.md)")
+    return [title, Strong(figure.form.format(medians[OURS])), fastest, rival]
 
 
 def _beside(figure: Figure, records: Sequence[Record], medians: dict[str, float], name: str) -> str:
@@ -196,7 +197,7 @@ def _returns_row(data: Sequence[Record]) -> list[str]:
     means = {row[1]: (row[2], row[3]) for row in cells if len(row) > 4}
     title = f"PPO, CartPole-v1, same settings: mean held-out return of {means[OURS][0]} seeds, 95 % interval"
     rival = means[RIVAL][1] if RIVAL in means else "–"
-    return [f"[{title}](benchmarks/results/{RETURNS}.md)", f"**{means[OURS][1]}**", "", rival]
+    return [Markdown(f"[{title}](benchmarks/results/{RETURNS}.md)"), Strong(means[OURS][1]), "", rival]
 
 
 # Every page with a region, and what fills it; links are written from the root of the tree.
