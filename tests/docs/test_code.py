@@ -121,6 +121,7 @@ PUBLIC = {
     "mileage.coderl",
     "mileage.contracts",
     "mileage.envs",
+    "mileage.experiments",
     "mileage.kernels",
     "mileage.ledger",
     "mileage.meter",
