@@ -28,10 +28,11 @@ from typing import NamedTuple
 import numpy as np
 
 from _harness import Report, markdown_table
+from mileage import Ledger
 from mileage.bench.timing import Arm, Comparison, Sample, compare
 from mileage.kernels.machine.jit import kernel
 from mileage.meter import PhaseClock
-from mileage.recording.recorder import Ledger, RunRecorder
+from mileage.recording.recorder import RunRecorder
 
 ROUNDS = 150
 OFF, ON = "not recorded", "recorded"
@@ -119,7 +120,7 @@ def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison
     """Blocks with and without recording in turn, and what follows from them."""
     x = np.ones(1_000, np.float64)
     part = max(1, calibrate(x, mix.seconds) // mix.phases)
-    with Ledger(directory / "mileage.db").run("overhead", price=2.2, clock=PhaseClock()) as run:
+    with Ledger(directory / "mileage.db").run("overhead", price_usd_per_hour=2.2, clock=PhaseClock()) as run:
         time.sleep(2.0)  # the database library has been loaded
         steps = itertools.count()
         arms = [

@@ -64,24 +64,20 @@ def learn(options: argparse.Namespace) -> None:
     import mileage
     from mileage.ledger import Target
     from mileage.meter import PhaseClock
-    from mileage.training.recording import recorded
 
-    exam, goal, clock = panel(), Target.parse(TARGET), PhaseClock()
     chosen = settings(options.hidden)
     with mileage.PPO(ENV, seed=options.seed, preset="none", threads=options.threads, **chosen) as agent:
-        agent.run_defaults["eval_every"] = EVAL_EVERY
-        with recorded(
-            agent, exam, goal, clock, horizon=options.steps, name=OUR_RUNS, price=str(PRICE), db=options.db[0]
-        ) as recorder:
-            run = agent.learn(
-                options.steps,
-                target=goal,
-                panel=exam,
-                stop_at_target=False,
-                clock=clock,
-                on_evaluation=recorder.on_evaluation,
-            )
-            recorder.finish(run)
+        run = agent.learn(
+            options.steps,
+            target=Target.parse(TARGET),
+            panel=panel(),
+            eval_every=EVAL_EVERY,
+            stop_at_target=False,
+            clock=PhaseClock(),
+            ledger=options.db[0],
+            name=OUR_RUNS,
+            price_usd_per_hour=PRICE,
+        )
     assert run.final is not None
     print(f"seed {options.seed}: {run.steps:,} steps, held-out mean return {run.final.mean_return:.0f}")
 
@@ -130,9 +126,9 @@ def speed_table(records: list[dict[str, Any]]) -> str:
 
 def evaluations(dbs: list[str]) -> list[dict[str, Any]]:
     """All held-out evaluations of the learning runs in some ledgers; every run sat the same exam."""
+    from mileage import Ledger
     from mileage.ledger import queries
     from mileage.ledger.store import Store
-    from mileage.recording.recorder import Ledger
 
     data = []
     for db in dbs:

@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from _harness import Report, markdown_table
+from mileage import Ledger
 from mileage.bench.timing import Arm, Comparison, Sample, compare
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter import Phase, PhaseClock
@@ -38,7 +39,6 @@ from mileage.profiling.memory import PhaseMemory
 from mileage.profiling.profile import profile
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
-from mileage.training.recording import recorded
 
 FIXED_ROUNDS, READING_ROUNDS = 15, 500
 BLOCK_SECONDS, READING_SECONDS, COUNTING_SECONDS = 0.01, 12.0, 1.0
@@ -80,10 +80,7 @@ def learn_plainly(agent: Agent, steps: int) -> None:
 
 def learn_recorded(agent: Agent, steps: int) -> None:
     """The same as `mileage train` does it: recorded, with memory sampled, not profiled."""
-    clock, panel = PhaseClock(), agent.default_panel()
-    with recorded(agent, panel, None, clock, horizon=agent.plan_horizon(steps), db=False) as recorder:
-        done = agent.learn(steps, panel=panel, eval_every=NEVER, clock=clock, on_evaluation=recorder.on_evaluation)
-        recorder.finish(done)
+    agent.learn(steps, eval_every=NEVER, clock=PhaseClock(), ledger=Ledger(enabled=False))
 
 
 def learn_profiled(agent: Agent, steps: int) -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from _harness import shown_command
+from mileage.ledger.runs import RecordedRun
 from mileage.meter import fingerprint
 from mileage.training.agents import agent_class
-from mileage.training.records import RunRecord
 
 TARGETS = {
     "CartPole-v1": 475.0,
@@ -34,7 +34,7 @@ TARGETS = {
 WARM_UP_SEED = 999
 
 
-def run_one(algorithm: str, env: str, seed: int) -> RunRecord:
+def run_one(algorithm: str, env: str, seed: int) -> RecordedRun:
     with agent_class(algorithm)(env, seed=seed) as agent:
         return agent.learn(target=f"mean_return>={TARGETS[env]:g}")
 
@@ -45,7 +45,7 @@ def warm_up(algorithm: str, envs: Sequence[str]) -> None:
             agent.learn(1)
 
 
-def row_of(record: RunRecord) -> dict[str, Any]:
+def row_of(record: RecordedRun) -> dict[str, Any]:
     return {
         "seed": record.seed,
         "reached": record.reached,

@@ -215,15 +215,16 @@ def main() -> None:
             f'[rl-bench]\nname = "c-bodies"\nbuild = "mkdir -p out && cc {FLAGS} candidate.c"\noutputs = ["out"]\n'
         )
         run = ledger.run(
-            "grpo-compile", panel=panel, target="success_rate>=0.94", price=options.price, seed=options.seed,
-            algorithm="grpo", config=vars(options) | {"out": str(options.out)}, step_rule="compiled bodies",
+            "grpo-compile", panel=panel, target="success_rate>=0.94", price_usd_per_hour=options.price,
+            seed=options.seed, algorithm="grpo",
+            config=vars(options) | {"out": str(options.out)}, step_rule="compiled bodies",
         )  # fmt: skip
         with run, BuildReward(root, RewardConfig(timeout_seconds=20)) as pool:
             grpo, history = train(options, pool, run, panel)
         final = kpi_report(root, grpo, options.out / "rl-bench.md")
     save_file(dict(grpo.policy.state_dict()), options.out / "policy.safetensors")
     assert run.result is not None
-    phases = {phase.phase: phase.seconds for phase in run.result.phases}
+    phases = {phase.phase: phase.seconds for phase in run.result.phase_rows}
     wall = run.result.end.wall_seconds
     summary = {
         "held_out_compile_rate": history,

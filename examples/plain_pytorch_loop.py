@@ -40,7 +40,9 @@ def train(db: str | None = None, episodes: int = 600, panel_size: int = 20, seed
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
     panel = ledger.Panel.default("CartPole-v1", panel_size, success="return>=195")
     steps = 0
-    with mileage.Ledger(db).run("plain pytorch", panel=panel, target="mean_return>=195", price=2.20, seed=seed) as run:
+    with mileage.Ledger(db).run(
+        "plain pytorch", panel=panel, target="mean_return>=195", price_usd_per_hour=2.20, seed=seed
+    ) as run:
         for episode in range(episodes):
             with run.phase("env_step"):
                 observations, actions, rewards = play(env, policy, episode, greedy=False)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sample_rows import make_end, make_phases, make_run
+
+from mileage.ledger.runs import RecordedRun
 from mileage.trying.runs import Setup, Trial
 
 Script = Callable[[Setup, int], tuple[float, float]]
@@ -65,11 +68,19 @@ class Scripted:
             reached,
             cap_seconds,
             steps=max(int(took * speed), 1),
-            steps_per_second=speed,
-            steady_steps_per_second=speed,
-            phases={name: share * took for name, share in self.phases.items()},
             value=0.0 if reached else -1.0,
             reason="" if reached else "stopped",
+            run=self._recorded(took, speed),
         )
         self.log.append(trial)
         return trial
+
+    def _recorded(self, took: float, speed: float) -> RecordedRun:
+        """A run of `took` seconds without start-up and evaluation."""
+        run = make_run(run_id="scripted", launched_at=0.0)
+        end = make_end(
+            run, env_steps=round(took * speed), wall_seconds=took, train_seconds=took, eval_seconds=0.0,
+            init_seconds=0.0, compile_seconds=0.0,
+        )  # fmt: skip
+        seconds = {name: share * took for name, share in self.phases.items()}
+        return RecordedRun(run, end, phase_rows=tuple(make_phases(run, 1, **seconds)))

@@ -144,7 +144,7 @@ class Recorded(BaseCallback):
 
 
 def learn(options: argparse.Namespace) -> None:
-    from mileage.recording.recorder import Ledger
+    from mileage import Ledger
 
     model = make_model(options.seed, processes=False, hidden=options.hidden)
     exam = panel()
@@ -152,7 +152,7 @@ def learn(options: argparse.Namespace) -> None:
         "sb3-halfcheetah",
         panel=exam,
         target=TARGET,
-        price=PRICE,
+        price_usd_per_hour=PRICE,
         seed=options.seed,
         config={key: value for key, value in SETTINGS.items() if key != "hidden"},
         algorithm="ppo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from mileage._version import __version__
 
 # Loaded on first use, so that `import mileage` is quick.
 _HOMES = {
@@ -18,7 +18,8 @@ _HOMES = {
     "Panel": "mileage.ledger.panels",
     "SAC": "mileage.training.agents",
     "TD3": "mileage.training.agents",
-    "RunRecord": "mileage.training.records",
+    "RecordedRun": "mileage.ledger.runs",
+    "RunRecord": "mileage.ledger.runs",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.native.vector",
     "env": "mileage.envs.native.env",
@@ -35,6 +36,7 @@ __all__ = [
     "Ledger",
     "MileageError",
     "Panel",
+    "RecordedRun",
     "RunRecord",
     "Target",
     "VecEnv",
@@ -48,10 +50,10 @@ if TYPE_CHECKING:
     from mileage.envs.native.env import env
     from mileage.envs.native.vector import VecEnv
     from mileage.ledger.panels import Panel
+    from mileage.ledger.runs import RecordedRun, RunRecord
     from mileage.ledger.targets import Target
     from mileage.recording.recorder import Ledger
     from mileage.training.agents import A2C, DQN, IMPALA, PPO, SAC, TD3, load
-    from mileage.training.records import RunRecord
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,12 @@ class UnknownNameError(UsageError):
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
+def require(condition: bool, name: str, value: object, need: str) -> None:
+    """Raise unless `condition`: "`name` must be `need`, not `value`"."""
+    if not condition:
+        raise UsageError(f"{name} must be {need}, not {value!r}")
+
+
 class MissingExtraError(MileageError, ImportError):
     """A feature whose optional dependency is not installed."""
 

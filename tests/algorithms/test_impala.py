@@ -19,8 +19,8 @@ from mileage.algorithms._collectors import SlotState
 from mileage.algorithms.impala import IMPALA, ActorLearner, IMPALAConfig
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.kernels import reference
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference import arrays as reference
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -206,18 +206,14 @@ def test_the_ledger_keeps_lag_and_collectors(tmp_path: Path) -> None:
     from mileage.ledger import queries
     from mileage.ledger.store import Store
     from mileage.recording.recorder import Ledger
-    from mileage.training.recording import recorded
 
     db = str(tmp_path / "runs.db")
     with mileage.IMPALA("CartPole-v1", n_envs=4, n_steps=8, preset="none") as agent:
-        panel, clock = agent.default_panel(episodes=2), PhaseClock()
-        with recorded(agent, panel, None, clock, horizon=640, db=db) as recorder:
-            record = agent.learn(640, panel=panel, clock=clock, on_evaluation=recorder.on_evaluation)
-            recorder.finish(record)
+        record = agent.learn(640, panel=agent.default_panel(episodes=2), ledger=db)
     assert record.summary["policy_lag"]["updates"] == 20
     with Store(Ledger(db).url) as store:
-        profiles = store.read(queries.profiles, recorder.run_id)
-        phases = store.read(queries.latest_phases, recorder.run_id)
+        profiles = store.read(queries.profiles, record.run_id)
+        phases = store.read(queries.latest_phases, record.run_id)
     assert '"policy_lag"' in profiles[0].summary
     assert "collector-0/rollout" in {phase.phase for phase in phases}
 
@@ -342,7 +338,7 @@ def test_ctrl_c_stops_after_the_update(tmp_path: Path) -> None:
         run = agent.learn(
             10**7, eval_every=10**9, checkpoint=path, callback=lambda _: signal.raise_signal(signal.SIGINT)
         )
-        assert run.end == "stopped"
+        assert run.state == "stopped"
         assert run.steps == agent.batch_size
         assert collectors() == []
     with mileage.IMPALA.load(path) as again:

@@ -15,8 +15,8 @@ from mileage.algorithms._on_policy import OnPolicy, Settings, _merge
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.envs import VecEnv, make_vec
+from mileage.kernels import reference
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference import arrays as reference
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
@@ -57,7 +57,7 @@ def test_merged_moments_are_those_of_all_samples() -> None:
     moments = np.zeros((3, 2))
     for batch in np.split(samples, [1, 10, 55]):
         moments = _merge(moments, batch)
-    mean, variance = reference.moments(samples)
+    mean, variance = reference.mean_and_variance(samples)
     np.testing.assert_allclose(moments, [[100, 100], mean, 100 * variance])
 
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from mileage.contracts import EnvSpec, VectorEnv
 from mileage.envs import BridgedVecEnv, GymnasiumEnv, VecEnv, env, uniform
 
 LIMIT = 7
@@ -62,6 +63,8 @@ FACTORIES = {name: native_factory(name) for name in NATIVE} | {
     "mujoco Hopper-v5": mujoco_factory("Hopper-v5"),
     "mujoco Reacher-v5": mujoco_factory("Reacher-v5"),
 }
+# Their steps read forces and centres of mass that the simulation computed before.
+REMEMBERING = {name: mujoco_factory(name) for name in ("Ant-v5", "Humanoid-v5")}
 
 
 @pytest.fixture(params=FACTORIES, name="make")
@@ -163,6 +166,56 @@ def test_the_observation_after_an_end_is_a_first_one(make: Factory) -> None:
         assert (terminated | truncated).all()
         assert ((obs >= low - margin) & (obs <= high + margin)).all()
         assert (obs != infos["final_obs"]).any(axis=1).all()
+    vec.close()
+
+
+@pytest.mark.parametrize("make", (FACTORIES | REMEMBERING).values(), ids=FACTORIES | REMEMBERING)
+def test_saved_arrays_written_back_repeat_what_followed(make: Factory) -> None:
+    vec = make(3, seed=5, limit=LIMIT)
+    vec.reset()
+    steps = actions_for(vec, 4 * LIMIT)
+    for actions in steps[:LIMIT]:
+        vec.step(actions)
+    live = vec.saved_arrays()
+    if not live:
+        assert isinstance(vec, BridgedVecEnv)  # what is inside Gymnasium's environments cannot be reached
+        return
+    kept = {name: array.copy() for name, array in live.items()}
+
+    def following(env: Any) -> list[Any]:
+        return [[np.array(part) for part in env.step(actions)[:4]] for actions in steps[LIMIT:]]
+
+    expected = following(vec)
+    other = make(3, seed=6, limit=LIMIT)
+    other.reset()
+    other.step(steps[0])
+    for again in (vec, other):
+        for name, array in again.saved_arrays().items():
+            array[...] = kept[name]
+        for got, want in zip(following(again), expected, strict=True):
+            for one, another in zip(got, want, strict=True):
+                np.testing.assert_array_equal(one, another)
+        again.close()
+
+
+def test_saved_arrays_outlive_their_environment(make: Factory) -> None:
+    vec = make(2, seed=5)
+    vec.reset()
+    live = vec.saved_arrays()
+    kept = {name: array.copy() for name, array in live.items()}
+    vec.close()
+    for name, array in live.items():
+        np.testing.assert_array_equal(array, kept[name])
+
+
+def test_it_is_what_its_spec_makes(make: Factory) -> None:
+    vec = make(2, seed=3)
+    made = vec.spec.vector(2, seed=3, threads=1, processes=False)
+    assert type(made) is type(vec)
+    assert isinstance(vec, VectorEnv)
+    assert isinstance(vec.spec, EnvSpec)
+    np.testing.assert_array_equal(made.reset()[0], vec.reset()[0])
+    made.close()
     vec.close()
 
 

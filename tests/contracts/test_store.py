@@ -32,6 +32,7 @@ from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
 from mileage.ledger.rows import ROW_TYPES
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
 from mileage.recording.writer import Writer
@@ -89,13 +90,12 @@ def test_every_kind_of_row_comes_back_as_it_was_written(store: Store) -> None:
     assert store.deliver([run, *checkpoints, *phases, *episodes, profile, end]) == []
     assert store.read(queries.run, run.run_id) == run
     assert store.read(queries.checkpoints, run.run_id) == checkpoints
-    assert store.read(queries.last_checkpoint, run.run_id) == checkpoints[-1]
     assert sorted(store.read(queries.latest_phases, run.run_id)) == sorted(phases)
     assert store.read(queries.episodes, run.run_id) == episodes
     assert store.read(queries.episodes, run.run_id, 9) == []
     assert store.read(queries.profiles, run.run_id) == [profile]
     assert store.read(queries.ends, run.run_id) == [end]
-    assert store.read(queries.records) == [(run, end)]
+    assert store.read(queries.records) == [RecordedRun(run, end)]
 
 
 def test_delivering_again_changes_nothing(store: Store) -> None:

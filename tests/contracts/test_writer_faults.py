@@ -28,13 +28,12 @@ LOOP = """
 import sys, time
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.recording.recorder import Ledger
-
+from mileage import Ledger
 
 panel = Panel.default("CartPole-v1", 5)
 parent = sys.argv[2] if len(sys.argv) > 2 else None
-run = Ledger(sys.argv[1]).run("victim", panel=panel, target="mean_return>=475", price=3600.0, parent_run_id=parent,
-                              step_budget=10**9, resources=False)
+run = Ledger(sys.argv[1]).run("victim", panel=panel, target="mean_return>=475", price_usd_per_hour=3600.0,
+                              parent_run_id=parent, step_budget=10**9, resources=False)
 print("run", run.run_id, flush=True)
 step = 0
 while parent is None or step < 3:
@@ -117,8 +116,7 @@ def test_killed_at_fifty_random_moments(tmp_path: Path, attempt: int) -> None:
 FULL_DISK = """
 import resource, sys
 from mileage.ledger.panels import Panel
-from mileage.recording.recorder import Ledger
-
+from mileage import Ledger
 
 with Ledger(sys.argv[1]).run("before", resources=False) as run:
     run.checkpoint(1)
@@ -200,8 +198,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence_before_training_star
 
 SHORT = """
 import sys
-from mileage.recording.recorder import Ledger
-
+from mileage import Ledger
 
 with Ledger(sys.argv[1]).run("short", resources=False) as run:
     run.checkpoint(1)

@@ -16,8 +16,8 @@ from mileage.envs import BridgedVecEnv, GymnasiumEnv, make_vec, mujoco, resolve
 pytest.importorskip("mujoco", reason="the mujoco extra is not installed")
 
 from mileage.envs.mujoco import _batch
-from mileage.envs.mujoco.spec import TASKS, MujocoEnv
-from mileage.envs.mujoco.vector import MujocoVecEnv
+from mileage.envs.mujoco.tasks import TASKS
+from mileage.envs.mujoco.vector import MujocoEnv, MujocoVecEnv
 
 STEPS = 1000
 SEED = 5
@@ -100,13 +100,13 @@ def assert_equal_to_gymnasium(name: str, kwargs: dict[str, Any], steps: int, exc
     return episodes
 
 
-@pytest.mark.parametrize("name", mujoco.IDS)
+@pytest.mark.parametrize("name", mujoco.TASKS)
 def test_equals_gymnasium_over_a_thousand_steps(name: str) -> None:
     # Every one of them ends episodes on the way, by falling or by the time limit.
     assert assert_equal_to_gymnasium(name, {}, STEPS) >= 1
 
 
-@pytest.mark.parametrize("name", mujoco.IDS)
+@pytest.mark.parametrize("name", mujoco.TASKS)
 def test_equals_gymnasium_with_other_options(name: str) -> None:
     assert OPTIONS[name].keys() <= {*TASKS[name].options, "frame_skip", "max_episode_steps"}
     assert_equal_to_gymnasium(name, OPTIONS[name], 120)
@@ -125,7 +125,7 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
     assert MujocoEnv("InvertedPendulum-v5", {"xml_file": str(path)}).version != MujocoEnv("InvertedPendulum-v5").version
 
 
-@pytest.mark.parametrize("name", mujoco.IDS)
+@pytest.mark.parametrize("name", mujoco.TASKS)
 def test_the_description_is_gymnasiums(name: str) -> None:
     spec, known = MujocoEnv(name), gymnasium.spec(name)
     assert (spec.max_steps, spec.reward_threshold) == (known.max_episode_steps, known.reward_threshold)
@@ -192,7 +192,7 @@ def test_a_mujoco_without_batches_leaves_it_to_gymnasium(monkeypatch: pytest.Mon
 
 
 def test_compiling_leaves_no_log_behind(tmp_path: Path) -> None:
-    from mileage.envs.mujoco.spec import _compile
+    from mileage.envs.mujoco.model import _compile
 
     _compile.cache_clear()
     MujocoEnv("HalfCheetah-v5")
@@ -204,7 +204,7 @@ def test_bad_arguments_are_refused_in_one_sentence(tmp_path: Path) -> None:
         MujocoEnv("HalfCheetah-v5", {"render_mode": "human"})
     with pytest.raises(UnknownNameError, match="did you mean 'Hopper-v5'"):
         MujocoEnv("Hoper-v5")
-    with pytest.raises(UsageError, match="frame_skip is 0"):
+    with pytest.raises(UsageError, match="frame_skip must be a whole number of at least 1, not 0"):
         MujocoEnv("Ant-v5", {"frame_skip": 0})
     with pytest.raises(UsageError, match=r"xml_file 'nowhere\.xml' does not exist"):
         MujocoEnv("Ant-v5", {"xml_file": "nowhere.xml"})
@@ -215,13 +215,13 @@ def test_bad_arguments_are_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not fit 'Reacher-v5'"):
         MujocoVecEnv(MujocoEnv("Reacher-v5", {"xml_file": "ant.xml"}), 1)
     for arguments in ({"n_envs": 0}, {"n_envs": 1, "threads": 0}):
-        with pytest.raises(UsageError, match="use at least 1"):
+        with pytest.raises(UsageError, match="at least 1"):
             MujocoVecEnv("Hopper-v5", **arguments)
     vec = MujocoVecEnv("Hopper-v5", 2)
     for seed in (-1, [1, -1]):
-        with pytest.raises(UsageError, match="negative"):
+        with pytest.raises(UsageError, match="seed must be 0 or more, not -1"):
             vec.reset(seed=seed)
-    with pytest.raises(UsageError, match="seed has 1 entries for 2"):
+    with pytest.raises(UsageError, match="seed must be one int or one for each of 2 environments, not 1"):
         vec.reset(seed=[1])
 
 

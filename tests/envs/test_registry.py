@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage.envs import GymnasiumEnv, NativeEnv, VecEnv, env, is_native, native, registered, resolve
+from mileage.envs import GymnasiumEnv, NativeEnv, VecEnv, env, is_native, known, native, registered, resolve
 
 SOURCE = """
 import gymnasium
@@ -116,3 +117,14 @@ def test_gymnasium_is_there_for_the_rest() -> None:
     spec = resolve("FrozenLake-v1", is_slippery=False)
     assert isinstance(spec, GymnasiumEnv)
     assert spec.n_actions == gymnasium.make("FrozenLake-v1").action_space.n
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="versions are digests of bytecode, which Python changes")
+def test_versions_of_built_ins_are_those_of_runs_recorded_before() -> None:
+    assert {name: native(name).version for name in registered() if name in known.BUILT_IN} == {
+        "Acrobot-v1": "1c6b704c1ece6c8c",
+        "CartPole-v1": "01a5353563d73924",
+        "MountainCar-v0": "76cba695c1872413",
+        "MountainCarContinuous-v0": "b518d2429b3590a5",
+        "Pendulum-v1": "42eb075637a82b15",
+    }

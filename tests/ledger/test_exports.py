@@ -11,18 +11,20 @@ import pytest
 from sample_rows import make_checkpoint, make_end, make_episode, make_phases, make_profile, make_run
 
 from mileage._errors import UsageError
+from mileage.ledger import queries
 from mileage.ledger.formats import json_format, mllog, tables, tensorboard
-from mileage.ledger.formats.bundle import Bundle, load_bundles, table_rows
+from mileage.ledger.formats.flat import table_rows
 from mileage.ledger.panels import Panel
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 
 
 @pytest.fixture
-def bundle() -> Bundle:
+def recorded() -> RecordedRun:
     panel = Panel.default("CartPole-v1", 3)
     run = make_run(panel=panel.to_json(), panel_id=panel.panel_id, started_at=1000.0, launched_at=1000.0)
     checkpoints = tuple(make_checkpoint(run, seq) for seq in range(1, 6))
-    return Bundle(
+    return RecordedRun(
         run,
         make_end(run),
         checkpoints,
@@ -32,27 +34,34 @@ def bundle() -> Bundle:
     )
 
 
-def rows_of(bundle: Bundle) -> list[object]:
-    return [bundle.run, *bundle.checkpoints, *bundle.phases, *bundle.episodes, *bundle.profiles, bundle.end]
+def rows_of(recorded: RecordedRun) -> list[object]:
+    return [
+        recorded.run,
+        *recorded.checkpoints,
+        *recorded.phase_rows,
+        *recorded.episodes,
+        *recorded.profiles,
+        recorded.end,
+    ]
 
 
-def test_json_goes_out_and_comes_back_the_same_and_only_once(bundle: Bundle, tmp_path: Path) -> None:
-    document = json.loads(json_format.dumps([bundle]))
+def test_json_goes_out_and_comes_back_the_same_and_only_once(recorded: RecordedRun, tmp_path: Path) -> None:
+    document = json.loads(json_format.dumps([recorded]))
     assert json_format.is_ours(document)
     assert document["runs"][0]["run"]["config"] == {"lr": 0.1}
     rows = json_format.loads(document)
-    assert sorted(map(repr, rows)) == sorted(map(repr, rows_of(bundle)))
+    assert sorted(map(repr, rows)) == sorted(map(repr, rows_of(recorded)))
     with Store(tmp_path / "mileage.db") as store:
         for _ in range(2):
             store.deliver(rows)
-        (again,) = load_bundles(store, None)
-    assert again.checkpoints == bundle.checkpoints
-    assert sorted(again.phases) == sorted(bundle.phases)
+        (again,) = store.read(queries.complete_runs, None)
+    assert again.checkpoints == recorded.checkpoints
+    assert sorted(again.phase_rows) == sorted(recorded.phase_rows)
     assert (again.run, again.end, again.episodes, again.profiles) == (
-        bundle.run,
-        bundle.end,
-        bundle.episodes,
-        bundle.profiles,
+        recorded.run,
+        recorded.end,
+        recorded.episodes,
+        recorded.profiles,
     )
 
 
@@ -68,35 +77,35 @@ def test_json_goes_out_and_comes_back_the_same_and_only_once(bundle: Bundle, tmp
         (lambda d: d["runs"].append(3), "not a ledger export"),
     ],
 )
-def test_a_damaged_export_is_refused(bundle: Bundle, damage: object, message: str) -> None:
-    document = json.loads(json_format.dumps([bundle]))
+def test_a_damaged_export_is_refused(recorded: RecordedRun, damage: object, message: str) -> None:
+    document = json.loads(json_format.dumps([recorded]))
     damage(document)  # type: ignore[operator]
     with pytest.raises(UsageError, match=message):
         json_format.loads(document)
 
 
-def test_csv_has_one_line_per_row_and_no_formula(bundle: Bundle) -> None:
-    evil = Bundle(bundle.run._replace(name='=HYPERLINK("x")', run_id="evil"), None)
-    (first, second) = csv.DictReader(io.StringIO(tables.csv_text([bundle, evil])))
+def test_csv_has_one_line_per_row_and_no_formula(recorded: RecordedRun) -> None:
+    evil = RecordedRun(recorded.run._replace(name='=HYPERLINK("x")', run_id="evil"), None)
+    (first, second) = csv.DictReader(io.StringIO(tables.csv_text([recorded, evil])))
     assert (first["state"], first["cost_usd"], first["wall_to_target"]) == ("reached", "0.06", "50.0")
     assert (second["state"], second["cost_usd"], second["name"]) == ("running", "", '\'=HYPERLINK("x")')
-    lines = list(csv.DictReader(io.StringIO(tables.csv_text([bundle], "checkpoints"))))
+    lines = list(csv.DictReader(io.StringIO(tables.csv_text([recorded], "checkpoints"))))
     assert [line["step"] for line in lines] == ["1000", "2000", "3000", "4000", "5000"]
-    assert [line["phase"] for line in table_rows([bundle], "phases")] == ["rollout", "learn", "eval"]
-    assert [line["seed"] for line in table_rows([bundle], "episodes")] == [2**31, 2**31 + 1, 2**31 + 2]
+    assert [line["phase"] for line in table_rows([recorded], "phases")] == ["rollout", "learn", "eval"]
+    assert [line["seed"] for line in table_rows([recorded], "episodes")] == [2**31, 2**31 + 1, 2**31 + 2]
     with pytest.raises(UsageError, match="table 'profiles' is not known"):
-        table_rows([bundle], "profiles")
+        table_rows([recorded], "profiles")
 
 
-def test_parquet_holds_the_same_table(bundle: Bundle, tmp_path: Path) -> None:
+def test_parquet_holds_the_same_table(recorded: RecordedRun, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    tables.write_parquet([bundle], tmp_path / "c.parquet", "checkpoints")
-    assert parquet.read_table(tmp_path / "c.parquet").to_pylist() == table_rows([bundle], "checkpoints")
+    tables.write_parquet([recorded], tmp_path / "c.parquet", "checkpoints")
+    assert parquet.read_table(tmp_path / "c.parquet").to_pylist() == table_rows([recorded], "checkpoints")
 
 
-def test_markdown_shows_a_run_and_does_nothing_else(bundle: Bundle) -> None:
-    evil = Bundle(bundle.run._replace(name="a|b\n<script>\x1b[31m", price_usd_per_hour=0.0), bundle.end)
-    lines = tables.markdown_text([bundle, evil]).splitlines()
+def test_markdown_shows_a_run_and_does_nothing_else(recorded: RecordedRun) -> None:
+    evil = RecordedRun(recorded.run._replace(name="a|b\n<script>\x1b[31m", price_usd_per_hour=0.0), recorded.end)
+    lines = tables.markdown_text([recorded, evil]).splitlines()
     cells = [cell.strip() for cell in lines[2].strip("|").split(" | ")]
     assert cells[5:8] == ["reached", "5,000", "60"]
     assert cells[12:15] == ["50", "0.06", "0.05"]
@@ -105,12 +114,12 @@ def test_markdown_shows_a_run_and_does_nothing_else(bundle: Bundle) -> None:
     assert len(lines) == 4
 
 
-def test_mllog_lines_pass_the_common_rules_of_mlperf(bundle: Bundle, tmp_path: Path) -> None:
+def test_mllog_lines_pass_the_common_rules_of_mlperf(recorded: RecordedRun, tmp_path: Path) -> None:
     checker_module = pytest.importorskip(
         "mlperf_logging.compliance_checker.mlp_compliance", reason="mlperf_logging is not installed"
     )
     path = tmp_path / "run.log"
-    path.write_text("".join(line + "\n" for line in mllog.lines(bundle)))
+    path.write_text("".join(line + "\n" for line in mllog.lines(recorded)))
     checker = checker_module.make_checker("training", "4.0.0", quiet=False, werror=True)
     logging.disable(logging.CRITICAL)
     try:
@@ -122,8 +131,8 @@ def test_mllog_lines_pass_the_common_rules_of_mlperf(bundle: Bundle, tmp_path: P
     assert messages == ["Required EXACTLY_ONE occurrence of 'submission_benchmark' but found 0"]
 
 
-def test_mllog_lines_carry_the_run(bundle: Bundle) -> None:
-    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in mllog.lines(bundle)]
+def test_mllog_lines_carry_the_run(recorded: RecordedRun) -> None:
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in mllog.lines(recorded)]
     assert all(record["namespace"] == "mileage" for record in records)
     times = [record["time_ms"] for record in records]
     assert times == sorted(times)
@@ -138,13 +147,13 @@ def test_mllog_lines_carry_the_run(bundle: Bundle) -> None:
     assert accuracy == [100.0, 200.0, 300.0, 400.0, 500.0]
 
 
-def test_tensorboard_reads_back_what_was_written(bundle: Bundle, tmp_path: Path) -> None:
+def test_tensorboard_reads_back_what_was_written(recorded: RecordedRun, tmp_path: Path) -> None:
     with contextlib.redirect_stderr(io.StringIO()):
         loader = pytest.importorskip(
             "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard is not installed"
         )
-    tensorboard.write([bundle], tmp_path)
-    (file,) = (tmp_path / bundle.run.run_id).iterdir()
+    tensorboard.write([recorded], tmp_path)
+    (file,) = (tmp_path / recorded.run.run_id).iterdir()
     events = [event for event in loader.RawEventFileLoader(str(file)).Load()]  # noqa: C416
     from tensorboard.compat.proto.event_pb2 import Event
 

@@ -10,6 +10,7 @@ from mileage.ledger import queries
 from mileage.ledger.formats.foreign import ImportSettings, read_rows
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Checkpoint, End, EndState, Run
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.ledger.targets import Target
 from mileage.report.cost import CostReport
@@ -37,7 +38,7 @@ def test_the_cost_ledger_row_of_the_worked_example_becomes_its_report(tmp_path: 
     run, (checkpoint,), end = take_in(path, target=Target.parse("success_rate>=0.9"), price=2.2)
     assert json.loads(checkpoint.claimed or "") == row
     assert end.state == "reached"
-    assert CostReport.of(run, end).headline() == [
+    assert CostReport(RecordedRun(run, end)).headline() == [
         "train throughput: 476,190 env steps/s (steady 476,190)",
         "total wall-clock: 48.0 min",
         "held-out success: 0.92",

@@ -8,7 +8,7 @@ from scipy import stats
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage.kernels.learners.mlp import RELU, TANH
-from mileage.kernels.reference.networks import mlp
+from mileage.kernels.reference.mlp import mlp
 from mileage.policies import ActorCritic
 from mileage.policies.native import ACTIVATIONS
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sample_rows import make_end, make_phases, make_run
 
+from mileage.ledger.runs import RecordedRun
 from mileage.profiling.diagnosis import diagnose
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck
@@ -15,7 +17,10 @@ WORKLOAD: dict[str, Any] = {"algorithm": "ppo", "env": "X", "threads": 1, "confi
 
 
 def run(phases: dict[str, float], entries: dict[str, int] | None = None, **options: Any) -> EndToEnd:
-    return EndToEnd(None, sum(phases.values()), phases, entries or {}, 10_000, "not_reached", **options)
+    row = make_run()
+    end = make_end(row, state="not_reached", env_steps=10_000, wall_seconds=sum(phases.values()))
+    rows = [each._replace(entries=(entries or {}).get(each.phase, 0)) for each in make_phases(row, 1, **phases)]
+    return EndToEnd(RecordedRun(row, end, phase_rows=tuple(rows), in_ledger=False), **options)
 
 
 def test_evaluation_is_thinned_to_a_twentieth_of_the_rest() -> None:

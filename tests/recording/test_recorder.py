@@ -13,6 +13,7 @@ from mileage._errors import UsageError
 from mileage._seeding import HELD_OUT_START
 from mileage.ledger import queries
 from mileage.ledger.panels import Panel
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.ledger.targets import Evaluation
 from mileage.meter import clock as clock_module
@@ -52,7 +53,7 @@ def test_worked_example_comes_out_of_a_recorded_run_to_the_printed_digit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panel: Panel
 ) -> None:
     hand = Hand(monkeypatch)
-    with launch(tmp_path, panel=panel, target="success_rate>=0.90", price=2.20) as run:
+    with launch(tmp_path, panel=panel, target="success_rate>=0.90", price_usd_per_hour=2.20) as run:
         with run.phase("rollout"):
             hand.minutes(30.0)
         with run.phase("learn"):
@@ -65,8 +66,7 @@ def test_worked_example_comes_out_of_a_recorded_run_to_the_printed_digit(
     assert round(row.cost_usd, 2) == 1.76
 
     with Store(tmp_path / "mileage.db") as store:
-        record = store.read(queries.only_record, run.run_id)
-        report = CostReport.of(record.run, record.end, store.read(queries.latest_phases, run.run_id))
+        report = CostReport(store.read(queries.complete, store.read(queries.only_record, run.run_id)))
     assert report.headline() == [
         "train throughput: 476,190 env steps/s (steady 476,190)",
         "total wall-clock: 48.0 min",
@@ -80,13 +80,13 @@ def test_worked_example_comes_out_of_a_recorded_run_to_the_printed_digit(
         ("learn", "720.000", "25.0 %", "1"),
         ("eval", "360.000", "12.5 %", "1"),
     ]
-    assert sum(phase.seconds for phase in report.phases) == report.wall_seconds == 48 * 60
-    assert report.eval_overhead == 0.125
+    assert sum(phase.seconds for phase in report.phases) == report.recorded.wall_seconds == 48 * 60
+    assert report.recorded.metric("eval_overhead") == 0.125
 
 
-def stored(tmp_path: Path, run: RunRecorder) -> queries.Record:
+def stored(tmp_path: Path, run: RunRecorder) -> RecordedRun:
     with Store(tmp_path / "mileage.db") as store:
-        record: queries.Record = store.read(queries.only_record, run.run_id)
+        record: RecordedRun = store.read(queries.only_record, run.run_id)
         return record
 
 
@@ -94,7 +94,7 @@ def test_the_first_checkpoint_that_meets_the_target_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panel: Panel
 ) -> None:
     hand = Hand(monkeypatch)
-    with launch(tmp_path, panel=panel, target="success_rate>=0.90", price=60.0, instances=2) as run:
+    with launch(tmp_path, panel=panel, target="success_rate>=0.90", price_usd_per_hour=60.0, instances=2) as run:
         rows = []
         for step, successes in ((100, 50), (200, 95), (300, 80)):
             hand.minutes(1.0)
@@ -210,9 +210,9 @@ def test_busy_time_of_other_threads_is_kept_beside_the_wall(tmp_path: Path, monk
             hand.minutes(1.0)
         run.clock.add_beside("collector 1", {"env_step": 55.0})
     assert run.result is not None
-    wall = {phase.phase: phase.seconds for phase in run.result.phases if not phase.beside}
+    wall = {phase.phase: phase.seconds for phase in run.result.phase_rows if not phase.beside}
     assert sum(wall.values()) == run.result.end.wall_seconds == 60.0
-    assert [(p.phase, p.seconds) for p in run.result.phases if p.beside] == [("collector 1/env_step", 55.0)]
+    assert [(p.phase, p.seconds) for p in run.result.phase_rows if p.beside] == [("collector 1/env_step", 55.0)]
 
 
 def test_a_disabled_ledger_measures_and_writes_nothing(tmp_path: Path, panel: Panel) -> None:
@@ -242,7 +242,7 @@ def test_memory_is_measured(tmp_path: Path) -> None:
         ({"seed": HELD_OUT_START}, "reserved for held-out panels"),
         ({"target": "nonsense"}, "cannot be read"),
         ({"target": "success_rate>=0.9", "panel": Panel.default("x", 1)}, "needs a panel with a success definition"),
-        ({"price": 1.0, "price_usd_per_hour": 1.0}, "not both"),
+        ({"price": 1.0, "price_usd_per_hour": 1.0}, "former name"),
         ({"config": {"x": "y" * 10_000_000}}, "config is 10,000,"),
         ({"name": "x" * 10_000_000}, "name is 10,000,000 characters"),
         ({"parent_run_id": "../../../etc/passwd"}, "run id"),

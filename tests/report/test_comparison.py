@@ -8,14 +8,15 @@ import pytest
 from sample_rows import make_end, make_phases, make_run
 
 from mileage._errors import UnmatchedError, UsageError
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.report.arms import FinishedRun, run_costs
+from mileage.report.arms import run_costs
 from mileage.report.compare import Comparison, compare, compare_selections
 
 
 def finished(
     wall: float, *, reached: bool = True, steps: int = 1000, run: dict[str, Any] | None = None, **phases: float
-) -> FinishedRun:
+) -> RecordedRun:
     """A run at one dollar a second that took `wall` seconds."""
     row = make_run(**{"price_usd_per_hour": 3600.0, "step_budget": None, **(run or {})})
     end = make_end(
@@ -33,10 +34,10 @@ def finished(
         env_steps=steps,
         mean_return=500.0 if reached else 100.0,
     )
-    return FinishedRun(row, end, tuple(make_phases(row, 9, **phases)))
+    return RecordedRun(row, end, phase_rows=tuple(make_phases(row, 9, **phases)))
 
 
-def compared(a: list[FinishedRun], b: list[FinishedRun], **options: Any) -> Comparison:
+def compared(a: list[RecordedRun], b: list[RecordedRun], **options: Any) -> Comparison:
     return compare(("A", a, 0), ("B", b, 0), **options)
 
 
@@ -58,7 +59,7 @@ def test_expected_cost_counts_failed_runs_by_hand() -> None:
 
 def test_a_run_that_went_on_after_the_target_costs_up_to_the_target() -> None:
     run = finished(100.0)
-    longer = FinishedRun(run.run, run.end._replace(wall_to_target=40.0, cost_to_target=40.0))
+    longer = RecordedRun(run.run, run.end._replace(wall_to_target=40.0, cost_to_target=40.0))
     assert longer.cost("USD") == 40.0
     assert longer.cost("s") == 40.0
     assert finished(100.0, reached=False).cost("USD") == 100.0
@@ -175,7 +176,7 @@ def test_selections_leave_out_what_still_runs_and_refuse_overlap(tmp_path: Path)
         for name, wall in (("one", 10.0), ("two", 20.0)):
             for _ in range(3):
                 run = finished(wall, run={"name": name}, learn=wall)
-                store.deliver([run.run, run.end, *run.phases])
+                store.deliver([run.run, run.end, *run.phase_rows])
         store.deliver([make_run(name="two", price_usd_per_hour=3600.0)])
         store.deliver([make_run(name="three")])
         comparison = compare_selections(store, "one", "name=two")

@@ -121,7 +121,7 @@ def test_an_interrupt_saves_what_can_be_resumed(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
 
         run = agent.learn(6 * BATCH, panel=panel, callback=press, checkpoint=path)
-    assert (run.end, run.reason, run.steps) == ("stopped", "interrupted", 2 * BATCH)
+    assert (run.state, run.reason, run.steps) == ("stopped", "interrupted", 2 * BATCH)
     assert run.checkpoint == str(path)
     with mileage.load(path) as resumed:
         resumed.learn(panel=panel)
@@ -167,7 +167,7 @@ def test_the_record_of_a_run() -> None:
         panel = agent.default_panel(episodes=3)
         run = agent.learn(4 * BATCH, panel=panel, target="mean_return>=1", eval_every=BATCH, stop_at_target=False)
     assert (run.algorithm, run.env, run.seed, run.steps) == ("ppo", "CartPole-v1", 5, 4 * BATCH)
-    assert (run.target, run.end, run.reached) == ("mean_return>=1.0", "reached", True)
+    assert (run.target, run.state, run.reached) == ("mean_return>=1.0", "reached", True)
     assert run.panel_id == panel.panel_id
     assert run.config["hidden"] == (8, 8)
     assert run.steps_to_target == BATCH

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mileage import __version__
+from mileage._version import __version__
 from mileage.cli import bench, doctor, envs, evaluate, ledger, profile, rl_bench, train, warmup
 
 app = typer.Typer(

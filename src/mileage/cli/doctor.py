@@ -37,7 +37,7 @@ def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.
 
 
 def _examine() -> dict[str, Any]:
-    from mileage import __version__
+    from mileage._version import __version__
     from mileage.kernels.machine import precompile as ahead
     from mileage.kernels.machine.blas import blas
     from mileage.kernels.machine.jit import cache_dir, cache_is_writable

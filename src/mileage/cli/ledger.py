@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mileage._errors import UsageError
 
 if TYPE_CHECKING:
-    from mileage.ledger.formats.bundle import Bundle
-    from mileage.ledger.queries import Record
+    from mileage.ledger.runs import RecordedRun
     from mileage.ledger.store import Store
 
 app = typer.Typer(help="Recorded runs: what they reached and what they cost.", no_args_is_help=True)
@@ -38,12 +37,13 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     from mileage.ledger import queries
+    from mileage.ledger.runs import STATES
     from mileage.ledger.selectors import Selector
 
     if limit < 0:
         raise UsageError(f"--limit must be 0 or more, not {limit}")
-    if state is not None and state not in queries.STATES:
-        raise UsageError(f"--state {state!r} is not known: use one of {', '.join(queries.STATES)}")
+    if state is not None and state not in STATES:
+        raise UsageError(f"--state {state!r} is not known: use one of {', '.join(STATES)}")
     with _open(db) as store:
         if selection is None:
             selector = Selector(fields=() if state is None else (("state", state),))
@@ -52,7 +52,9 @@ def list_runs(
             found = store.read(queries.select_records, selection)
             records = [record for record in reversed(found) if state in (None, record.state)][: limit or None]
     if json_output:
-        print(json.dumps([_record_dict(record) for record in records]))
+        from mileage.ledger.formats.flat import run_row, unpacked
+
+        print(json.dumps([unpacked(run_row(record)) for record in records]))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -69,25 +71,18 @@ def show(
     """Show one run: what it reached, what it cost, where the time went."""
     from mileage.ledger import queries
     from mileage.ledger.formats import json_format
-    from mileage.ledger.formats.bundle import Bundle
     from mileage.report.cost import CostReport
 
     with _open(db) as store:
-        record = store.read(queries.only_record, run)
-        run_id = record.run.run_id
-        rows = store.read(queries.checkpoints, run_id)
-        phases = store.read(queries.latest_phases, run_id)
-        profiles = store.read(queries.profiles, run_id)
-    report = CostReport.of(record.run, record.end, phases) if record.end else None
+        recorded = store.read(queries.complete, store.read(queries.only_record, run), episodes_too=False)
     if json_output:
-        bundle = Bundle(record.run, record.end, tuple(rows), tuple(phases), (), tuple(profiles))
-        content = json_format.as_dict(bundle)
-        content["report"] = report.as_dict() if report else None
+        content = json_format.as_dict(recorded)
+        content["report"] = CostReport(recorded).as_dict() if recorded.end else None
         print(json.dumps(content))
         return
     from mileage.cli.ledger_tables import print_run
 
-    print_run(record, report, rows, max(checkpoints, 0))
+    print_run(recorded, max(checkpoints, 0))
 
 
 @app.command()
@@ -131,19 +126,19 @@ def export(
     json_output: AsJson = False,
 ) -> None:
     """Write runs for other tools."""
-    from mileage.ledger.formats.bundle import load_bundles
+    from mileage.ledger import queries
 
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_!r} is not known: use one of {', '.join(FORMATS)}")
     if out is None and (json_output or format_ in ("parquet", "tensorboard")):
         raise UsageError(f"--format {format_} with these options needs --out PATH")
     with _open(db) as store:
-        bundles = load_bundles(store, selection)
-    text = _exported(bundles, format_, table, out)
+        runs = store.read(queries.complete_runs, selection)
+    text = _exported(runs, format_, table, out)
     if text is not None:
         _write_or_print(text, out)
     if json_output:
-        print(json.dumps({"runs": len(bundles), "format": format_, "out": str(out)}))
+        print(json.dumps({"runs": len(runs), "format": format_, "out": str(out)}))
 
 
 @app.command("import")
@@ -226,29 +221,23 @@ def _open(db: str | None, *, create: bool = False) -> Store:
     return Store(db, create=create)
 
 
-def _record_dict(record: Record) -> dict[str, Any]:
-    from mileage.ledger.formats.bundle import Bundle, run_row, unpacked
-
-    return unpacked(run_row(Bundle(record.run, record.end)))
-
-
-def _exported(bundles: list[Bundle], format_: str, table: str, out: Path | None) -> str | None:
+def _exported(runs: list[RecordedRun], format_: str, table: str, out: Path | None) -> str | None:
     """Return the text of a text format, or write the file of the others."""
     from mileage.ledger.formats import json_format, mllog, tables, tensorboard
 
     if format_ == "parquet" and out is not None:
-        tables.write_parquet(bundles, out, table)
+        tables.write_parquet(runs, out, table)
         return None
     if format_ == "tensorboard" and out is not None:
-        tensorboard.write(bundles, out)
+        tensorboard.write(runs, out)
         return None
     if format_ == "csv":
-        return tables.csv_text(bundles, table)
+        return tables.csv_text(runs, table)
     if format_ == "markdown":
-        return tables.markdown_text(bundles)
+        return tables.markdown_text(runs)
     if format_ == "mllog":
-        return "".join(line + "\n" for bundle in bundles for line in mllog.lines(bundle))
-    return json_format.dumps(bundles) + "\n"
+        return "".join(line + "\n" for recorded in runs for line in mllog.lines(recorded))
+    return json_format.dumps(runs) + "\n"
 
 
 def _write_or_print(text: str, out: Path | None) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from mileage.ledger.queries import Record
 from mileage.ledger.rows import Checkpoint
-from mileage.report.cost import CostReport, dollars, duration
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import RunMetric, Shown, dollars, duration, shown
+from mileage.report.cost import CostReport
 from mileage.tables import Column, Table
 from mileage.text import plain
 
@@ -36,38 +37,38 @@ def _shown(value: object) -> str:
     return escape(plain(str(value), _LONGEST))
 
 
-def print_list(records: Sequence[Record]) -> None:
+def print_list(records: Sequence[RecordedRun]) -> None:
     """Print one line per run."""
     if not records:
         print("no runs")
         return
     console = _console()
+    wide = console.width >= NARROW_WIDTH
+    metrics = [metric for metric in shown(Shown.LIST) if wide or Shown.WIDE not in metric.shown]
+    metrics.sort(key=lambda metric: metric.unit not in ("env steps", "s"))  # how far and how long, then what came of it
     left = ("run", "name", "state")
-    wide = {"seed", "steps", "wall", "success"} if console.width >= NARROW_WIDTH else set()
-    headings = ("run", "name", "seed", "state", "steps", "wall", "to target", "success", "return", "cost")
-    shown = [h for h in headings if h in wide or h in (*left, "to target", "return", "cost")]
+    headings = ("run", "name", *(["seed"] if wide else []), "state", *(metric.heading for metric in metrics))
     rows = []
-    for run, end in records:
-        cells = {"run": run.run_id, "name": plain(run.name, _LONGEST), "state": "running"}
-        cells["seed"] = "–" if run.seed is None else str(run.seed)
-        if end is not None:
-            cells |= {
-                "state": end.state.replace("_", " "),
-                "steps": f"{end.env_steps:,}",
-                "wall": duration(end.wall_seconds),
-                "to target": "–" if end.wall_to_target is None else duration(end.wall_to_target),
-                "success": "–" if end.success_rate is None else f"{end.success_rate:.2f}",
-                "return": "–" if end.mean_return is None else f"{end.mean_return:,.1f}",
-                "cost": dollars(end.cost_usd) if run.price_usd_per_hour > 0 else "–",
-            }
-        rows.append(tuple(cells.get(heading, "") for heading in shown))
-    columns = [Column(heading, right=heading not in left, wrap=False) for heading in shown]
+    for record in records:
+        run = record.run
+        seed = ["–" if run.seed is None else str(run.seed)] if wide else []
+        facts = (run.run_id, plain(run.name, _LONGEST), *seed, record.state.replace("_", " "))
+        rows.append((*facts, *(_cell(record, metric) for metric in metrics)))
+    columns = [Column(heading, right=heading not in left, wrap=False) for heading in headings]
     console.print(Table.of(columns, rows).terminal(boxed=False))
 
 
-def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoint], checkpoints: int) -> None:
-    """Print what is known about one run."""
-    console, run = _console(), record.run
+def _cell(record: RecordedRun, metric: RunMetric) -> str:
+    if record.end is None:
+        return ""
+    if metric.priced and not record.priced:
+        return "–"
+    return metric.spelled(record.metric(metric.name), absent="–")
+
+
+def print_run(recorded: RecordedRun, checkpoints: int) -> None:
+    """Print what is known about one run, with so many of its checkpoints."""
+    console, run, rows = _console(), recorded.run, recorded.checkpoints
     console.print(f"[bold]{run.run_id}[/bold]  {_shown(run.name)}")
     facts = {
         "trained": f"{run.framework} {run.algorithm} on {run.env_id}, seed {run.seed}",
@@ -81,9 +82,10 @@ def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoi
         facts["resumes"] = run.parent_run_id
     for name, value in facts.items():
         console.print(f"{name}: {_shown(value)}")
-    if report is None:
+    if recorded.end is None:
         console.print("state: running")
     else:
+        report = CostReport(recorded)
         for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
             console.print(_shown(line))
         phases = Table.of(("phase", "seconds", "share", "entries"), report.phase_table(), left=("phase",))
@@ -96,7 +98,8 @@ def print_run(record: Record, report: CostReport | None, rows: Sequence[Checkpoi
 
 
 def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -> Table:
-    more = ("memory", "resets") if wide else ()
+    metrics = shown(Shown.CHECKPOINT) if wide else []
+    more = (*(metric.heading for metric in metrics), "resets") if wide else ()
     header = ("step", "wall", "eval", "success", "return", "met", "cost", *more, "path")
     cells = [
         (
@@ -107,17 +110,13 @@ def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -
             "–" if row.mean_return is None else f"{row.mean_return:,.1f}",
             "–" if row.target_met is None else "yes" if row.target_met else "no",
             dollars(row.cost_usd) if priced else "–",
-            *((_memory(row), plain(_resets(row.reset_reasons), _LONGEST)) if wide else ()),
+            *(metric.spelled(getattr(row, metric.name), absent="–") for metric in metrics),
+            *((plain(_resets(row.reset_reasons), _LONGEST),) if wide else ()),
             plain(row.path or "", _LONGEST),
         )
         for row in rows
     ]
     return Table.of(header, cells, left=("path", "resets"))
-
-
-def _memory(row: Checkpoint) -> str:
-    found = [f"{gb:.2f} GB" for gb in (row.peak_rss_gb, row.peak_gpu_gb) if gb is not None]
-    return " + ".join(found) or "–"
 
 
 def _resets(reasons: str | None) -> str:

@@ -14,9 +14,8 @@ from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.cli.progress import Progress
-    from mileage.report.arms import FinishedRun
+    from mileage.ledger.runs import RecordedRun
     from mileage.training.agent import Agent
-    from mileage.training.records import RunRecord
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def train(
         steps, target, success, episodes, eval_every, checkpoint_every, out, price, instance, spot, db, ledger, name
     )  # fmt: skip
     rate = freeze_price(price, instance, spot=spot).usd_per_hour
-    results: list[tuple[RunRecord, FinishedRun]] = []
+    results: list[RecordedRun] = []
     with Progress(shown=not (json_output or quiet), price_usd_per_hour=rate) as progress:
         if resume is not None:
             if seeds > 1 or set_ or seed:
@@ -103,7 +102,7 @@ def train(
             )  # fmt: skip
             for number in range(seed, seed + seeds):
                 results.append(_run(_make(algorithm, env, number, common), wanted, progress))
-                if results[-1][0].reason == "interrupted":
+                if results[-1].reason == "interrupted":
                     break
     _show(results, seeds if resume is None else 1, json_output)
 
@@ -126,71 +125,53 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     return agent
 
 
-def _run(agent: Agent, wanted: _Options, progress: Progress, *, resumed: bool = False) -> tuple[RunRecord, FinishedRun]:
-    """Train one agent under a recorder, with a checkpoint in a directory of its own."""
+def _run(agent: Agent, wanted: _Options, progress: Progress, *, resumed: bool = False) -> RecordedRun:
+    """Train one agent, with a checkpoint in a directory of its own."""
     from mileage.cli.paths import CHECKPOINT, run_directory
     from mileage.ledger.targets import Target
-    from mileage.meter import PhaseClock
-    from mileage.report.arms import FinishedRun
-    from mileage.training.recording import recorded
+    from mileage.recording.recorder import Ledger
 
-    clock = PhaseClock.for_run()
     target = wanted.target if wanted.target is not None or not resumed else agent.target
     goal = None if target is None else Target.parse(target)
-    horizon = agent.plan_horizon(wanted.steps)
-    panel = agent.default_panel(goal, wanted.episodes, wanted.success)
     directory = run_directory(wanted.out, agent.name, agent.env_id, agent.seed)
-    progress.start(f"seed {agent.seed}", horizon, agent.steps)
-    with (
-        agent,
-        recorded(
-            agent,
-            panel,
-            goal,
-            clock,
-            name=wanted.name,
-            price=wanted.price,
-            instance=wanted.instance,
-            spot=wanted.spot,
-            db=wanted.db if wanted.ledger else False,
-            horizon=horizon,
-            eval_every=wanted.eval_every,
-        ) as recorder,
-    ):
-        record = agent.learn(
+    progress.start(f"seed {agent.seed}", agent.plan_horizon(wanted.steps), agent.steps)
+    with agent:
+        run = agent.learn(
             wanted.steps,
             target=goal,
-            panel=panel,
+            panel=agent.default_panel(goal, wanted.episodes, wanted.success),
             eval_every=wanted.eval_every,
             callback=progress,
             checkpoint=directory / CHECKPOINT,
             checkpoint_every=wanted.checkpoint_every,
-            clock=clock,
             on_compile=progress.compiling,
-            on_evaluation=recorder.on_evaluation,
+            ledger=Ledger(wanted.db, enabled=wanted.ledger),
+            name=wanted.name,
+            price_usd_per_hour=wanted.price,
+            instance=wanted.instance,
+            spot=wanted.spot,
         )
-        result = recorder.finish(record)
-    progress.finish(_one_line(record))
-    if record.reason == "interrupted":
+    progress.finish(_one_line(run))
+    if run.reason == "interrupted":
         code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
         progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
-    return record, FinishedRun(result.run, result.end, tuple(result.phases))
+    return run
 
 
-def _one_line(record: RunRecord) -> str:
-    final = record.final
+def _one_line(run: RecordedRun) -> str:
+    final = run.final
     score = "not evaluated" if final is None else f"mean return {final.mean_return:.1f}"
-    when = "" if record.wall_to_target is None else f" in {record.wall_to_target:.2f} s"
-    return f"seed {record.seed}: {record.end.replace('_', ' ')}{when}, {record.steps:,} steps, {score}"
+    when = "" if run.wall_to_target is None else f" in {run.wall_to_target:.2f} s"
+    return f"seed {run.seed}: {run.state.replace('_', ' ')}{when}, {run.steps:,} steps, {score}"
 
 
-def _show(results: list[tuple[RunRecord, FinishedRun]], planned: int, json_output: bool) -> None:
+def _show(runs: list[RecordedRun], planned: int, json_output: bool) -> None:
     from mileage.report.seeds import SeedPanel
 
-    panel = SeedPanel.of([record for record, _ in results], [run for _, run in results])
+    panel = SeedPanel.of(runs)
     if json_output:
         print(json.dumps(panel.as_dict(), indent=2))
     else:
         panel.print()
-    if len(results) < planned or results[-1][0].reason == "interrupted":
+    if len(runs) < planned or runs[-1].reason == "interrupted":
         raise typer.Exit(130)

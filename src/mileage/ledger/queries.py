@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import schema
-from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Phase, Profile, Run
+from mileage.ledger.rows import Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
+from mileage.ledger.runs import RUNNING, RecordedRun
 from mileage.ledger.selectors import Selector
-
-RUNNING = "running"
-STATES = (*(state.value for state in EndState), RUNNING)
-
-
-class Record(NamedTuple):
-    """One run with its end; None while it runs."""
-
-    run: Run
-    end: End | None
-
-    @property
-    def state(self) -> str:
-        """An end state, or `running`."""
-        return self.end.state if self.end else RUNNING
 
 
 def run(connection: sa.Connection, run_id: str) -> Run | None:
@@ -58,14 +45,6 @@ def checkpoints(connection: sa.Connection, run_id: str) -> list[Checkpoint]:
     table = schema.checkpoint
     rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
     return [Checkpoint(*row) for row in rows]
-
-
-def last_checkpoint(connection: sa.Connection, run_id: str) -> Checkpoint | None:
-    """Return the latest checkpoint of a run."""
-    table = schema.checkpoint
-    statement = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq.desc()).limit(1)
-    row = connection.execute(statement).one_or_none()
-    return Checkpoint(*row) if row else None
 
 
 def latest_phases(connection: sa.Connection, run_id: str) -> list[Phase]:
@@ -109,8 +88,8 @@ def profiles(connection: sa.Connection, run_id: str) -> list[Profile]:
 
 def records(
     connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
-) -> list[Record]:
-    """Return the selected runs with their ends, by launch time."""
+) -> list[RecordedRun]:
+    """The selected runs with their ends and no other rows, by launch time."""
     own = schema.end.alias("own")
     presumed = schema.end.alias("presumed")
     state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
@@ -130,7 +109,7 @@ def records(
         statement = statement.limit(limit)
     width = len(Run._fields)
     return [
-        Record(Run(*row[:width]), End(*row[width:]) if row[width] is not None else None)
+        RecordedRun(Run(*row[:width]), End(*row[width:]) if row[width] is not None else None)
         for row in connection.execute(statement)
     ]
 
@@ -148,7 +127,7 @@ def _conditions(selector: Selector, state: Any) -> list[Any]:
     return conditions
 
 
-def select_records(connection: sa.Connection, text: str) -> list[Record]:
+def select_records(connection: sa.Connection, text: str) -> list[RecordedRun]:
     """Return the runs that `text` selects, in launch order; a plain word is a run id or else a name."""
     selector = Selector.parse(text)
     found = records(connection, selector, newest_first=False)
@@ -159,7 +138,31 @@ def select_records(connection: sa.Connection, text: str) -> list[Record]:
     return found
 
 
-def only_record(connection: sa.Connection, text: str) -> Record:
+def with_phases(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The same runs with their last phase totals."""
+    rows = phases_of(connection, [run.run_id for run in runs])
+    return [replace(run, phase_rows=tuple(rows.get(run.run_id, ()))) for run in runs]
+
+
+def complete(connection: sa.Connection, recorded: RecordedRun, *, episodes_too: bool = True) -> RecordedRun:
+    """The same run with all its rows; the episodes, which are most of them, can be left out."""
+    run_id = recorded.run_id
+    return replace(
+        recorded,
+        checkpoints=tuple(checkpoints(connection, run_id)),
+        phase_rows=tuple(latest_phases(connection, run_id)),
+        episodes=tuple(episodes(connection, run_id)) if episodes_too else (),
+        profiles=tuple(profiles(connection, run_id)),
+    )
+
+
+def complete_runs(connection: sa.Connection, text: str | None) -> list[RecordedRun]:
+    """The runs that `text` selects, all of them for None, in launch order and with all their rows."""
+    found = records(connection, newest_first=False) if text is None else select_records(connection, text)
+    return [complete(connection, recorded) for recorded in found]
+
+
+def only_record(connection: sa.Connection, text: str) -> RecordedRun:
     """Return the one run that `text` selects."""
     found = select_records(connection, text)
     if len(found) > 1:

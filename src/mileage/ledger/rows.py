@@ -104,7 +104,7 @@ class Run(NamedTuple):
     step_rule: str
     """What one env step is: `env_steps`, or `frames/4` where a frame-skip of 4 counts frames."""
     accounting_window: str
-    """What is billable: `process` is everything from process start to end."""
+    """What is billable: `wall-clock` is everything from the start of the run's clock to its end."""
     machine: str
     """JSON of the machine fingerprint."""
     machine_id: str

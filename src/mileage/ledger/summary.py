@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mileage import metrics
 from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Run
+from mileage.metrics import PEAKS, Phase, Totals, highest
 
 
 def cost_usd(wall_seconds: float, run: Run) -> float:
-    """Return the billable cost of `wall_seconds` of `run`."""
-    return billable_seconds(wall_seconds, run) / 3600.0 * run.price_usd_per_hour
+    """The billable cost of `wall_seconds` of `run`."""
+    return metrics.cost_usd(_totals(run, wall_seconds))
 
 
-def billable_seconds(wall_seconds: float, run: Run) -> float:
-    """Return what is billed for `wall_seconds`: on every instance."""
-    return wall_seconds * run.instances
+def _totals(run: Run, wall_seconds: float, eval_seconds: float = 0.0) -> Totals:
+    phases = {str(Phase.EVAL): eval_seconds, str(Phase.OTHER): wall_seconds - eval_seconds}
+    return Totals(wall_seconds, phases, instances=run.instances, price_usd_per_hour=run.price_usd_per_hour)
 
 
 @dataclass(slots=True)
@@ -27,8 +29,8 @@ class Progress:
     last: Checkpoint | None = None
     last_evaluated: Checkpoint | None = None
     first_reached: Checkpoint | None = None
-    peak_rss_gb: float | None = None
-    peak_gpu_gb: float | None = None
+    peaks: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PEAKS))
+    """The highest readings by the name of their metric."""
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Count one more checkpoint."""
@@ -40,8 +42,12 @@ class Progress:
             self.last_evaluated = checkpoint
             if checkpoint.target_met and self.first_reached is None:
                 self.first_reached = checkpoint
-        self.peak_rss_gb = _highest(self.peak_rss_gb, checkpoint.peak_rss_gb)
-        self.peak_gpu_gb = _highest(self.peak_gpu_gb, checkpoint.peak_gpu_gb)
+        self.see({name: getattr(checkpoint, name) for name in PEAKS})
+
+    def see(self, readings: Mapping[str, float | None]) -> None:
+        """Keep the highest of every reading, by the name of its metric."""
+        for name in PEAKS:
+            self.peaks[name] = highest((self.peaks[name], readings[name]))
 
     @classmethod
     def of(cls, checkpoints: Iterable[Checkpoint]) -> Progress:
@@ -50,10 +56,6 @@ class Progress:
         for checkpoint in checkpoints:
             progress.add(checkpoint)
         return progress
-
-
-def _highest(a: float | None, b: float | None) -> float | None:
-    return b if a is None else a if b is None else max(a, b)
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class Ending:
 
 
 def end_row(run: Run, progress: Progress, ending: Ending) -> End:
-    """Return the end row of `run`."""
+    """The end row of `run`."""
     last, reached = progress.last, progress.first_reached
-    eval_seconds = ending.phases.get("eval", last.eval_seconds if last else 0.0)
+    eval_seconds = ending.phases.get(Phase.EVAL, last.eval_seconds if last else 0.0)
+    totals = _totals(run, ending.wall_seconds, eval_seconds)
     judged = reached or progress.last_evaluated
     return End(
         run_id=run.run_id,
@@ -83,12 +86,12 @@ def end_row(run: Run, progress: Progress, ending: Ending) -> End:
         ended_at=ending.ended_at,
         env_steps=progress.env_steps,
         wall_seconds=ending.wall_seconds,
-        train_seconds=ending.wall_seconds - eval_seconds,
+        train_seconds=metrics.train_seconds(totals),
         eval_seconds=eval_seconds,
-        init_seconds=ending.phases.get("init", 0.0),
-        compile_seconds=ending.phases.get("compile", 0.0),
-        billable_seconds=billable_seconds(ending.wall_seconds, run),
-        cost_usd=cost_usd(ending.wall_seconds, run),
+        init_seconds=ending.phases.get(Phase.INIT, 0.0),
+        compile_seconds=ending.phases.get(Phase.COMPILE, 0.0),
+        billable_seconds=metrics.billable_seconds(totals),
+        cost_usd=metrics.cost_usd(totals),
         success_rate=judged.success_rate if judged else None,
         mean_return=judged.mean_return if judged else None,
         steps_to_target=reached.step if reached else None,
@@ -96,7 +99,6 @@ def end_row(run: Run, progress: Progress, ending: Ending) -> End:
         cost_to_target=reached.cost_usd if reached else None,
         target_seq=reached.seq if reached else None,
         checkpoints=progress.checkpoints,
-        peak_rss_gb=progress.peak_rss_gb,
-        peak_gpu_gb=progress.peak_gpu_gb,
         gpus=ending.gpus,
+        **progress.peaks,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from mileage.meter.clock import PhaseClock, PhaseTimes
 from mileage.meter.compilers import compile_phase
 from mileage.meter.machine import Machine, fingerprint
-from mileage.meter.phases import OTHER_SHARE_LIMIT, Phase
 from mileage.meter.sampler import ResourcePeaks, ResourceSampler
-from mileage.meter.totals import (
+from mileage.metrics import (
+    OTHER_SHARE_LIMIT,
+    Phase,
     Totals,
     billable_seconds,
     cost_per_billion_steps,

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from mileage.meter.clock import PhaseClock
-from mileage.meter.phases import Phase
+from mileage.metrics import Phase
 
 # Durations that JAX measures around tracing, lowering and compiling; all lie on the thread that compiles.
 _JAX_PREFIX = "/jax/core/compile/"

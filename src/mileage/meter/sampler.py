@@ -13,6 +13,7 @@ from typing import Any
 from mileage._errors import UsageError
 from mileage.meter.gpu import GpuSampler, load_nvml
 from mileage.meter.memory import ProcessTree, peak_rss_bytes
+from mileage.metrics import highest
 
 # Gigabytes as memory is sold and limited: 2**30 bytes.
 _GB = 2**30
@@ -38,6 +39,11 @@ class ResourcePeaks:
     gpu_utilisation: tuple[float | None, ...] | None
     samples: int
     sampler_share: float
+
+    @property
+    def readings(self) -> dict[str, float | None]:
+        """One figure each, by the name of its metric: memory of the machine, and of the fullest GPU."""
+        return {"peak_rss_gb": self.peak_rss_gb, "peak_gpu_gb": highest(self.peak_gpu_gb or ())}
 
 
 class ResourceSampler:

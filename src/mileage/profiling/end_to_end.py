@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
-from mileage.meter import (
-    Phase,
-    PhaseClock,
-    PhaseTimes,
-    Totals,
-    steady_steps_per_second,
-    steps_per_second,
-    train_seconds,
-)
+from mileage.meter import Phase, PhaseClock, PhaseTimes
+from mileage.metrics import Totals, steady_steps_per_second, steps_per_second, train_seconds
 from mileage.profiling.memory import PhaseMemory
 from mileage.training.agent import Agent
-from mileage.training.recording import recorded
-from mileage.training.records import EvalPoint
 
 # With fewer entries than this a half of a run says less than the whole.
 _FEWEST_ENTRIES = 5
@@ -50,22 +40,12 @@ class RunOptions:
 class EndToEnd:
     """One run: its exclusive phases add up to its wall-clock."""
 
-    run_id: str | None
-    """In the ledger; None if the run was not recorded."""
-    wall_seconds: float
-    phases: Mapping[str, float]
-    """Seconds by phase, `other` included."""
-    entries: Mapping[str, int]
-    """How often each phase was entered."""
-    env_steps: int
-    state: str
-    """How the run ended."""
-    evaluations: int = 0
+    recorded: RecordedRun
+    """Its rows, in the ledger or not."""
     compiled: tuple[str, ...] = ()
     """Kernels that were not on disk and had to be compiled."""
     memory_mib: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Highest resident memory by phase."""
-    peak_rss_gb: float | None = None
     later_each: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Seconds per entry of each phase in the second half of the run, when everything has started; where known."""
     clock_seconds: float = 0.0
@@ -74,9 +54,50 @@ class EndToEnd:
     """CPU time of the memory readings, which run beside the training."""
 
     @property
+    def run_id(self) -> str | None:
+        """In the ledger; None if the run was not recorded."""
+        return self.recorded.run_id if self.recorded.in_ledger else None
+
+    @property
+    def state(self) -> str:
+        """How the run ended, or `running`."""
+        return str(self.recorded.state)
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds by phase, `other` included."""
+        return self.recorded.phases
+
+    @property
+    def entries(self) -> Mapping[str, int]:
+        """How often each phase was entered."""
+        return self.recorded.entries
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock at the instant of the phase totals; a run that crashed may have gone on after them."""
+        return next((row.wall_seconds for row in self.recorded.phase_rows), 0.0)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of this run."""
+        return self.recorded.totals.env_steps
+
+    @property
+    def evaluations(self) -> int:
+        """How many held-out evaluations there were."""
+        rows = self.recorded.checkpoints
+        return sum(row.target_value is not None or row.mean_return is not None for row in rows)
+
+    @property
+    def peak_rss_gb(self) -> float | None:
+        """Highest resident memory of all processes."""
+        return self.recorded.metric("peak_rss_gb")
+
+    @property
     def totals(self) -> Totals:
         """What metrics are derived from."""
-        return Totals(self.wall_seconds, dict(self.phases), self.env_steps)
+        return Totals(self.wall_seconds, self.phases, self.env_steps)
 
     @property
     def train_seconds(self) -> float:
@@ -121,57 +142,31 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         if options.on_compile is not None:
             options.on_compile(names)
 
-    with contextlib.ExitStack() as stack:
-        with clock.phase(Phase.INIT):
-            goal = None if options.target is None else Target.parse(options.target)
-            panel = agent.default_panel(goal, options.episodes)
-            memory = PhaseMemory(clock)
-            recorder = stack.enter_context(
-                recorded(
-                    agent,
-                    panel,
-                    goal,
-                    clock,
-                    horizon=agent.plan_horizon(options.steps),
-                    name=options.name,
-                    price=options.price,
-                    db=options.db,
-                    sampler=memory.sampler,
-                )
-            )
-            # What `learn` imports belongs to starting up.
-            importlib.import_module("mileage.training.runner")
-            importlib.import_module("mileage.training.evaluation")
-
-        def on_evaluation(point: EvalPoint) -> None:
-            memory.look(Phase.EVAL)
-            recorder.on_evaluation(point)
-
-        record = agent.learn(
-            options.steps,
-            target=goal,
-            panel=panel,
-            eval_every=options.eval_every,
-            callback=options.callback,
-            checkpoint=options.checkpoint,
-            checkpoint_every=options.checkpoint_every,
-            clock=clock,
-            on_compile=on_compile,
-            on_evaluation=on_evaluation,
-        )
-        result = recorder.finish(record)
+    with clock.phase(Phase.INIT):
+        goal = None if options.target is None else Target.parse(options.target)
+        panel = agent.default_panel(goal, options.episodes)
+        memory = PhaseMemory(clock)
+    run = agent.learn(
+        options.steps,
+        target=goal,
+        panel=panel,
+        eval_every=options.eval_every,
+        callback=options.callback,
+        checkpoint=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
+        clock=clock,
+        on_compile=on_compile,
+        on_evaluation=lambda _: memory.look(Phase.EVAL),
+        ledger=True if options.db is None else options.db,
+        name=options.name,
+        price_usd_per_hour=options.price,
+        resources=memory.sampler,
+    )
     times = clock.stop()
     return EndToEnd(
-        run_id=None if options.db is False else recorder.run_id,
-        wall_seconds=times.wall_seconds,
-        phases=times.phases,
-        entries=dict(times.entries),
-        env_steps=record.steps - record.steps_before,
-        state=str(record.end),
-        evaluations=len(record.evaluations),
+        run,
         compiled=tuple(compiled),
         memory_mib=dict(memory.peaks_mib),
-        peak_rss_gb=result.end.peak_rss_gb,
         later_each=_later_each(memory.history, times),
         memory_seconds=memory.sampler.peaks().sampler_share * times.wall_seconds,
     )

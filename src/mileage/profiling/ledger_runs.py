@@ -34,33 +34,19 @@ def failed_share(db: str | None, workload: Mapping[str, Any], name: str | None =
             records = store.read(queries.records, selector)
     except LedgerError:
         return 0.0
-    ends = [record.end for record in records if record.end is not None]
-    whole = sum(end.billable_seconds for end in ends)
-    failed = sum(end.billable_seconds for end in ends if end.state in _FAILED)
+    billed = [(record.state, record.metric("billable_seconds") or 0.0) for record in records if record.end is not None]
+    whole = sum(seconds for _, seconds in billed)
+    failed = sum(seconds for state, seconds in billed if state in _FAILED)
     return failed / whole if whole > 0.0 else 0.0
 
 
 def read_run(db: str | None, selection: str) -> tuple[EndToEnd, dict[str, Any], float]:
     """A recorded run as phases, its workload, and the share of time that failed runs like it took."""
     with Store(db, create=False) as store:
-        record = store.read(queries.only_record, selection)
-        phases = store.read(queries.latest_phases, record.run.run_id)
-        checkpoints = store.read(queries.checkpoints, record.run.run_id)
-    run, end = record.run, record.end
-    if not phases:
+        recorded = store.read(queries.complete, store.read(queries.only_record, selection), episodes_too=False)
+    run = recorded.run
+    if not recorded.phase_rows:
         raise UsageError(f"run {run.run_id} has no phases yet: wait until it has written some, or ended")
-    seconds = {row.phase: row.seconds for row in phases if not row.beside}
-    last = checkpoints[-1] if checkpoints else None
-    recorded = EndToEnd(
-        run_id=run.run_id,
-        wall_seconds=sum(seconds.values()),
-        phases=seconds,
-        entries={row.phase: row.entries for row in phases if not row.beside},
-        env_steps=end.env_steps if end is not None else last.step if last is not None else 0,
-        state=record.state,
-        evaluations=sum(each.target_value is not None or each.mean_return is not None for each in checkpoints),
-        peak_rss_gb=end.peak_rss_gb if end is not None else None,
-    )
     workload = {
         "algorithm": run.algorithm,
         "env": run.env_id,
@@ -70,6 +56,6 @@ def read_run(db: str | None, selection: str) -> tuple[EndToEnd, dict[str, Any], 
         "config": json.loads(run.config),
         "machine": json.loads(run.machine),
         "name": run.name,
-        "native_env": "rollout" in seconds,
+        "native_env": "rollout" in recorded.phases,
     }
-    return recorded, workload, failed_share(db, workload, run.name)
+    return EndToEnd(recorded), workload, failed_share(db, workload, run.name)

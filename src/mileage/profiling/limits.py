@@ -19,8 +19,14 @@ from mileage.kernels.machine.team import Team, meet
 from mileage.meter.machine import usable_cores
 from mileage.profiling.work import Product
 
-PRODUCTS = frame_type(arrays="shapes scratch", integers="n_products pieces repeats floats")
-STREAM = frame_type(arrays="a b c", integers="size")
+PRODUCTS = frame_type(
+    """
+    shapes: (n_products, 5) int64
+    scratch: (ranks, floats) float32
+    n_products pieces repeats floats: int64
+    """
+)
+STREAM = frame_type("a b c: (size,) float32\nsize: int64")
 # Far above any last-level cache.
 _STREAM_FLOATS = 16 * 2**20
 _USUAL_CACHE = 32.0 * 2**20

@@ -101,9 +101,9 @@ class NativeReplay:
         self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {
-            name: self._update_frame._record[name].item()
+            name: self._update_frame.value(name)
             for name in ("rate", "actor_rate", "critic_rate", "temperature_rate")
-            if name in (self._update_frame._record.dtype.names or ())
+            if name in self._update_frame.names
         }
         # With a step of length 0 the parameters stay what they are, whatever is replayed.
         self._update_frame.set(**dict.fromkeys(self._rates, 0.0), steps=self._learned_steps())
@@ -237,7 +237,7 @@ class NativeReplay:
         """Let the engine's kernels run on another team."""
         frames = [self._update_frame, *([self.engine._rollout] if self.on_policy else [])]
         kept, own = [frame.array("works") for frame in frames], self.engine.team
-        width = int(self._update_frame._record["work_floats"][0])
+        width = self._update_frame.value("work_floats")
         works = np.zeros((team.n_ranks, width), np.float32)
         self.engine.team = team
         for frame in frames:

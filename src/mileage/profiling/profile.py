@@ -60,12 +60,18 @@ class Profile:
 
 def run_dict(run: EndToEnd) -> dict[str, Any]:
     """A run as plain data, with the quantities that follow from it."""
-    return dataclasses.asdict(run) | {
-        "train_seconds": run.train_seconds,
-        "steps_per_second": run.steps_per_second,
-        "steady_steps_per_second": run.steady_steps_per_second,
-        "shares": {phase: run.share(phase) for phase in run.phases},
-    }
+    own = {name: value for name, value in vars(run).items() if name != "recorded"}
+    named = ("run_id", "wall_seconds", "phases", "entries", "env_steps", "state", "evaluations", "peak_rss_gb")
+    return (
+        {name: getattr(run, name) for name in named}
+        | own
+        | {
+            "train_seconds": run.train_seconds,
+            "steps_per_second": run.steps_per_second,
+            "steady_steps_per_second": run.steady_steps_per_second,
+            "shares": {phase: run.share(phase) for phase in run.phases},
+        }
+    )
 
 
 def calibration_dict(found: Calibration) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def works(agent: Any) -> dict[str, Work]:
     rows, chunks = config.batch, 1
     if agent.backend == "native":
         by_rows = agent.name != "dqn"
-        rows = int(engine._frame._record["chunk_rows"][0]) if by_rows else config.batch
+        rows = engine._frame.value("chunk_rows") if by_rows else config.batch
         chunks = engine._chunks if by_rows else engine._pieces
     learn = off_policy_learn(agent.name, config, actor, critic, rows, chunks)
     return {"learn": learn, "inference": one_forward(config.n_envs, actor)}

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mileage import __version__
 from mileage._seeding import check_training_seed
+from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
@@ -41,10 +41,15 @@ def launched_run(
     step_budget: int | None,
     step_rule: str,
     parent_run_id: str | None,
+    identified: bool,
 ) -> Run:
-    """Return the row of a run that is being launched now; the arguments are those of `Ledger.run`."""
+    """The row of a run that is being launched now; the arguments are those of `Ledger.run`.
+
+    A run that is not `identified`, because nothing of it is written, has no revision and no machine: finding them takes
+    longer than a short run.
+    """
     now = time.time()
-    machine = fingerprint()
+    machine = fingerprint() if identified else None
     row = Run(
         run_id=new_run_id(now),
         name=name,
@@ -58,7 +63,7 @@ def launched_run(
         algorithm=algorithm,
         env_id=env_id if env_id is not None else panel.env_id if panel else "",
         config=check_json("config", dict(config)),
-        git_revision=git_revision(),
+        git_revision=git_revision() if identified else None,
         command=_command(),
         seed=None if seed is None else check_training_seed(seed),
         panel=panel.to_json() if panel else None,
@@ -70,8 +75,8 @@ def launched_run(
         step_budget=step_budget,
         step_rule=step_rule,
         accounting_window=ACCOUNTING_WINDOW,
-        machine=check_json("machine", machine.as_dict()),
-        machine_id=machine.hardware_id,
+        machine=check_json("machine", machine.as_dict() if machine else {}),
+        machine_id=machine.hardware_id if machine else "",
         instances=instances,
         instance=price.instance,
         price_usd_per_hour=price.usd_per_hour,

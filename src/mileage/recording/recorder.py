@@ -1,6 +1,6 @@
 """Recording a run, ours or anyone's: phases, checkpoints and how it ended.
 
-with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20) as run:
+with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price_usd_per_hour=2.20) as run:
     with run.phase("env_step"):
         ...
     run.checkpoint(step, evaluation, path="policy.safetensors")
@@ -9,54 +9,32 @@ with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price=2.20)
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mileage._errors import UsageError
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
-from mileage.ledger.rows import (
-    Checkpoint,
-    End,
-    EndState,
-    Episode,
-    Phase,
-    Profile,
-    Row,
-    Run,
-    check_json,
-    check_text,
-)
+from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
+from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
-from mileage.meter import PhaseClock, PhaseTimes, ResourcePeaks, ResourceSampler, compile_phase
+from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
+from mileage.metrics import PEAKS, highest
 from mileage.recording.launch import launched_run
 from mileage.recording.writer import Writer
-
-if TYPE_CHECKING:
-    from mileage.ledger.queries import Record
 
 PHASES_EVERY_SECONDS = 1.0
 """Phase totals are written with a checkpoint, but no more often than this."""
 PEAKS_EVERY_SECONDS = 0.5
 """Memory peaks are read with a checkpoint, but no more often than this."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run as it was recorded."""
-
-    run: Run
-    end: End
-    phases: tuple[Phase, ...]
 
 
 class Ledger:
@@ -78,7 +56,6 @@ class Ledger:
         *,
         panel: Panel | None = None,
         target: str | Target | None = None,
-        price: float | str | None = None,
         price_usd_per_hour: float | str | None = None,
         instance: str | None = None,
         spot: bool = False,
@@ -95,6 +72,8 @@ class Ledger:
         parent_run_id: str | None = None,
         clock: PhaseClock | None = None,
         resources: bool | ResourceSampler = True,
+        keep: bool = False,
+        price: float | str | None = None,
     ) -> RunRecorder:
         """Launch a run: its row is on disk before this returns, and its clock runs.
 
@@ -102,8 +81,7 @@ class Ledger:
             name: the arm this run belongs to; runs that differ only in their seed share it.
             panel: the held-out exam.
             target: `mean_return>=475`, `success_rate>=0.9`, …
-            price: US dollars an hour and instance, or a sum `0.35+0.19`; frozen now.
-            price_usd_per_hour: the same as `price`.
+            price_usd_per_hour: US dollars an hour and instance, or a sum `0.35+0.19`; frozen now.
             instance: name in the price book.
             spot: whether the instance is bought on the spot market.
             instances: how many instances are billed.
@@ -120,13 +98,18 @@ class Ledger:
             clock: an already running clock, whose owner also watches compilers. Without it, the first run of a process
                 counts from the start of the process.
             resources: whether memory and GPUs are sampled in the background, or the sampler to do it with.
+            keep: whether the result has every checkpoint and every episode, and not the end alone.
+            price: the former name of `price_usd_per_hour`.
         """
-        if price is not None and price_usd_per_hour is not None:
-            raise UsageError("give price or price_usd_per_hour, not both: they are the same")
+        if price is not None:
+            if price_usd_per_hour is not None:
+                raise UsageError("price is the former name of price_usd_per_hour: give only the latter")
+            warnings.warn("price is called price_usd_per_hour now", DeprecationWarning, stacklevel=2)
+            price_usd_per_hour = price
         goal = None if target is None else Target.parse(target)
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
-        frozen = freeze_price(price_usd_per_hour if price is None else price, instance, spot=spot)
+        frozen = freeze_price(price_usd_per_hour, instance, spot=spot)
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
         row = launched_run(
@@ -146,19 +129,20 @@ class Ledger:
             step_budget=step_budget,
             step_rule=step_rule,
             parent_run_id=parent_run_id,
+            identified=self.enabled,
         )
         writer = Writer(row, self.url) if self.enabled else None
-        return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock)
+        return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
 
-    def records(self, selection: str | None = None, *, limit: int | None = None) -> list[Record]:
-        """Return the selected runs with their ends, newest first; closes dead runs first."""
+    def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
+        """The selected runs with their ends, newest first; closes dead runs first."""
         from mileage.ledger import queries
         from mileage.ledger.selectors import Selector
         from mileage.ledger.store import Store
 
         with Store(self.url, create=False) as store:
             selector = None if selection is None else Selector.parse(selection)
-            found: list[Record] = store.read(queries.records, selector, limit=limit)
+            found: list[RecordedRun] = store.read(queries.records, selector, limit=limit)
             return found
 
 
@@ -175,21 +159,25 @@ class RunRecorder:
         *,
         resources: bool | ResourceSampler = True,
         watch_compilers: bool = True,
+        keep: bool = False,
     ) -> None:
         self.row = row
         self.run_id = row.run_id
         self.clock = clock
         self.target = target
         self.price = price
-        self.result: RunResult | None = None
+        self.result: RecordedRun | None = None
         """What was recorded, once the run has ended."""
         self._progress = Progress()
         self._usd_per_second = cost_usd(1.0, row)
         self._seq = 0
         self._phases_at = 0.0
         self._peaks_at = float("-inf")
-        self._peak_rss: float | None = None
-        self._peak_gpu: float | None = None
+        self._peaks: dict[str, float | None] = dict.fromkeys(PEAKS)
+        self._keep_rows = keep
+        self._checkpoints: list[Checkpoint] = []
+        self._episodes: list[Episode] = []
+        self._profiles: list[Profile] = []
         self._log = clock.phase("log")
         self._writer = writer
         sampler = resources if isinstance(resources, ResourceSampler) else ResourceSampler() if resources else None
@@ -262,15 +250,19 @@ class RunRecorder:
         with self._log:
             if path is not None:
                 path = check_text("path", os.fspath(path))
-                sha256 = sha256 or _file_hash(Path(path))
+                if sha256 is None and self._writer is not None:
+                    sha256 = _file_hash(Path(path))
             wall_ns, eval_ns = self.clock.split("eval")
             wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
             self._read_peaks(wall)
             row = self._checkpoint_row(int(step), wall, eval_seconds, evaluation, path, sha256, reset_reasons, claimed)
             self._progress.add(row)
             rows: list[Row] = [row]
-            if evaluation is not None:
-                rows += _episode_rows(self.run_id, row.seq, evaluation)
+            episodes = [] if evaluation is None else episode_rows(self.run_id, row.seq, evaluation)
+            rows += episodes
+            if self._keep_rows:
+                self._checkpoints.append(row)
+                self._episodes += episodes
             if wall - self._phases_at >= PHASES_EVERY_SECONDS:
                 rows += self._phase_rows(self.clock.times())
             if self._writer is not None:
@@ -280,12 +272,12 @@ class RunRecorder:
     def profile(self, summary: Mapping[str, Any]) -> None:
         """Record a profiler's summary under this run's id."""
         text = check_json("profiler summary", dict(summary))
-        if self._writer is None:
-            return
         with self._log:
-            self._writer.append([Profile(self.run_id, self._next_seq(), self.wall_seconds, text)])
+            self._profiles.append(Profile(self.run_id, self._next_seq(), self.wall_seconds, text))
+            if self._writer is not None:
+                self._writer.append(self._profiles[-1:])
 
-    def end(self, state: EndState | str | None = None, reason: str = "") -> RunResult:
+    def end(self, state: EndState | str | None = None, reason: str = "") -> RecordedRun:
         """Record how the run ended and deliver everything; the first call counts.
 
         Args:
@@ -308,11 +300,17 @@ class RunRecorder:
         phases = self._phase_rows(times)
         reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
+        self._progress.see(self._peaks)
         end = end_row(self.row, self._progress, ending)
-        end = end._replace(
-            peak_rss_gb=_highest(end.peak_rss_gb, self._peak_rss), peak_gpu_gb=_highest(end.peak_gpu_gb, self._peak_gpu)
+        self.result = RecordedRun(
+            self.row,
+            end,
+            tuple(self._checkpoints),
+            tuple(phases),
+            tuple(self._episodes),
+            tuple(self._profiles),
+            in_ledger=self._writer is not None,
         )
-        self.result = RunResult(self.row, end, tuple(phases))
         if self._writer is not None:
             self._writer.append([*phases, end])
             self._writer.close()
@@ -337,7 +335,7 @@ class RunRecorder:
     ) -> Checkpoint:
         value = met = None
         if evaluation is not None and self.target is not None:
-            value, met = _finite(self.target.value(evaluation)), self.target.met(evaluation)
+            value, met = finite(self.target.value(evaluation)), self.target.met(evaluation)
         return Checkpoint(
             run_id=self.run_id,
             seq=self._next_seq(),
@@ -347,15 +345,14 @@ class RunRecorder:
             eval_seconds=eval_seconds,
             cost_usd=wall * self._usd_per_second,
             success_rate=None if evaluation is None else evaluation.success_rate,
-            mean_return=None if evaluation is None else _finite(evaluation.mean_return),
+            mean_return=None if evaluation is None else finite(evaluation.mean_return),
             target_value=value,
             target_met=met,
-            peak_rss_gb=self._peak_rss,
-            peak_gpu_gb=self._peak_gpu,
             reset_reasons=None if reset_reasons is None else check_json("reset_reasons", dict(reset_reasons)),
             path=path,
             sha256=sha256,
             claimed=None if claimed is None else check_json("claimed", dict(claimed)),
+            **self._peaks,
         )
 
     def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
@@ -374,39 +371,19 @@ class RunRecorder:
     def _read_peaks(self, wall: float) -> None:
         if self._sampler is not None and wall - self._peaks_at >= PEAKS_EVERY_SECONDS:
             self._peaks_at = wall
-            self._keep_peaks(self._sampler.peaks())
+            self._see(self._sampler.peaks().readings)
 
-    def _keep_peaks(self, peaks: ResourcePeaks) -> None:
-        self._peak_rss = _highest(self._peak_rss, peaks.peak_rss_gb)
-        for peak in peaks.peak_gpu_gb or ():
-            self._peak_gpu = _highest(self._peak_gpu, peak)
+    def _see(self, readings: Mapping[str, float | None]) -> None:
+        self._peaks = {name: highest((kept, readings[name])) for name, kept in self._peaks.items()}
 
     def _stop_sampler(self) -> str | None:
         if self._sampler is None:
             return None
         peaks = self._sampler.stop()
-        self._keep_peaks(peaks)
+        self._see(peaks.readings)
         if peaks.peak_gpu_gb is None:
             return None
         return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
-
-
-def _episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> Sequence[Episode]:
-    successes = [None] * len(evaluation) if evaluation.successes is None else evaluation.successes.tolist()
-    columns = (evaluation.seeds.tolist(), evaluation.returns.tolist(), evaluation.lengths.tolist(), successes)
-    return [
-        Episode(run_id, seq, i, seed, _finite(value), length, success)
-        for i, (seed, value, length, success) in enumerate(zip(*columns, strict=True))
-    ]
-
-
-def _finite(value: float) -> float | None:
-    """Databases disagree about NaN and infinity: a return that is no number is absent."""
-    return value if math.isfinite(value) else None
-
-
-def _highest(a: float | None, b: float | None) -> float | None:
-    return b if a is None else a if b is None else max(a, b)
 
 
 def _file_hash(path: Path) -> str | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mileage._errors import UsageError
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
-from mileage.meter import Phase
-from mileage.report.arms import Arm, FinishedRun, summarise
-from mileage.report.cost import dollars, duration, percent
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.report.arms import Arm, summarise
 from mileage.stats import (
     CostComparison,
     Estimate,
@@ -109,9 +109,7 @@ def compare_selections(
         ended = [record for record in records if record.end is not None]
         if not ended:
             raise UsageError(f"no run of {plain(text, 100)!r} has ended yet: wait for the first")
-        phases = store.read(queries.phases_of, [record.run.run_id for record in ended])
-        runs = [FinishedRun(r.run, r.end, tuple(phases.get(r.run.run_id, ()))) for r in ended]
-        sides.append((runs, len(records) - len(ended)))
+        sides.append((store.read(queries.with_phases, ended), len(records) - len(ended)))
     (runs_a, out_a), (runs_b, out_b) = sides
     shared = {run.run.run_id for run in runs_a} & {run.run.run_id for run in runs_b}
     if shared:
@@ -120,8 +118,8 @@ def compare_selections(
 
 
 def compare(
-    a: tuple[str, Sequence[FinishedRun], int],
-    b: tuple[str, Sequence[FinishedRun], int],
+    a: tuple[str, Sequence[RecordedRun], int],
+    b: tuple[str, Sequence[RecordedRun], int],
     *,
     allow: Collection[str] = (),
     sequential: bool = False,
@@ -247,6 +245,10 @@ def _or_dash(value: float | None, spell: Callable[[float], str]) -> str:
     return "–" if value is None else spell(value)
 
 
+def _reader(metric: RunMetric) -> Callable[[Comparison, Arm], str]:
+    return lambda _, arm: metric.spelled(arm.metrics[metric.name], absent="–")
+
+
 _ROWS: tuple[tuple[str, Any], ...] = (
     ("runs", lambda _, arm: arm.label),
     ("reached", lambda _, arm: f"{arm.reached} of {arm.runs}"),
@@ -255,14 +257,9 @@ _ROWS: tuple[tuple[str, Any], ...] = (
     ("expected cost to target", _expected),
     ("spent in all", lambda c, arm: c.spell(arm.costs.spent)),
     ("IQM return", lambda _, arm: "–" if arm.iqm_return is None else _estimate(arm.iqm_return, "{:,.1f}")),
-    ("held-out success", lambda _, arm: _or_dash(arm.success_rate, "{:.2f}".format)),
-    ("steps/s of training", lambda _, arm: _or_dash(arm.steps_per_second, "{:,.0f}".format)),
-    ("steps/s, steady", lambda _, arm: _or_dash(arm.steady_steps_per_second, "{:,.0f}".format)),
     ("steps to target", lambda _, arm: _or_dash(arm.steps_per_success, "{:,.0f}".format)),
     ("wall-clock to target", lambda _, arm: _or_dash(arm.seconds_per_success, duration)),
-    ("evaluation overhead", lambda _, arm: _or_dash(arm.eval_overhead, percent)),
-    ("peak memory", lambda _, arm: _or_dash(arm.peak_rss_gb, "{:.2f} GB".format)),
-    ("peak GPU memory", lambda _, arm: _or_dash(arm.peak_gpu_gb, "{:.2f} GB".format)),
+    *((metric.title, _reader(metric)) for metric in shown(Shown.COMPARE)),
 )  # fmt: skip
 
 
@@ -287,12 +284,7 @@ def _arm_dict(arm: Arm) -> dict[str, Any]:
         "statement": expected.statement,
         "spent": arm.costs.spent,
         "iqm_return": _estimate_dict(arm.iqm_return),
-        "success_rate": arm.success_rate,
-        "steps_per_second": arm.steps_per_second,
-        "steady_steps_per_second": arm.steady_steps_per_second,
-        "eval_overhead": arm.eval_overhead,
-        "peak_rss_gb": arm.peak_rss_gb,
-        "peak_gpu_gb": arm.peak_gpu_gb,
+        **arm.metrics,
         "seconds_per_success": arm.seconds_per_success,
         "steps_per_success": arm.steps_per_success,
         "phase_seconds": dict(arm.phase_seconds),

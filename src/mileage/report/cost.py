@@ -6,22 +6,14 @@ evaluation, cost uses all billable time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mileage.ledger.prices import NO_PRICE
-from mileage.ledger.rows import End, Phase, Run
-from mileage.meter import (
-    OTHER_SHARE_LIMIT,
-    Totals,
-    cost_per_billion_steps,
-    eval_overhead,
-    steady_steps_per_second,
-    steps_per_second,
-)
-
-_MINUTES_FROM_SECONDS = 120.0
+from mileage.ledger.rows import Phase
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, duration, percent, shown
 
 
 @dataclass(frozen=True)
@@ -36,102 +28,61 @@ class PhaseShare:
 
 @dataclass(frozen=True)
 class CostReport:
-    """What one run achieved and what it cost. Absent numbers are None, never 0."""
+    """What one run that has ended achieved and what it cost. Absent numbers are None, never 0."""
 
-    run_id: str
-    name: str
-    state: str
-    reason: str
-    target: str | None
-    env_steps: int
-    wall_seconds: float
-    train_seconds: float
-    eval_seconds: float
-    billable_seconds: float
-    steps_per_second: float | None
-    steady_steps_per_second: float | None
-    eval_overhead: float | None
-    success_rate: float | None
-    mean_return: float | None
-    target_reached: bool | None
-    steps_to_target: int | None
-    wall_to_target: float | None
-    cost_to_target: float | None
-    price_usd_per_hour: float
-    instances: int
-    instance: str | None
-    cost_usd: float
-    cost_per_billion_steps: float | None
-    peak_rss_gb: float | None
-    peak_gpu_gb: float | None
-    checkpoints: int
-    phases: tuple[PhaseShare, ...]
-    beside: tuple[PhaseShare, ...]
-
-    @classmethod
-    def of(cls, run: Run, end: End, phases: Sequence[Phase] = ()) -> CostReport:
-        """Return the report of a run from its rows alone."""
-        totals = _totals(run, end)
-        return cls(
-            run_id=run.run_id,
-            name=run.name,
-            state=end.state,
-            reason=end.reason,
-            target=run.target,
-            env_steps=end.env_steps,
-            wall_seconds=end.wall_seconds,
-            train_seconds=end.train_seconds,
-            eval_seconds=end.eval_seconds,
-            billable_seconds=end.billable_seconds,
-            steps_per_second=steps_per_second(totals),
-            steady_steps_per_second=steady_steps_per_second(totals),
-            eval_overhead=eval_overhead(totals),
-            success_rate=end.success_rate,
-            mean_return=end.mean_return,
-            target_reached=None if run.target is None else end.wall_to_target is not None,
-            steps_to_target=end.steps_to_target,
-            wall_to_target=end.wall_to_target,
-            cost_to_target=end.cost_to_target,
-            price_usd_per_hour=run.price_usd_per_hour,
-            instances=run.instances,
-            instance=run.instance,
-            cost_usd=end.cost_usd,
-            cost_per_billion_steps=cost_per_billion_steps(totals),
-            peak_rss_gb=end.peak_rss_gb,
-            peak_gpu_gb=end.peak_gpu_gb,
-            checkpoints=end.checkpoints,
-            phases=_shares([phase for phase in phases if not phase.beside], end.wall_seconds),
-            beside=_shares([phase for phase in phases if phase.beside], end.wall_seconds),
-        )
+    recorded: RecordedRun
 
     @property
-    def priced(self) -> bool:
-        """Whether a price was set; otherwise dollars mean nothing."""
-        return self.price_usd_per_hour > 0
+    def target_reached(self) -> bool | None:
+        """Whether the target was met; None without one."""
+        return None if self.recorded.target is None else self.recorded.reached
+
+    @property
+    def phases(self) -> tuple[PhaseShare, ...]:
+        """The exclusive phases, longest first and `other` last."""
+        return self._shares([row for row in self.recorded.phase_rows if not row.beside])
+
+    @property
+    def beside(self) -> tuple[PhaseShare, ...]:
+        """Busy time of other threads and processes."""
+        return self._shares([row for row in self.recorded.phase_rows if row.beside])
+
+    def _shares(self, rows: Sequence[Phase]) -> tuple[PhaseShare, ...]:
+        wall = self.recorded.wall_seconds
+        ordered = sorted(rows, key=lambda row: (row.phase == "other", -row.seconds))
+        return tuple(
+            PhaseShare(row.phase, row.seconds, row.seconds / wall if wall > 0 else 0.0, row.entries) for row in ordered
+        )
+
+    def spelled(self, metric: RunMetric) -> str:
+        """A metric of the run as text."""
+        if metric.priced and not self.recorded.priced:
+            return NO_PRICE
+        return metric.spelled(self.recorded.metric(metric.name))
+
+    def _line(self, name: str) -> str:
+        return f"{BY_NAME[name].title}: {self.spelled(BY_NAME[name])}"
 
     def headline(self) -> list[str]:
-        """Return the six lines."""
-        price = self.priced
+        """The six lines."""
         return [
             f"train throughput: {self._throughput()}",
-            f"total wall-clock: {duration(self.wall_seconds)}",
+            self._line("wall_seconds"),
             f"held-out success: {self._success()}",
             f"target reached: {'no target set' if self.target_reached is None else self.target_reached}",
-            f"total compute cost: {dollars(self.cost_usd) if price else NO_PRICE}",
-            f"cost per billion steps: {_or_dash(self.cost_per_billion_steps, dollars) if price else NO_PRICE}",
+            self._line("cost_usd"),
+            self._line("cost_per_billion_steps"),
         ]
 
     def details(self) -> list[str]:
-        """Return what the six lines leave out."""
-        lines = [f"state: {self.state}" + (f" ({self.reason})" if self.reason else "")]
-        if self.target is not None:
-            lines.append(f"wall-clock to target: {_or_dash(self.wall_to_target, duration, 'not reached')}")
-            cost = _or_dash(self.cost_to_target, dollars, "not reached") if self.priced else NO_PRICE
-            lines.append(f"cost to target: {cost}")
-        lines.append(f"evaluation overhead: {_or_dash(self.eval_overhead, percent)} of wall-clock")
-        lines.append(f"peak memory: {memory(self.peak_rss_gb, self.peak_gpu_gb)}")
-        rate = f"{dollars(self.price_usd_per_hour)}/h × {self.instances}" if self.priced else NO_PRICE
-        lines.append(f"price: {rate}" + (f" ({self.instance})" if self.instance else ""))
+        """What the six lines leave out."""
+        run, reason = self.recorded.run, self.recorded.reason
+        lines = [f"state: {self.recorded.state}" + (f" ({reason})" if reason else "")]
+        if run.target is not None:
+            lines += [self._line("wall_to_target"), self._line("cost_to_target")]
+        lines += report_lines(self.recorded.metric)
+        rate = f"{dollars(run.price_usd_per_hour)}/h × {run.instances}" if self.recorded.priced else NO_PRICE
+        lines.append(f"price: {rate}" + (f" ({run.instance})" if run.instance else ""))
         return lines
 
     def phase_table(self) -> list[tuple[str, str, str, str]]:
@@ -150,75 +101,48 @@ class CostReport:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        values = dict(self.__dict__)
-        for name in ("phases", "beside"):
-            values[name] = {
+        """The report as plain JSON values."""
+        recorded, run = self.recorded, self.recorded.run
+        shares = {
+            name: {
                 phase.phase: {"seconds": phase.seconds, "share": phase.share, "entries": phase.entries}
-                for phase in values[name]
+                for phase in phases
             }
-        return values
+            for name, phases in (("phases", self.phases), ("beside", self.beside))
+        }
+        return {
+            "run_id": run.run_id,
+            "name": run.name,
+            "state": str(recorded.state),
+            "reason": recorded.reason,
+            "target": run.target,
+            **recorded.metrics,
+            "target_reached": self.target_reached,
+            "price_usd_per_hour": run.price_usd_per_hour,
+            "instances": run.instances,
+            "instance": run.instance,
+            "checkpoints": recorded.end.checkpoints if recorded.end else len(recorded.checkpoints),
+            **shares,
+        }
 
     def _throughput(self) -> str:
-        if self.steps_per_second is None or self.steady_steps_per_second is None:
+        pace, steady = self.recorded.steps_per_second, self.recorded.steady_steps_per_second
+        if pace is None or steady is None:
             return "no training time"
-        return f"{self.steps_per_second:,.0f} env steps/s (steady {self.steady_steps_per_second:,.0f})"
+        return f"{pace:,.0f} env steps/s (steady {steady:,.0f})"
 
     def _success(self) -> str:
-        if self.success_rate is not None:
-            return f"{self.success_rate:.2f}"
-        if self.mean_return is not None:
-            return f"not defined (mean return {self.mean_return:,.1f})"
+        success, mean_return = self.recorded.metric("success_rate"), self.recorded.metric("mean_return")
+        if success is not None:
+            return BY_NAME["success_rate"].spell(success)
+        if mean_return is not None:
+            return f"not defined (mean return {BY_NAME['mean_return'].spell(mean_return)})"
         return "not evaluated"
 
 
-def _totals(run: Run, end: End) -> Totals:
-    known = {"eval": end.eval_seconds, "init": end.init_seconds, "compile": end.compile_seconds}
-    # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
-    rest = end.wall_seconds - sum(known.values())
-    return Totals(
-        end.wall_seconds,
-        {**known, "other": rest},
-        end.env_steps,
-        run.instances,
-        run.price_usd_per_hour,
-        end.wall_to_target,
-    )
+def report_lines(value: Callable[[str], float | None]) -> list[str]:
+    """The lines of a report below its headline, from a metric's name to its value."""
+    return [f"{metric.title}: {metric.spelled(value(metric.name))}" for metric in shown(Shown.REPORT)]
 
 
-def _shares(phases: Sequence[Phase], wall_seconds: float) -> tuple[PhaseShare, ...]:
-    ordered = sorted(phases, key=lambda phase: (phase.phase == "other", -phase.seconds))
-    return tuple(
-        PhaseShare(phase.phase, phase.seconds, phase.seconds / wall_seconds if wall_seconds > 0 else 0.0, phase.entries)
-        for phase in ordered
-    )
-
-
-def dollars(amount: float) -> str:
-    """Return an amount with cents, or with two significant digits below a cent."""
-    if amount == 0 or abs(amount) >= 0.01:
-        return f"${amount:,.2f}"
-    return f"${amount:.2g}" if abs(amount) >= 1e-4 else f"${amount:.1e}"
-
-
-def memory(peak_rss_gb: float | None, peak_gpu_gb: float | None) -> str:
-    """Return the peak memory of the machine and of the fullest GPU."""
-    return f"{_or_dash(peak_rss_gb, _gb)}, GPU {_or_dash(peak_gpu_gb, _gb, 'none')}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds below two minutes, otherwise minutes."""
-    return f"{seconds:.2f} s" if seconds < _MINUTES_FROM_SECONDS else f"{seconds / 60:,.1f} min"
-
-
-def percent(share: float) -> str:
-    """Return a share as percent."""
-    return f"{100 * share:.1f} %"
-
-
-def _gb(amount: float) -> str:
-    return f"{amount:.2f} GB"
-
-
-def _or_dash(value: float | None, spell: Any, absent: str = "–") -> str:
-    return absent if value is None else str(spell(value))
+__all__ = ["CostReport", "PhaseShare", "dollars", "duration", "percent", "report_lines"]

@@ -7,28 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mileage.report.arms import FinishedRun, run_costs
-from mileage.report.cost import CostReport, dollars, duration, memory, percent
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
+from mileage.report.arms import run_costs
+from mileage.report.cost import CostReport, report_lines
 from mileage.stats import ExpectedCost, expected_cost
 from mileage.tables import Table
-from mileage.training.records import RunRecord
 
 
 @dataclass(frozen=True)
 class SeedPanel:
     """Runs that differ in nothing but their seed."""
 
-    runs: tuple[RunRecord, ...]
-    reports: tuple[CostReport, ...]
+    runs: tuple[RecordedRun, ...]
     expected: ExpectedCost | None
     """Expected seconds to target, failed runs counted; None without a target."""
 
     @classmethod
-    def of(cls, runs: Sequence[RunRecord], finished: Sequence[FinishedRun]) -> SeedPanel:
-        """Put runs and their rows together, one row of each per run; costs are those that comparisons use."""
-        reports = [CostReport.of(run.run, run.end, run.phases) for run in finished]
-        expected = expected_cost(run_costs(finished, "s")) if runs[0].target is not None else None
-        return cls(tuple(runs), tuple(reports), expected)
+    def of(cls, runs: Sequence[RecordedRun]) -> SeedPanel:
+        """The panel of `runs`; costs are those that comparisons use."""
+        expected = expected_cost(run_costs(runs, "s")) if runs[0].target is not None else None
+        return cls(tuple(runs), expected)
+
+    @property
+    def reports(self) -> tuple[CostReport, ...]:
+        """One per run."""
+        return tuple(CostReport(run) for run in self.runs)
 
     def as_dict(self) -> dict[str, Any]:
         """The panel as plain JSON values."""
@@ -62,6 +66,7 @@ class SeedPanel:
         finals = [run.final.mean_return for run in self.runs if run.final is not None]
         to_target = [run.wall_to_target for run in self.runs if run.wall_to_target is not None]
         interval = None if self.expected is None else self.expected.interval
+        together = Totals.together([run.totals for run in self.runs])
         return {
             "runs": len(self.runs),
             "reached": sum(run.reached for run in self.runs),
@@ -70,10 +75,8 @@ class SeedPanel:
             "median_wall_to_target": statistics.median(to_target) if to_target else None,
             "expected_seconds_to_target": None if self.expected is None else self.expected.value,
             "expected_seconds_interval": None if interval is None else [interval.low, interval.high],
-            "cost_usd": sum(report.cost_usd for report in self.reports),
-            "eval_overhead": sum(r.eval_seconds for r in self.reports) / sum(r.wall_seconds for r in self.reports),
-            "peak_rss_gb": max((r.peak_rss_gb for r in self.reports if r.peak_rss_gb is not None), default=None),
-            "peak_gpu_gb": max((r.peak_gpu_gb for r in self.reports if r.peak_gpu_gb is not None), default=None),
+            "cost_usd": sum(run.cost_usd or 0.0 for run in self.runs),
+            **{metric.name: metric.of(together) for metric in shown(Shown.SEEDS)},
         }
 
     def print(self) -> None:
@@ -92,8 +95,8 @@ class SeedPanel:
         console.print(self._phase_table().terminal())
 
     def _run_table(self) -> Table:
-        priced = self.reports[0].priced
-        judged = any(report.success_rate is not None for report in self.reports)
+        priced = self.runs[0].priced
+        judged = any(run.metric("success_rate") is not None for run in self.runs)
         header = (
             "seed",
             "ended",
@@ -106,18 +109,19 @@ class SeedPanel:
             *(["cost"] if priced else []),
         )
         rows = []
-        for run, report in zip(self.runs, self.reports, strict=True):
+        for run in self.runs:
+            success = run.metric("success_rate")
             cells = [
                 str(run.seed),
-                run.end.replace("_", " "),
+                run.state.replace("_", " "),
                 f"{run.steps:,}",
                 "–" if run.wall_to_target is None else duration(run.wall_to_target),
-                *(["–" if report.success_rate is None else f"{report.success_rate:.2f}"] if judged else []),
+                *(["–" if success is None else f"{success:.2f}"] if judged else []),
                 "–" if run.final is None else f"{run.final.mean_return:.1f}",
-                f"{run.steps_per_second:,.0f}",
-                f"{run.steady_steps_per_second:,.0f}",
+                f"{run.steps_per_second or 0.0:,.0f}",
+                f"{run.steady_steps_per_second or 0.0:,.0f}",
             ]
-            rows.append([*cells, *([dollars(report.cost_usd)] if priced else [])])
+            rows.append([*cells, *([dollars(run.cost_usd or 0.0)] if priced else [])])
         return Table.of(header, rows, left=("ended",), title=f"{self.runs[0].algorithm} on {self.runs[0].env}")
 
     def _summary(self) -> list[str]:
@@ -131,16 +135,14 @@ class SeedPanel:
             lines.append(f"expected cost to target: {self._expected()}")
         elif self.expected is not None:
             lines.append(f"expected cost to target: not reached; {duration(self.expected.spent)} spent")
-        if self.reports[0].priced:
+        if self.runs[0].priced:
             lines.append(f"total compute cost: {dollars(total['cost_usd'])}")
-        lines.append(f"evaluation overhead: {percent(total['eval_overhead'])} of wall-clock")
-        lines.append(f"peak memory: {memory(total['peak_rss_gb'], total['peak_gpu_gb'])}")
-        return lines
+        return lines + report_lines(total.get)
 
     def _expected(self) -> str:
         assert self.expected is not None
         assert self.expected.value is not None
-        per_second = self.reports[0].price_usd_per_hour / 3600.0
+        per_second = self.runs[0].run.price_usd_per_hour / 3600.0
         texts = [duration(self.expected.value)]
         if per_second:
             texts.insert(0, dollars(self.expected.value * per_second))

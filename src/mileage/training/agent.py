@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -21,11 +22,11 @@ from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
 from mileage.envs.registry import resolve
 from mileage.ledger.panels import Panel
+from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
-from mileage.meter import Phase, PhaseClock
-from mileage.training import checkpoints
+from mileage.meter import Phase, PhaseClock, ResourceSampler
+from mileage.training import checkpoints, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
-from mileage.training.records import EvalPoint, RunRecord
 
 DEFAULT_STEPS = 100_000
 BACKENDS = ("auto", "native", "torch")
@@ -190,8 +191,14 @@ class Agent:
         clock: PhaseClock | None = None,
         on_compile: Callable[[list[str]], None] | None = None,
         on_evaluation: Callable[[EvalPoint], None] | None = None,
-    ) -> RunRecord:
-        """Train, and return the record of the run.
+        ledger: session.LedgerChoice = None,
+        name: str | None = None,
+        price_usd_per_hour: float | str | None = None,
+        instance: str | None = None,
+        spot: bool = False,
+        resources: bool | ResourceSampler | None = None,
+    ) -> RecordedRun:
+        """Train, and return the run with everything that was recorded of it.
 
         Args:
             total_steps: environment steps to take; after `load`, None takes those that were left.
@@ -202,67 +209,65 @@ class Agent:
             callback: called with `Progress` after every iteration; returning False stops training.
             checkpoint: where to save at the end, on an interrupt, and every `checkpoint_every` steps.
             checkpoint_every: environment steps between checkpoints.
-            clock: of the run; a new one by default.
+            clock: of the run, which stops it; a new one by default.
             on_compile: told which kernels must be compiled, before they are.
             on_evaluation: called with every `EvalPoint`.
+            ledger: where the run is recorded, as `mileage train` does: True for the default ledger, a path or an
+                address, or a `mileage.Ledger`; None records nothing. The first recorded run of a process counts from
+                the start of the process.
+            name: the arm this run belongs to in the ledger; algorithm and environment by default.
+            price_usd_per_hour: as for `Ledger.run`, like `instance` and `spot`.
+            instance: name in the price book.
+            spot: whether the instance is bought on the spot market.
+            resources: whether memory and GPUs are watched, or by whom; by default where a ledger is named.
         """
         from mileage.meter import compile_phase
-        from mileage.training import runner
-        from mileage.training.evaluation import make_evaluator
 
-        clock = clock or PhaseClock()
-        goal = None if target is None else Target.parse(target)
-        horizon = self.plan_horizon(total_steps)
-        every = self.usual_eval_every(horizon) if eval_every is None else eval_every
-        if every < 1 or checkpoint_every < 0:
-            raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
-        panel = panel or self.default_panel(goal)
+        clock = session.run_clock(ledger) if clock is None else clock
         path = None if checkpoint is None else Path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
-        steps_before = self.steps
-        with compile_phase(clock):
-            with clock.phase(Phase.COMPILE):
-                self.prepare(on_compile)
+        with contextlib.ExitStack() as stack:
             with clock.phase(Phase.INIT):
-                algorithm = self._built()
-                evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
-            self.horizon = horizon
-            self.run_defaults["eval_every"] = every
-            self.target = goal
+                from mileage.training import runner
+                from mileage.training.evaluation import make_evaluator
 
-            outcome = runner.run(
-                algorithm,
-                evaluate,
-                runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
-                clock,
-                steps=self.steps,
-                callbacks=callbacks,
-                save=None if path is None else lambda _: self.save(path),
-                on_evaluation=on_evaluation,
-            )
-            if path is not None:
-                with clock.phase(Phase.CHECKPOINT):
-                    self.save(path)
-        times = clock.times()
-        return RunRecord(
-            algorithm=self.name,
-            env=self.env_id,
-            seed=self.seed,
-            config=dataclasses.asdict(self.config),
-            panel_id=panel.panel_id,
-            target=None if goal is None else str(goal),
-            steps=outcome.steps,
-            steps_before=steps_before,
-            end=outcome.end,
-            reason=outcome.reason,
-            wall_seconds=times.wall_seconds,
-            phases=times.phases,
-            evaluations=outcome.evaluations,
-            wall_to_target=outcome.reached.wall_seconds if outcome.reached else None,
-            steps_to_target=outcome.reached.steps if outcome.reached else None,
-            checkpoint=None if path is None else str(path),
-            summary=algorithm.engine.summary() if hasattr(algorithm.engine, "summary") else {},
-        )
+                goal = None if target is None else Target.parse(target)
+                horizon = self.plan_horizon(total_steps)
+                every = self.usual_eval_every(horizon) if eval_every is None else eval_every
+                if every < 1 or checkpoint_every < 0:
+                    raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
+                panel = panel or self.default_panel(goal)
+                run = stack.enter_context(
+                    session.recorded(
+                        self, ledger, clock, panel=panel, target=goal, horizon=horizon, eval_every=every, name=name,
+                        price_usd_per_hour=price_usd_per_hour, instance=instance, spot=spot, resources=resources,
+                    )
+                )  # fmt: skip
+            with compile_phase(clock):
+                with clock.phase(Phase.COMPILE):
+                    self.prepare(on_compile)
+                with clock.phase(Phase.INIT):
+                    algorithm = self._built()
+                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
+                self.horizon = horizon
+                self.run_defaults["eval_every"] = every
+                self.target = goal
+
+                outcome = runner.run(
+                    algorithm,
+                    evaluate,
+                    runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
+                    clock,
+                    steps=self.steps,
+                    callbacks=callbacks,
+                    save=None if path is None else lambda _: self.save(path),
+                    on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
+                )
+                if path is not None:
+                    with clock.phase(Phase.CHECKPOINT):
+                        self.save(path)
+            summary = algorithm.engine.summary() if hasattr(algorithm.engine, "summary") else {}
+            return run.finish(outcome.end, outcome.reason, outcome.steps, path, summary)
 
     @property
     def batch_size(self) -> int:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.ledger.rows import EndState
+from mileage.ledger.runs import EvalPoint
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
-from mileage.training.records import EvalPoint
 
 INTERRUPTED = "interrupted"
 STOPPED_BY_CALLBACK = "stopped by a callback"

@@ -15,13 +15,12 @@ from typing import Any, Literal, Protocol
 
 from mileage._errors import UsageError
 from mileage.envs.native.env import NativeEnv
+from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training import runner
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
-from mileage.training.recording import recorded
-from mileage.training.records import RunRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,22 +154,35 @@ class Trial:
     """When the run would have been stopped."""
     steps: int = 0
     """Environment steps up to there."""
-    steps_per_second: float = 0.0
-    """Of training seconds."""
-    steady_steps_per_second: float = 0.0
-    """The same without start-up and compilation."""
-    phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Seconds by phase, of the whole run."""
     value: float | None = None
     """What the last evaluation showed of the quantity that the target names; None without an evaluation."""
     reason: str = ""
     """How the run ended."""
     run_id: str | None = None
     """In the ledger; None if it was not recorded."""
+    run: RecordedRun | None = None
+    """The whole run; None if it could not be trained to an end."""
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of training seconds."""
+        return (self.run.steps_per_second if self.run else None) or 0.0
+
+    @property
+    def steady_steps_per_second(self) -> float:
+        """The same without start-up and compilation."""
+        return (self.run.steady_steps_per_second if self.run else None) or 0.0
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds by phase, of the whole run."""
+        return self.run.phases if self.run else {}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return dataclasses.asdict(self)
+        derived = ("steps_per_second", "steady_steps_per_second", "phases")
+        own = {name: value for name, value in vars(self).items() if name != "run"}
+        return own | {name: getattr(self, name) for name in derived}
 
 
 class Executor(Protocol):
@@ -239,10 +251,14 @@ class TrainingExecutor:
     def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
         """Train once, to the target, to the cap or to the end of the step budget."""
         clock, deadline = PhaseClock(), time.perf_counter() + cap_seconds
-        run_id: list[str] = []
+        run_id: str | None = None
         try:
-            with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory:
-                record = self._train(arm, setup, seed, deadline, clock, Path(directory), run_id)
+            with clock.phase(Phase.INIT):
+                agent = setup.agent(seed)
+            try:
+                run = self._train(agent, arm, setup, deadline, clock)
+            finally:
+                run_id = agent.run_id
         except Exception as error:
             # Whatever a configuration does to a run, the run has failed and the search goes on.
             return Trial(
@@ -252,74 +268,44 @@ class TrainingExecutor:
                 reached=False,
                 cap_seconds=cap_seconds,
                 reason=f"{type(error).__name__}: {error}",
-                run_id=run_id[0] if run_id else None,
+                run_id=run_id,
             )
-        if record.reason == runner.INTERRUPTED:
+        if run.reason == runner.INTERRUPTED:
             raise KeyboardInterrupt
-        value = None if record.final is None else self.target.value(record.final)
-        return _trial(arm, record, cap_seconds, value, run_id[0] if self._db is not False else None)
+        return _trial(arm, run, seed, cap_seconds, None if run.final is None else self.target.value(run.final))
 
-    def _train(
-        self,
-        arm: str,
-        setup: Setup,
-        seed: int,
-        deadline: float,
-        clock: PhaseClock,
-        directory: Path,
-        run_id: list[str],
-    ) -> RunRecord:
-        with clock.phase(Phase.INIT):
-            agent = setup.agent(seed)
-        panel = agent.default_panel(self.target, self._episodes, self._success)
-        agent.run_defaults["eval_every"] = setup.eval_every
-        with (
-            agent,
-            recorded(
-                agent,
-                panel,
-                self.target,
-                clock,
-                horizon=setup.total_steps,
-                name=f"{self._name}/{arm}",
-                price=self._price,
-                instance=self._instance,
-                spot=self._spot,
-                db=self._db,
-            ) as recorder,
-        ):
-            run_id.append(recorder.run_id)
-            record = agent.learn(
+    def _train(self, agent: Agent, arm: str, setup: Setup, deadline: float, clock: PhaseClock) -> RecordedRun:
+        with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory, agent:
+            return agent.learn(
                 setup.total_steps,
                 target=self.target,
-                panel=panel,
+                panel=agent.default_panel(self.target, self._episodes, self._success),
                 eval_every=setup.eval_every,
                 callback=lambda _: time.perf_counter() < deadline,
-                checkpoint=directory / "checkpoint.safetensors" if setup.checkpoint_every else None,
+                checkpoint=Path(directory) / "checkpoint.safetensors" if setup.checkpoint_every else None,
                 checkpoint_every=setup.checkpoint_every,
                 clock=clock,
                 on_compile=self._on_compile,
-                on_evaluation=recorder.on_evaluation,
+                ledger=True if self._db is None else self._db,
+                name=f"{self._name}/{arm}",
+                price_usd_per_hour=self._price,
+                instance=self._instance,
+                spot=self._spot,
             )
-            recorder.finish(record)
-        return record
 
 
-def _trial(arm: str, record: RunRecord, cap_seconds: float, value: float | None, run_id: str | None) -> Trial:
-    reached = record.wall_to_target is not None and record.wall_to_target <= cap_seconds
-    seconds = record.wall_to_target if reached and record.wall_to_target is not None else record.wall_seconds
-    capped = not reached and record.reason == runner.STOPPED_BY_CALLBACK
+def _trial(arm: str, run: RecordedRun, seed: int, cap_seconds: float, value: float | None) -> Trial:
+    reached = run.wall_to_target is not None and run.wall_to_target <= cap_seconds
+    capped = not reached and run.reason == runner.STOPPED_BY_CALLBACK
     return Trial(
         arm=arm,
-        seed=record.seed,
-        seconds=seconds,
+        seed=seed,
+        seconds=run.cost("s") if reached else run.wall_seconds,
         reached=reached,
         cap_seconds=cap_seconds,
-        steps=record.steps_to_target or record.steps if reached else record.steps,
-        steps_per_second=record.steps_per_second,
-        steady_steps_per_second=record.steady_steps_per_second,
-        phases=dict(record.phases),
+        steps=run.steps_to_target or run.steps if reached else run.steps,
         value=value,
-        reason=f"stopped after {record.wall_seconds:.1f} s" if capped else record.reason,
-        run_id=run_id,
+        reason=f"stopped after {run.wall_seconds:.1f} s" if capped else run.reason,
+        run_id=run.run_id if run.in_ledger else None,
+        run=run,
     )

@@ -19,6 +19,7 @@ import pytest
 from mileage._errors import EnvCompileError, UsageError
 from mileage.envs import NativeEnv, VecEnv, env, integers, normal, uniform
 from mileage.envs.native.compile import compile_advance
+from mileage.envs.native.functions import Sizes
 from mileage.envs.native.portable import Portable
 from mileage.kernels.arrays.random import streams
 
@@ -188,7 +189,7 @@ def test_a_step_that_returns_one_value_is_explained() -> None:
     def step(state: Any, action: int, rng: Any) -> float:
         return 1.0
 
-    with pytest.raises(EnvCompileError, match=r"step\(\) in .*test_env.py, line \d+, must return two values"):
+    with pytest.raises(EnvCompileError, match=r"step\(\) in .*test_env\.py, line \d+, must return two values"):
         VecEnv(make(step), 1)
 
 
@@ -203,9 +204,9 @@ def nothing(state: Any, action: int, rng: Any) -> tuple[float, bool]:
         ({"actions": 2, "action_low": -1.0, "action_high": 1.0}, "either actions"),
         ({"action_low": (-1.0, -1.0), "action_high": 1.0}, "of one length"),
         ({"obs_size": 3}, "add observe"),
-        ({"obs_high": (1.0, 2.0, 3.0)}, "obs_high has shape"),
-        ({"state_size": 0}, "state_size is 0"),
-        ({"max_steps": -1}, "max_steps is -1"),
+        ({"obs_high": (1.0, 2.0, 3.0)}, "obs_high must be one number or"),
+        ({"state_size": 0}, "state_size .*must be at least 1, not 0"),
+        ({"max_steps": -1}, "max_steps .*must be at least 0, not -1"),
     ],
 )
 def test_descriptions_that_cannot_be_are_refused(options: dict[str, Any], text: str) -> None:
@@ -242,7 +243,7 @@ SCRIPT = """
 
     vec = VecEnv(Scripted, 2)
     vec.reset()
-    print(vec.step(np.array([0, 1]))[1][0], Scripted._advance.cache_hits)
+    print(vec.step(np.array([0, 1]))[1][0], Scripted._compiled.advance.cache_hits)
 """
 
 
@@ -278,5 +279,6 @@ def test_the_step_works_on_several_environments_at_once(
     # What is loaded from the cache has no LLVM code to look at.
     monkeypatch.setenv("MILEAGE_CACHE_DIR", str(tmp_path))
     spec = VecEnv(name, 1).spec
-    code = compile_advance(Portable(), spec.functions, spec._sizes, "looked at").inspect_llvm()
+    sizes = Sizes(spec.state_size, spec.obs_size, spec.action_size, spec.n_actions > 0)
+    code = compile_advance(Portable(), spec.functions, sizes, "looked at").inspect_llvm()
     assert len(re.findall(r"= fmul (?:contract )?<\d+ x float>", code)) >= 5

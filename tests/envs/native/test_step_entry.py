@@ -56,11 +56,11 @@ def test_what_is_not_ready_for_compiled_code_is_converted_or_refused() -> None:
     for wrong, message in (
         (np.zeros(3, np.int64), "of shape"),
         (np.zeros((2, 2), np.int64), "of shape"),
-        (np.zeros(4), "takes integers"),
+        (np.zeros(4), "must be integers"),
         (np.array([0, 1, 2, 0]), "from 0 to 1"),
         (np.array([0, 1, -1, 0]), "from 0 to 1"),
-        ("left", "takes integers"),
-        (None, "takes integers"),
+        ("left", "must be integers"),
+        (None, "must be integers"),
     ):
         with pytest.raises(UsageError, match=message):
             fast.step(wrong)  # type: ignore[arg-type]

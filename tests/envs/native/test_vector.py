@@ -106,8 +106,8 @@ def test_integers_of_any_width_are_taken() -> None:
     [
         (np.array([0, 2, 1]), "from 0 to 1"),
         (np.array([0, -1, 1]), "from 0 to 1"),
-        (np.array([0.0, 1.0, 1.0]), "takes integers of shape"),
-        (np.array([[0], [1], [1]]), "takes integers of shape"),
+        (np.array([0.0, 1.0, 1.0]), "must be integers of shape"),
+        (np.array([[0], [1], [1]]), "must be integers of shape"),
     ],
 )
 def test_wrong_actions_are_refused_before_anything_moves(actions: Any, text: str) -> None:
@@ -120,16 +120,16 @@ def test_wrong_actions_are_refused_before_anything_moves(actions: Any, text: str
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(UsageError, match="n_envs is 0"):
+    with pytest.raises(UsageError, match="n_envs must be at least 1, not 0"):
         VecEnv("CartPole-v1", 0)
-    with pytest.raises(UsageError, match="threads is 0"):
+    with pytest.raises(UsageError, match="threads must be at least 1, not 0"):
         VecEnv("CartPole-v1", 1, threads=0)
     with pytest.raises(UnknownNameError, match="did you mean 'CartPole-v1'"):
         VecEnv("CartPole-v7", 1)
     vec = VecEnv("CartPole-v1", 2)
-    with pytest.raises(UsageError, match="3 entries for 2"):
+    with pytest.raises(UsageError, match="seed must be one int or one for each of 2 environments, not 3"):
         vec.reset(seed=[1, 2, 3])
-    with pytest.raises(UsageError, match="negative"):
+    with pytest.raises(UsageError, match="seed must be 0 or more, not -1"):
         vec.reset(seed=-1)
     with pytest.raises(UsageError, match="reset_mask"):
         vec.reset(options={"reset_mask": [True, False]})

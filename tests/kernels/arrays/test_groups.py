@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage.kernels import group_advantages
-from mileage.kernels.reference import arrays as reference
+from mileage.kernels import group_advantages, reference
 
 DTYPES = st.sampled_from([np.float32, np.float64])
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage.kernels import token_kl
+from mileage.kernels import reference, token_kl
 from mileage.kernels.machine import shards as _shards
-from mileage.kernels.reference import arrays as reference
 
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
 estimators = pytest.mark.parametrize("estimator", ["exact", "k3"])

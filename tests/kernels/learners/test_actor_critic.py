@@ -13,17 +13,10 @@ from mileage.kernels.arrays.random import streams
 from mileage.kernels.learners import actor_critic, optim
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.networks import (
-    Batch,
-    Optimisation,
-    Shape,
-    categorical,
-    gaussian,
-    loss_terms,
-    mlp,
-    numerical_gradient,
-    update,
-)
+from mileage.kernels.reference.actor_critic import Batch, Optimisation, Shape, loss_terms, update
+from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels.reference.mlp import mlp
+from mileage.kernels.reference.optim import numerical_gradient
 from mileage.kernels.reference.random import Stream
 
 SHAPES = {

@@ -11,7 +11,7 @@ from scipy import stats
 from mileage.kernels.arrays import random
 from mileage.kernels.learners import heads
 from mileage.kernels.machine.pointers import pointer_to
-from mileage.kernels.reference.networks import categorical, gaussian
+from mileage.kernels.reference.heads import categorical, gaussian
 from shims import shim
 
 

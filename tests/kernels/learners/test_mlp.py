@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mileage.kernels.definitions import n_params
 from mileage.kernels.learners import mlp
 from mileage.kernels.machine.pointers import pointer_to, shift
-from mileage.kernels.reference.networks import mlp as plain_mlp
-from mileage.kernels.reference.networks import mlp_gradient, numerical_gradient
+from mileage.kernels.reference.mlp import mlp as plain_mlp
+from mileage.kernels.reference.mlp import mlp_gradient
+from mileage.kernels.reference.optim import numerical_gradient
 from shims import shim
 
 SIZES = [
@@ -56,7 +58,7 @@ def sum_columns(values: Any, rows: Any, width: Any, skipped: Any, out: Any) -> N
 
 def case(sizes: tuple[int, ...], rows: int) -> tuple[np.ndarray[Any, Any], ...]:
     rng = np.random.default_rng(len(sizes) * 1000 + rows)
-    params = (rng.normal(size=mlp.n_params(sizes)) / np.sqrt(max(sizes))).astype(np.float32)
+    params = (rng.normal(size=n_params(sizes)) / np.sqrt(max(sizes))).astype(np.float32)
     x = rng.normal(size=(rows, sizes[0])).astype(np.float32)
     slopes = rng.normal(size=(rows, sizes[-1])).astype(np.float32)
     return params, x, slopes
@@ -129,5 +131,5 @@ def test_column_sums() -> None:
 
 
 def test_parameters_and_workspace_are_counted() -> None:
-    assert mlp.n_params((4, 64, 64, 2)) == 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
+    assert n_params((4, 64, 64, 2)) == 4 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
     assert mlp.work_floats(10, (4, 64, 64, 2)) == 10 * (4 + 64 + 64 + 2 + 2 * 64)

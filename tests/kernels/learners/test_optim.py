@@ -9,7 +9,7 @@ import pytest
 
 from mileage.kernels.learners import optim
 from mileage.kernels.machine.pointers import pointer_to
-from mileage.kernels.reference.networks import Adam
+from mileage.kernels.reference.optim import Adam
 from shims import shim
 
 

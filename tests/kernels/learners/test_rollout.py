@@ -14,7 +14,7 @@ from mileage.envs import VecEnv
 from mileage.kernels.arrays.random import streams
 from mileage.kernels.learners import rollout
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.networks import categorical, gaussian
+from mileage.kernels.reference.heads import categorical, gaussian
 from mileage.kernels.reference.random import Stream
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic

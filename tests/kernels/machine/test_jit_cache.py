@@ -17,7 +17,6 @@ PROGRAM = """
 from numba.core import event
 from mileage.kernels.machine import jit
 
-
 compiled = []
 class Listener(event.Listener):
     def on_start(self, event):

@@ -12,7 +12,17 @@ from mileage.kernels.machine.jit import callback
 from mileage.kernels.machine.pointers import Frame, call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from shims import shim
 
-ALL_KINDS = frame_type(arrays="singles doubles wholes words bytes", integers="n", floats="scale")
+ALL_KINDS = frame_type(
+    """
+    singles: (n,) float32, as in a table
+    doubles: (n,) float64
+    wholes: (n,) int64
+    words: (n,) uint64
+    bytes: (n,) uint8
+    n: int64
+    scale: float64
+    """
+)
 
 
 @shim
@@ -79,6 +89,29 @@ def test_a_frame_with_missing_fields_names_them() -> None:
 def test_an_array_that_is_not_contiguous_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^singles must be C-contiguous"):
         Frame(ALL_KINDS, singles=np.zeros((4, 4), np.float32)[:, 1])
+
+
+def test_an_array_of_another_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^singles must hold float32, not float64$"):
+        Frame(ALL_KINDS, singles=np.zeros(4))
+    with pytest.raises(ValueError, match=r"^n must be a number, not an array$"):
+        Frame(ALL_KINDS, n=np.zeros(1, np.int64))
+    flags = np.array([True, False])
+    assert Frame(ALL_KINDS, bytes=flags).array("bytes") is flags
+
+
+def test_numbers_can_be_read_back() -> None:
+    frame = Frame(ALL_KINDS, n=3, scale=0.5)
+    assert (frame.value("n"), frame.value("scale")) == (3, 0.5)
+    assert frame.names == ("singles", "doubles", "wholes", "words", "bytes", "n", "scale")
+
+
+@pytest.mark.parametrize("line", ["obs float32", "obs: (n,) float16", "n: int32", "obs: (n, float32", "n: uint8"])
+def test_a_field_that_is_not_described_is_refused(line: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^a frame's field must be like 'obs: \(samples, O\) float32, what it is', not"
+    ):
+        frame_type("n: int64", line)
 
 
 def test_an_unknown_field_is_an_error() -> None:

@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import wrappers
 
-from mileage._errors import MissingExtraError, UsageError
-from mileage.envs.gymnasium.bridge import GymnasiumEnv, channels_first, gymnasium_make
+from mileage._errors import MissingExtraError, UsageError, require
+from mileage._types import Array
+from mileage.envs.gymnasium.bridge import Env, GymnasiumEnv, channels_first, gymnasium_make
 
-Stepped = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+Stepped = tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]
 
 
 def atari(
@@ -98,18 +99,18 @@ def pixels(
     return GymnasiumEnv(name, options, make=functools.partial(_make_pixels, name), image=True)
 
 
-class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
+class LifeLoss(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
     """Ends an episode when a life is lost, but starts the game again only when it is over.
 
     Gymnasium's own option starts it again after every life, so that the policy never sees how it goes on.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: Env) -> None:
         super().__init__(env)
         self._lives = 0
         self._over = True
 
-    def step(self, action: Any) -> Stepped:
+    def step(self, action: Array | int) -> Stepped:
         """Step, and say terminated if there is a life less."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
@@ -118,7 +119,7 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._lives = lives
         return obs, reward, terminated or lost, truncated, info
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Go on with the next life, or start the game again if it is over or a seed is given."""
         if seed is None and not self._over:
             obs, _, terminated, truncated, info = self.env.step(0)
@@ -133,10 +134,10 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         return int(self.env.unwrapped.ale.lives())  # type: ignore[attr-defined]
 
 
-class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FireReset(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
     """Presses fire after a reset: some games wait for it, and a policy may never find out."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Reset and press fire."""
         self.env.reset(seed=seed, options=options)
         obs, _, terminated, truncated, info = self.env.step(1)
@@ -145,7 +146,7 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
 
-def _make_atari(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+def _make_atari(name: str, **options: Any) -> Env:
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -156,13 +157,13 @@ def _make_atari(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     env = wrappers.AtariPreprocessing(env, noop_max=noops, frame_skip=skip, screen_size=size, grayscale_obs=gray)
     if life_loss:
         env = LifeLoss(env)
-    meanings = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
+    meanings = env.unwrapped.get_action_meanings()  # type: ignore[union-attr]
     if fire_reset and len(meanings) >= 3 and meanings[1] == "FIRE":
         env = FireReset(env)
     return _stacked(env, name, stack, clip)
 
 
-def _make_pixels(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+def _make_pixels(name: str, **options: Any) -> Env:
     own = ("render", "screen_size", "grayscale", "frame_stack", "frame_skip", "clip_reward")
     render, size, gray, stack, skip, clip = (options.pop(key) for key in own)
     env = gymnasium_make(name, {**options, "render_mode": "rgb_array"} if render else options)
@@ -180,7 +181,7 @@ def _make_pixels(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     return _stacked(env, name, stack, clip)
 
 
-def _stacked(env: gymnasium.Env[Any, Any], name: str, frames: int, clip_reward: bool) -> gymnasium.Env[Any, Any]:
+def _stacked(env: Env, name: str, frames: int, clip_reward: bool) -> Env:
     if clip_reward:
         env = wrappers.TransformReward(env, _sign)
     if frames > 1:
@@ -194,6 +195,5 @@ def _sign(reward: SupportsFloat) -> float:
 
 
 def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise UsageError(f"{name} is {value}: use at least 1")
+    require(value >= 1, name, value, "at least 1")
     return value

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UsageError
-from mileage._types import U8, ObsLeaf
-from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv, gymnasium_make
+from mileage._types import U8, Array, ObsLeaf
+from mileage.contracts import EnvSpec
+from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, GymnasiumEnv, gymnasium_make
+
+Observation = Array | Mapping[str, Array]
+"""As an environment gives it: one array, or several by name."""
 
 # Views of float32 start at multiples of their size; rows at multiples of a cache word.
 _ALIGNMENT = 8
@@ -28,7 +29,10 @@ _ALIGNMENT = 8
 class StructuredEnv(GymnasiumEnv):
     """A Gymnasium environment with packed observations, (B,) uint8 each; `leaves` says what is where."""
 
-    def create(self) -> gymnasium.Env[Any, Any]:
+    packed: tuple[ObsLeaf, ...] = dataclasses.field(init=False)
+    """The arrays of one observation."""
+
+    def create(self) -> Env:
         """Make one environment whose observations are arrays or a dict of arrays."""
         if self.image:
             return super().create()
@@ -41,25 +45,27 @@ class StructuredEnv(GymnasiumEnv):
     @property
     def leaves(self) -> tuple[ObsLeaf, ...]:
         """The arrays of one observation."""
-        return _leaves(self._example[0], self.id)
+        return self.packed
 
     @property
-    def observation_space(self) -> Any:
-        """The Gymnasium space of one observation, as the environment has it."""
-        return self._example[0]
-
-    @property
-    def obs_shape(self) -> tuple[int, ...]:
-        """Bytes (B,) of one packed observation."""
-        return (-(-self.leaves[-1].stop // _ALIGNMENT) * _ALIGNMENT,)
-
-    @property
-    def obs_dtype(self) -> np.dtype[Any]:
+    def obs_dtype(self) -> np.dtype[np.generic]:
         """Rows are bytes, whatever they hold."""
         return np.dtype(np.uint8)
 
+    def _described(self, env: Env) -> dict[str, object]:
+        leaves = _leaves(env.observation_space, self.id)
+        size = -(-leaves[-1].stop // _ALIGNMENT) * _ALIGNMENT
+        own = {"packed": leaves, "obs_shape": (size,), "obs_size": size, "observation_space": env.observation_space}
+        return super()._described(env) | own
 
-def structured(spec: Any) -> Any:
+    def vector(
+        self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False
+    ) -> StructuredVecEnv:
+        """As for any Gymnasium environment."""
+        return StructuredVecEnv(self, n_envs, seed=seed, processes=processes)
+
+
+def structured(spec: EnvSpec) -> EnvSpec:
     """`spec` with its observations as they are, if they would lose their form when flattened; else `spec` itself."""
     if not isinstance(spec, GymnasiumEnv) or isinstance(spec, StructuredEnv):
         return spec
@@ -67,12 +73,12 @@ def structured(spec: Any) -> Any:
         whole = StructuredEnv(spec.id, spec.kwargs, spec.make, spec.image)
     except UsageError:
         return spec
-    space = whole.observation_space
+    space: object = whole.observation_space
     formed = isinstance(space, spaces.Dict) or (isinstance(space, spaces.Box) and len(space.shape) > 1)
     return whole if formed else spec
 
 
-def _leaves(space: spaces.Space[Any], env_id: str) -> tuple[ObsLeaf, ...]:
+def _leaves(space: object, env_id: str) -> tuple[ObsLeaf, ...]:
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
     leaves, start = [], 0
     for name, part in parts.items():
@@ -88,13 +94,13 @@ def _leaves(space: spaces.Space[Any], env_id: str) -> tuple[ObsLeaf, ...]:
     return tuple(leaves)
 
 
-def pack(leaves: Sequence[ObsLeaf], obs: Any, out: U8) -> None:
+def pack(leaves: Sequence[ObsLeaf], obs: Observation, out: U8) -> None:
     """Write observations, (N, *shape) or a dict of such, as rows into `out` (N, B) uint8.
 
     Discrete parts, (N,) integers, become one-hot.
     """
     for leaf in leaves:
-        values = np.asarray(obs[leaf.name] if leaf.name else obs)
+        values = np.asarray(obs[leaf.name] if isinstance(obs, Mapping) else obs)
         view = view_of(leaf, out)
         if values.ndim == 1 and view.ndim == 2 and values.dtype.kind in "iu":
             view[:] = values[:, None] == np.arange(view.shape[1])
@@ -102,7 +108,7 @@ def pack(leaves: Sequence[ObsLeaf], obs: Any, out: U8) -> None:
             view[:] = values
 
 
-def view_of(leaf: ObsLeaf, rows: U8) -> NDArray[Any]:
+def view_of(leaf: ObsLeaf, rows: U8) -> Array:
     """The array (N, *shape) inside packed rows (N, B) uint8; not a copy."""
     part = rows[:, leaf.start : leaf.stop].view(leaf.dtype)
     strides = [np.dtype(leaf.dtype).itemsize]
@@ -117,34 +123,14 @@ class StructuredVecEnv(BridgedVecEnv):
 
     spec: StructuredEnv
 
-    def __init__(self, env: StructuredEnv, n_envs: int, *, seed: int = 0, processes: bool = False) -> None:
-        super().__init__(env, n_envs, seed=seed, processes=processes)
-        self._leaves = env.leaves
+    def _take(self, obs: Observation) -> None:
+        pack(self.spec.leaves, obs, self.obs)
 
-    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start all episodes anew and return (obs (N, B) uint8, infos); seeds as in `VecEnv.reset`."""
-        chosen = self._first_seed if seed is None else seed
-        self._first_seed = None
-        obs, infos = self._envs.reset(seed=self._seeds(chosen), options=options)
-        pack(self._leaves, obs, self.obs)
-        return self.obs, infos
-
-    def step(self, actions: ArrayLike) -> Any:
-        """Step every environment once; arguments and results as in `VecEnv.step`, observations packed."""
-        obs, reward, terminated, truncated, infos = self._envs.step(self._native_actions(actions))
-        pack(self._leaves, obs, self.obs)
-        np.copyto(self.reward, reward, casting="same_kind")
-        np.copyto(self.terminated, terminated)
-        np.greater(truncated, terminated, out=self.truncated)
-        if "final_obs" in infos:
-            ended = infos["_final_obs"]
-            for i in np.flatnonzero(ended):
-                pack(self._leaves, _batch_of_one(infos["final_obs"][i]), self.final_obs[i : i + 1])
-            infos = {**infos, "final_obs": self.final_obs, "_final_obs": ended}
-        return self.obs, self.reward, self.terminated, self.truncated, infos
+    def _take_final(self, row: int, obs: Observation) -> None:
+        pack(self.spec.leaves, _batch_of_one(obs), self.final_obs[row : row + 1])
 
 
-def _batch_of_one(obs: Any) -> Any:
-    if isinstance(obs, dict):
+def _batch_of_one(obs: Observation) -> Observation:
+    if isinstance(obs, Mapping):
         return {name: np.asarray(part)[None] for name, part in obs.items()}
     return np.asarray(obs)[None]

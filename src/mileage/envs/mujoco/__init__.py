@@ -10,33 +10,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import MissingExtraError
+from mileage.envs.mujoco.tasks import TASKS
 
 if TYPE_CHECKING:
-    from mileage.envs.mujoco.spec import MujocoEnv
-    from mileage.envs.mujoco.vector import MujocoVecEnv
+    from mileage.envs.mujoco.vector import MujocoEnv, MujocoVecEnv
 
-__all__ = ["IDS", "MujocoEnv", "MujocoVecEnv", "find"]
-
-IDS = (
-    "Ant-v5",
-    "HalfCheetah-v5",
-    "Hopper-v5",
-    "Humanoid-v5",
-    "InvertedDoublePendulum-v5",
-    "InvertedPendulum-v5",
-    "Pusher-v5",
-    "Reacher-v5",
-    "Swimmer-v5",
-    "Walker2d-v5",
-)
+__all__ = ["TASKS", "MujocoEnv", "MujocoVecEnv", "find"]
 
 
 def find(name: str, kwargs: Mapping[str, Any]) -> MujocoEnv | None:
     """The environment `name` with Gymnasium's options `kwargs`, if it can be stepped natively.
 
-    None if it is not one of `IDS`, or if the installed MuJoCo is older than 4.0 and Gymnasium has to step it.
+    None if it is not one of `TASKS`, or if the installed MuJoCo is older than 4.0 and Gymnasium has to step it.
     """
-    if name not in IDS:
+    if name not in TASKS:
         return None
     if importlib.util.find_spec("mujoco") is None:
         raise MissingExtraError(f"environment {name!r}", "mujoco")
@@ -44,18 +31,14 @@ def find(name: str, kwargs: Mapping[str, Any]) -> MujocoEnv | None:
 
     if library() is None:
         return None
-    from mileage.envs.mujoco.spec import MujocoEnv
+    from mileage.envs.mujoco.vector import MujocoEnv
 
     return MujocoEnv(name, kwargs)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "MujocoEnv":
-        from mileage.envs.mujoco.spec import MujocoEnv
+    if name in ("MujocoEnv", "MujocoVecEnv"):
+        from mileage.envs.mujoco import vector
 
-        return MujocoEnv
-    if name == "MujocoVecEnv":
-        from mileage.envs.mujoco.vector import MujocoVecEnv
-
-        return MujocoVecEnv
+        return vars(vector)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,6 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from mileage._errors import MileageError
 from mileage._types import F64, I64
@@ -32,6 +31,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "mjb_makeBatch": (_pointer, [_pointer, _int, _pointer, ctypes.c_char_p, _int]),
     "mjb_deleteBatch": (None, [_pointer]),
     "mjb_nstate": (_int, [_pointer]),
+    "mjb_state": (_pointer, [_pointer]),
     "mjb_stateComponent": (_pointer, [_pointer, _int, _pointer]),
     "mjb_output": (_pointer, [_pointer, ctypes.c_char_p, _pointer, _pointer]),
     "mjb_reset": (_int, [_pointer, _pointer, _int, _pointer, _int]),
@@ -48,7 +48,7 @@ class _Config(ctypes.Structure):
 
 
 @functools.cache
-def library() -> Any | None:
+def library() -> ctypes.CDLL | None:
     """MuJoCo's C library with the functions of a batch declared, or None if it has none."""
     folder = Path(mujoco.__file__).parent
     found = [*folder.glob("libmujoco.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]
@@ -64,13 +64,26 @@ def library() -> Any | None:
     return handle
 
 
+class _Handle:
+    """A batch of the C library; freed with the last array that looks into its memory."""
+
+    def __init__(self, loaded: ctypes.CDLL, address: int) -> None:
+        self._library, self.address = loaded, address
+
+    def __del__(self) -> None:
+        self._library.mjb_deleteBatch(self.address)
+
+
 class Batch:
     """`n` simulations of `model` on `threads` threads, the caller's included.
 
-    `qpos` (N, nq), `qvel` (N, nv) and `ctrl` (N, nu) are float64 views of the simulations' states: what is written
-    there is the state at the next call. Every name in `outputs` is an (N, ...) float64 attribute with that field of
-    MjData as it was after the last call; as after `mj_step`, it belongs to the last stage that the integrator took.
+    `state` (N, S) float64 is all that the simulations remember from one call to the next; `qpos` (N, nq), `qvel`
+    (N, nv) and `ctrl` (N, nu) are parts of it: what is written there is the state at the next call. Every name in
+    `outputs` is an (N, ...) float64 attribute with that field of MjData as it was after the last call; as after
+    `mj_step`, it belongs to the last stage that the integrator took.
     """
+
+    state: F64
 
     qpos: F64
     qvel: F64
@@ -85,7 +98,9 @@ class Batch:
     qfrc_actuator: F64
     qfrc_constraint: F64
 
-    def __init__(self, model: Any, n: int, threads: int, outputs: tuple[str, ...], *, contact_forces: bool) -> None:
+    def __init__(
+        self, model: mujoco.MjModel, n: int, threads: int, outputs: tuple[str, ...], *, contact_forces: bool
+    ) -> None:
         """`contact_forces` computes `cfrc_ext` after every step, which costs a pass of its own."""
         loaded = library()
         assert loaded is not None
@@ -93,20 +108,24 @@ class Batch:
         # The pass over contacts goes on from the last step's data, so that every simulation needs its own.
         config = _Config(threads, contact_forces)
         message = ctypes.create_string_buffer(1000)
-        self._batch = loaded.mjb_makeBatch(model._address, n, ctypes.byref(config), message, len(message))
-        if not self._batch:
+        address = loaded.mjb_makeBatch(model._address, n, ctypes.byref(config), message, len(message))
+        if not address:
             raise MileageError(f"MuJoCo cannot simulate {n} copies of this model: {message.value.decode()}")
-        self._template = mujoco.MjData(model)
-        row = loaded.mjb_nstate(self._batch)
+        self._handle, self._batch = _Handle(loaded, address), address
+        row = loaded.mjb_nstate(address)
+        self.state = self._rows(loaded.mjb_state(address), row, row)
         for name, component in _STATE.items():
             size = _int()
-            address = loaded.mjb_stateComponent(self._batch, int(component.value), ctypes.byref(size))
-            setattr(self, name, self._rows(address, size.value, row))
+            found = loaded.mjb_stateComponent(address, int(component.value), ctypes.byref(size))
+            setattr(self, name, self._rows(found, size.value, row))
+        template = mujoco.MjData(model)
+        self.outputs: dict[str, F64] = {}
         for name in outputs:
-            shape = getattr(self._template, name).shape
-            address = loaded.mjb_output(self._batch, name.encode(), None, None)
-            size_of_one = int(np.prod(shape))
-            setattr(self, name, self._rows(address, size_of_one, size_of_one).reshape(n, *shape))
+            shape = getattr(template, name).shape
+            width = int(np.prod(shape))
+            found = loaded.mjb_output(address, name.encode(), None, None)
+            self.outputs[name] = self._rows(found, width, width).reshape(n, *shape)
+        vars(self).update(self.outputs)
         self._contact_pass = ctypes.cast(loaded.mj_rnePostConstraint, _pointer)
 
     def start(self, rows: I64, qpos: F64, qvel: F64) -> None:
@@ -130,21 +149,16 @@ class Batch:
             self._check(failed)
 
     def close(self) -> None:
-        """Free simulations and threads; the arrays must not be touched afterwards."""
-        if self._batch:
-            self._library.mjb_deleteBatch(self._batch)
-            self._batch = None
+        """Let go of simulations and threads, which end with the last array that somebody else still has of them."""
+        vars(self).clear()
 
-    def __del__(self) -> None:
-        if getattr(self, "_batch", None):
-            self.close()
-
-    def _rows(self, address: int, size: int, stride: int) -> NDArray[np.float64]:
+    def _rows(self, address: int, size: int, stride: int) -> F64:
         """View `size` of every `stride` doubles."""
         if size == 0:
             return np.zeros((self._n, 0))
         memory = (ctypes.c_double * ((self._n - 1) * stride + size)).from_address(address)
-        flat: NDArray[np.float64] = np.ctypeslib.as_array(memory)
+        vars(memory)["owner"] = self._handle
+        flat: F64 = np.ctypeslib.as_array(memory)
         return np.lib.stride_tricks.as_strided(flat, (self._n, size), (8 * stride, 8))
 
     def _check(self, failed: int) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mileage._types import F32, F64, Bool
-from mileage.envs.mujoco._batch import Batch
 from mileage.envs.mujoco.task import Task
+
+if TYPE_CHECKING:
+    from mileage.envs.mujoco._batch import Batch
 
 
 class InvertedPendulum(Task):

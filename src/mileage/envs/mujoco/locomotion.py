@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mileage._types import F32, F64, Bool
-from mileage.envs.mujoco._batch import Batch
 from mileage.envs.mujoco.task import Task, Writer, squares, within
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from mileage.envs.mujoco._batch import Batch
 
 _INFINITY = float("inf")
 
@@ -20,7 +24,7 @@ class _Runner(Task):
     hidden: ClassVar[int] = 1
     """How many coordinates tell where in the world it is."""
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         super().__init__(model, options, frame_skip)
         self.skipped = self.hidden * bool(self.option["exclude_current_positions_from_observation"])
         self._x: F64 = np.zeros(0)
@@ -176,7 +180,7 @@ class Ant(_Balancer):
         "include_cfrc_ext_in_observation": True,
     }
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         super().__init__(model, options, frame_skip)
         self.body: int = model.body(self.option["main_body"]).id
 
@@ -241,7 +245,7 @@ class Humanoid(_Balancer):
         "include_cfrc_ext_in_observation": True,
     }
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         super().__init__(model, options, frame_skip)
         self.masses: F64 = model.body_mass / model.body_mass.sum()
 

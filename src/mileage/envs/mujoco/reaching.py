@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mileage._types import F32, F64, Bool
-from mileage.envs.mujoco._batch import Batch
 from mileage.envs.mujoco.task import Task, Writer, squares
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from mileage.envs.mujoco._batch import Batch
 
 
 class Reacher(Task):
@@ -22,7 +26,7 @@ class Reacher(Task):
     outputs = ("xpos",)
     options: ClassVar[Mapping[str, Any]] = {"reward_dist_weight": 1.0, "reward_control_weight": 1.0}
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         super().__init__(model, options, frame_skip)
         self._tip, self._target = model.body("fingertip").id, model.body("target").id
 
@@ -75,7 +79,7 @@ class Pusher(Task):
         "reward_control_weight": 0.1,
     }
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         super().__init__(model, options, frame_skip)
         self._tip, self._object, self._goal = (model.body(name).id for name in ("tips_arm", "object", "goal"))
 

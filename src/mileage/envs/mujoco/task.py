@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mileage._types import F32, F64, Bool
-from mileage.envs.mujoco._batch import Batch
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from mileage.envs.mujoco._batch import Batch
 
 
 class Task:
@@ -28,7 +32,7 @@ class Task:
     contact_forces: ClassVar[bool] = False
     """Whether `cfrc_ext` is among them."""
 
-    def __init__(self, model: Any, options: Mapping[str, Any], frame_skip: int) -> None:
+    def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         self.model = model
         self.option = {**self.options, **options}
         self.seconds: float = model.opt.timestep * frame_skip

@@ -1,23 +1,96 @@
-"""Many copies of a MuJoCo environment stepped in native threads, with the conventions of `VecEnv`."""
+"""Gymnasium's MuJoCo environments, and many copies of one stepped in native threads, with `VecEnv`'s conventions."""
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
+import mujoco
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from mileage._errors import UsageError
-from mileage._types import F32, I64, Bool
-from mileage.envs.mujoco._batch import Batch
-from mileage.envs.mujoco.spec import MujocoEnv
-from mileage.envs.native.vector import Step
+from mileage._errors import UnknownNameError, UsageError, require
+from mileage._types import I64, Array
+from mileage.contracts import Step
+from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
+from mileage.envs.mujoco import model
+from mileage.envs.mujoco._batch import Batch, library
+from mileage.envs.mujoco.generators import Generators
+from mileage.envs.mujoco.task import Task
+from mileage.envs.mujoco.tasks import TASKS
+
+_COMMON = ("xml_file", "frame_skip", "max_episode_steps")
 
 
-class MujocoVecEnv:
+@dataclasses.dataclass(frozen=True, eq=False)
+class MujocoEnv(SpacedSpec):
+    """One of Gymnasium's MuJoCo environments, stepped natively.
+
+    `kwargs` are those of Gymnasium's constructor, without the ones for rendering, and `max_episode_steps`.
+    """
+
+    id: str
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    model: mujoco.MjModel = dataclasses.field(init=False)
+    """The compiled model."""
+    frame_skip: int = dataclasses.field(init=False)
+    """Simulation steps per environment step."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        kind, given = TASKS[self.id], self.kwargs
+        path = model.find(str(given.get("xml_file", kind.model_file)))
+        compiled = model.compiled(path)
+        content = repr((self.id, sorted(given.items()), mujoco.__version__)).encode()
+        vars(self).update(
+            model=compiled,
+            frame_skip=given.get("frame_skip", kind.frame_skip),
+            n_actions=0,
+            action_size=int(compiled.nu),
+            action_low=compiled.actuator_ctrlrange[:, 0].astype(np.float32),
+            action_high=compiled.actuator_ctrlrange[:, 1].astype(np.float32),
+            max_steps=given.get("max_episode_steps", kind.max_steps),
+            reward_threshold=kind.reward_threshold,
+            version=hashlib.sha256(content + path.read_bytes()).hexdigest()[:16],
+        )
+        try:
+            size = self.task().obs_size()
+        except KeyError as error:  # a body that the task needs
+            raise UsageError(f"xml_file {str(path)!r} does not fit {self.id!r}: {error.args[0]}") from error
+        vars(self).update(obs_size=size, obs_low=np.full(size, -np.inf, np.float32))
+        vars(self).update(obs_high=-self.obs_low)
+
+    def _check(self) -> None:
+        if self.id not in TASKS:
+            raise UnknownNameError("MuJoCo environment", self.id, TASKS)
+        if library() is None:
+            raise UsageError(f"MuJoCo {mujoco.__version__} cannot simulate batches: install version 4.0 or later")
+        known = {*TASKS[self.id].options, *_COMMON}
+        unknown = sorted(self.kwargs.keys() - known)
+        if unknown:
+            raise UsageError(
+                f"environment {self.id!r} does not take the option {unknown[0]!r} when it is stepped natively: choose "
+                f"from {', '.join(sorted(known))}, or use mileage.envs.GymnasiumEnv"
+            )
+        for name in ("frame_skip", "max_episode_steps"):
+            value = self.kwargs.get(name, 1)
+            require(isinstance(value, int) and value >= 1, name, value, "a whole number of at least 1")
+
+    def task(self) -> Task:
+        """Observations and rewards, with memory of their own."""
+        options = {name: value for name, value in self.kwargs.items() if name not in _COMMON}
+        return TASKS[self.id](self.model, options, self.frame_skip)
+
+    def vector(
+        self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False
+    ) -> MujocoVecEnv:
+        """`n_envs` copies on up to `threads` threads; they need no processes."""
+        return MujocoVecEnv(self, n_envs, seed=seed, threads=threads)
+
+
+class MujocoVecEnv(VectorBase):
     """`n_envs` copies of a MuJoCo environment over arrays that are allocated once.
 
     What `reset` and `step` return are these arrays themselves, overwritten by the next step: copy what you keep. An
@@ -26,8 +99,7 @@ class MujocoVecEnv:
     are.
     """
 
-    render_mode = None
-    closed = False
+    spec: MujocoEnv
 
     def __init__(
         self,
@@ -43,37 +115,25 @@ class MujocoVecEnv:
         `threads` is an upper bound (default: all cores). `max_steps` replaces the environment's own time limit; 0 means
         none.
         """
-        if n_envs < 1:
-            raise UsageError(f"n_envs is {n_envs}: use at least 1")
-        if threads is not None and threads < 1:
-            raise UsageError(f"threads is {threads}: use at least 1")
         spec = MujocoEnv(env) if isinstance(env, str) else env
-        self.spec = spec
-        self.num_envs = n_envs
+        super().__init__(spec, n_envs)
         self.max_steps = spec.max_steps if max_steps is None else max_steps
-        self.threads = min(threads or os.cpu_count() or 1, n_envs)
+        self.threads = min(most_threads(threads), n_envs)
         self._task = spec.task()
         kind = type(self._task)
         self._sim = Batch(spec.model, n_envs, self.threads, kind.outputs, contact_forces=kind.contact_forces)
-        self._substeps = spec.frame_skip
-        self._shape = (n_envs, spec.action_size)
         self.elapsed: I64 = np.zeros(n_envs, np.int64)
-        self.obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
-        self.reward: F32 = np.zeros(n_envs, np.float32)
-        self.terminated: Bool = np.zeros(n_envs, np.bool_)
-        self.truncated: Bool = np.zeros(n_envs, np.bool_)
-        self.final_obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
-        self._done: Bool = np.zeros(n_envs, np.bool_)
-        self._rngs: list[np.random.Generator] = []
+        self._generators = Generators(n_envs)
         self._seed(seed, np.arange(n_envs))
 
-    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start all episodes anew and return (obs (N, O) float32, {}).
 
         An int seeds all environments; a sequence of N ints seeds each as Gymnasium's environment would be; without a
         seed the streams go on. `options={"reset_mask": mask}` with (N,) bool resets (and seeds) only those marked.
         """
-        rows = self._marked((options or {}).get("reset_mask"))
+        marked = self._marked(options)
+        rows = np.arange(self.num_envs) if marked is None else np.flatnonzero(marked)
         if seed is not None:
             self._seed(seed, rows)
         self._restart(rows)
@@ -86,11 +146,12 @@ class MujocoVecEnv:
         and act like the bounds. Returns obs (N, O) float32, rewards (N,) float32, terminated (N,) bool, truncated (N,)
         bool and infos.
         """
-        chosen = self._checked_actions(actions)
+        self._check_open()
+        chosen = self._checked_actions(actions).astype(np.float32, copy=False)
         sim, task = self._sim, self._task
         task.remember(sim)
         sim.ctrl[:] = chosen
-        sim.step(self._substeps)
+        sim.step(self.spec.frame_skip)
         task.observe(sim, self.obs)
         task.judge(sim, chosen, self.reward, self.terminated)
         self.elapsed += 1
@@ -98,101 +159,37 @@ class MujocoVecEnv:
         np.greater(self.truncated, self.terminated, out=self.truncated)
         np.logical_or(self.terminated, self.truncated, out=self._done)
         if not self._done.any():
-            return self.obs, self.reward, self.terminated, self.truncated, {}
+            return self._stepped()
         np.copyto(self.final_obs, self.obs, where=self._done[:, None])
         self._restart(np.flatnonzero(self._done))
-        infos = {"final_obs": self.final_obs, "_final_obs": self._done}
-        return self.obs, self.reward, self.terminated, self.truncated, infos
+        return self._ended()
+
+    def saved_arrays(self) -> dict[str, Array]:
+        """The whole state: simulations, what was computed of them last, ages, random generators and observations."""
+        self._check_open()
+        outputs = {f"env_{name}": array for name, array in self._sim.outputs.items()}
+        own = {"env_elapsed": self.elapsed, "env_rng": self._generators.rows, "env_obs": self.obs}
+        return {"env_state": self._sim.state, **outputs, **own}
 
     def close(self) -> None:
-        """Free simulations and threads."""
-        if not self.closed:
-            self._sim.close()
-            self.closed = True
-
-    @functools.cached_property
-    def metadata(self) -> dict[str, Any]:
-        """What Gymnasium's wrappers ask: the autoreset mode."""
-        from gymnasium.vector import AutoresetMode
-
-        return {"autoreset_mode": AutoresetMode.SAME_STEP}
-
-    @functools.cached_property
-    def single_observation_space(self) -> Any:
-        """The Gymnasium space of one observation."""
-        return self.spec.observation_space
-
-    @functools.cached_property
-    def single_action_space(self) -> Any:
-        """The Gymnasium space of one action."""
-        return self.spec.action_space
-
-    @functools.cached_property
-    def observation_space(self) -> Any:
-        """The Gymnasium space of a batch of observations."""
-        from gymnasium.vector.utils import batch_space
-
-        return batch_space(self.single_observation_space, self.num_envs)
-
-    @functools.cached_property
-    def action_space(self) -> Any:
-        """The Gymnasium space of a batch of actions."""
-        from gymnasium.vector.utils import batch_space
-
-        return batch_space(self.single_action_space, self.num_envs)
-
-    @property
-    def unwrapped(self) -> MujocoVecEnv:
-        """The environment itself, which wraps nothing."""
-        return self
+        """Free simulations and threads; the arrays stay."""
+        self._sim.close()
+        self.closed = True
 
     def _restart(self, rows: I64) -> None:
         """Begin new episodes in `rows` (R,)."""
-        self._open()
-        starts = [self._task.first_state(self._rngs[i]) for i in rows]
+        self._check_open()
+        starts = [self._generators.draw(int(row), self._task.first_state) for row in rows]
         self._sim.start(rows, np.array([qpos for qpos, _ in starts]), np.array([qvel for _, qvel in starts]))
         self.elapsed[rows] = 0
         # The others are written again as they are, which is cheaper than to pick out the new ones.
         self._task.observe(self._sim, self.obs)
 
-    def _open(self) -> None:
+    def _check_open(self) -> None:
         if self.closed:
             raise UsageError(f"environment {self.spec.id!r} is closed: make a new one")
 
-    def _checked_actions(self, actions: ArrayLike) -> NDArray[np.float32]:
-        self._open()
-        array = np.asarray(actions)
-        if array.shape != self._shape or array.dtype.kind not in "iuf":
-            raise UsageError(
-                f"actions are {array.dtype} of shape {array.shape}: {self.spec.id!r} with {self.num_envs} environments "
-                f"takes numbers of shape {self._shape}"
-            )
-        return array.astype(np.float32, copy=False)
-
-    def _marked(self, mask: Any) -> I64:
-        if mask is None:
-            return np.arange(self.num_envs)
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
-            raise UsageError(f"options['reset_mask'] must be a bool array of shape ({self.num_envs},)")
-        return np.flatnonzero(mask)
-
-    def _seed(self, seed: int | Sequence[int], rows: I64) -> None:
-        if isinstance(seed, int | np.integer):
-            if seed < 0:
-                raise UsageError(f"seed {seed} is negative: use 0 or more")
-            # Seeds that are neighbours would otherwise share most of their environments.
-            root = np.random.SeedSequence([int(seed), *b"env"])
-            seeds = [int(item) for item in root.generate_state(self.num_envs)]
-        else:
-            seeds = [int(item) for item in seed]
-        if len(seeds) != self.num_envs:
-            raise UsageError(
-                f"seed has {len(seeds)} entries for {self.num_envs} environments: give one int or one each"
-            )
-        if min(seeds) < 0:
-            raise UsageError(f"seed {min(seeds)} is negative: use 0 or more")
-        if not self._rngs:
-            self._rngs = [np.random.default_rng(0)] * self.num_envs
-        for i in rows:
-            # Gymnasium's own generator.
-            self._rngs[i] = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds[i])))
+    def _seed(self, seed: Seed, rows: I64) -> None:
+        seeds = self._seeds(seed)
+        for row in rows:
+            self._generators.seed(int(row), seeds[row])

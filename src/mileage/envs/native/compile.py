@@ -10,9 +10,9 @@ arrays must not overlap: the pointers are declared so, which is what makes vecto
 
 from __future__ import annotations
 
-import re
+import functools
 import types
-from typing import Any, NamedTuple
+from typing import Any, Protocol, cast
 
 import numba
 import numpy as np
@@ -23,9 +23,9 @@ from numba.core.errors import NumbaError
 from numba.core.sigutils import normalize_signature
 
 from mileage._errors import EnvCompileError
-from mileage.envs.native.env import Functions
+from mileage.envs.native.functions import Functions, Sizes
 from mileage.envs.native.portable import Portable
-from mileage.kernels.machine.jit import KernelCache, OptimisedLibrary, _InnerCompiler, inner
+from mileage.kernels.machine.jit import KernelCache
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -36,21 +36,29 @@ _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
-# Terminal colours, paths of modules, and the tail that repeats the place.
-_NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
-# What Numba says, in the words of someone who wrote an environment.
-_EXPLANATIONS = {
-    "No implementation of function": "an operation on values of these types does not exist in compiled code",
-}
 
 
-class Sizes(NamedTuple):
-    """Row lengths of an environment's arrays; `discrete` says that the action is an index."""
+class Callback(Protocol):
+    """A compiled C function; its machine code lives as long as this."""
 
-    state: int
-    obs: int
-    action: int
-    discrete: bool
+    address: int
+
+
+class CompiledEnv:
+    """The two C functions of an environment, each compiled or loaded when first asked for."""
+
+    def __init__(self, functions: Functions, sizes: Sizes, key: str) -> None:
+        self._portable, self._functions, self._sizes, self._key = Portable(), functions, sizes, key
+
+    @functools.cached_property
+    def advance(self) -> Callback:
+        """Steps environments."""
+        return compile_advance(self._portable, self._functions, self._sizes, self._key)
+
+    @functools.cached_property
+    def reset(self) -> Callback:
+        """Starts episodes."""
+        return compile_reset(self._portable, self._functions, self._sizes, self._key)
 
 
 class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
@@ -62,48 +70,7 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
         return flags
 
 
-class _PartCompiler(_InnerCompiler):
-    """Compiles a user's function and says where and why it cannot be."""
-
-    library_class = OptimisedLibrary
-
-    def _compile_core(self, args: Any, return_type: Any) -> Any:
-        try:
-            return super()._compile_core(args, return_type)
-        except EnvCompileError:
-            raise
-        except Exception as error:  # Numba raises all kinds, also for code that is merely unsupported
-            raise compile_error(self.py_func, error) from error
-
-
-def part(function: types.FunctionType) -> Any:
-    """A Numba dispatcher for `function` that is inlined into the compiled functions that call it."""
-    # Whatever Numba can do, users may write.
-    result = inner(function, forceinline=True, pipeline_class=Compiler)
-    usual = result._compiler
-    result._compiler = _PartCompiler(
-        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
-    )
-    return result
-
-
-def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:
-    """Say what cannot be compiled, in which file and line, and what to do, in one sentence."""
-    lines = [line.strip() for line in _NOISE.sub("", str(error)).splitlines()]
-    reasons = [line for line in lines if line and not line.startswith(("Failed in ", "During: ", "File "))]
-    reason = reasons[0].rstrip(".:") if reasons else type(error).__name__
-    for start, explanation in _EXPLANATIONS.items():
-        if reason.startswith(start):
-            reason = explanation
-    place = getattr(error, "loc", None)
-    line = place.line if place is not None else function.__code__.co_firstlineno
-    return EnvCompileError(
-        f"{function.__name__}() in {function.__code__.co_filename}, line {line}, cannot be compiled ({reason}): "
-        "use only numbers, the rows it is given, the math module, draws from rng and functions made of these"
-    )
-
-
-def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Any:
+def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Callback:
     options = {"nopython": True, "error_model": "numpy"}
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
@@ -117,7 +84,7 @@ def _callback(function: Any, signature: Any, key: str, step: types.FunctionType)
             f"{step.__name__}() in {code.co_filename}, line {code.co_firstlineno}, must return two values: the reward "
             "(a number) and terminated (a bool)"
         ) from error
-    return compiled
+    return cast(Callback, compiled)
 
 
 def _copy_state(size: int) -> Any:
@@ -141,7 +108,7 @@ def _act(step: Any, discrete: bool) -> Any:
     return act
 
 
-def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
+def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Callback:
     """Compile, or load from the cache, the C function `advance` from (reset, step, observe)."""
     begin = portable.compile(functions[0])
     act = portable.compile(_act(portable.compile(functions[1]), sizes.discrete))
@@ -191,7 +158,7 @@ def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key:
     return _callback(advance, ADVANCE, key, functions[1])
 
 
-def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Any:
+def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Callback:
     """Compile, or load from the cache, the C function `reset` from (reset, step, observe)."""
     begin = portable.compile(functions[0])
     observe = portable.compile(functions[2] or _copy_state(sizes.state))

@@ -1,4 +1,4 @@
-"""A user's plain function made ready for compilation: constants as float32, helpers compiled, content as a key.
+"""A user's plain function made ready for compilation: constants as float32, helpers compiled.
 
 Numba takes a Python float for a double, so that one literal turns a whole expression to double precision and
 halves the speed. Environment code is float32 throughout, so floats in it (literals, module constants, closure
@@ -7,89 +7,23 @@ variables) become float32 and `math.sin` and its like become float32 functions t
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import math
 import types
-from collections.abc import Iterator
-from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import Any
 
 import numpy as np
 
-
-def names_used(code: types.CodeType) -> set[str]:
-    """Global and attribute names used by `code` and by the functions defined inside it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= names_used(constant)
-    return names
-
-
-def references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Every (name, value) outside `function` that its code refers to, in a fixed order."""
-    for name in sorted(names_used(function.__code__)):
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield name, cell.cell_contents
-
-
-def _describe_code(code: types.CodeType) -> str:
-    constants = [_describe_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))
-
-
-def _is_helper(value: Any) -> bool:
-    """Whether `value` is a function to be compiled along: plain, and none that Numba knows in its own way."""
-    if not isinstance(value, types.FunctionType) or value.__module__.partition(".")[0] in ("numpy", "numba"):
-        return False
-    return not (value.__code__.co_kwonlyargcount or value.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
-
-
-def _describe_value(value: Any, names: set[str], seen: set[int]) -> str:
-    value = getattr(value, "py_func", value)
-    if _is_helper(value):
-        return content_key(value, seen)
-    if isinstance(value, types.FunctionType):
-        return f"{value.__module__}.{value.__qualname__}"
-    if isinstance(value, types.ModuleType):
-        parts = [f"{name}={_describe_value(item, names, seen)}" for name, item in _members(value, names)]
-        return f"{value.__name__}({parts})"
-    if isinstance(value, np.ndarray):
-        return repr((value.dtype.str, value.shape, value.tobytes().hex()))
-    return repr(value)
-
-
-def _members(module: types.ModuleType, names: set[str]) -> list[tuple[str, Any]]:
-    """Those members of a module that code with these names can mean."""
-    return [(name, vars(module)[name]) for name in sorted(names) if name in vars(module)]
-
-
-def content_key(function: types.FunctionType, seen: set[int] | None = None) -> str:
-    """Digest of all that decides what `function` compiles to: its code and the values and helpers it refers to."""
-    seen = set() if seen is None else seen
-    if id(function) in seen:
-        return "recursion"
-    seen.add(id(function))
-    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
-    digest.update(_describe_code(function.__code__).encode())
-    names = names_used(function.__code__)
-    for name, value in references(function):
-        digest.update(f"{name}={_describe_value(value, names, seen)};".encode())
-    return digest.hexdigest()
+from mileage.envs.native import draw, float32
+from mileage.envs.native.functions import is_helper, members, names_used, references
+from mileage.envs.native.part import part
+from mileage.kernels.arrays import random
 
 
 def _substitutes() -> dict[int, Any]:
     """Compiled replacements for functions that environment code may name, by the identity of the original."""
-    from mileage.envs.native import draw
-    from mileage.envs.native import float32 as _float32
-    from mileage.kernels.arrays import random
-
     pairs = [(getattr(draw, name), getattr(random, name)) for name in ("uniform", "normal", "integers")]
     for name in ("sin", "cos"):
-        pairs += [(getattr(module, name), getattr(_float32, name)) for module in (math, np)]
+        pairs += [(getattr(module, name), getattr(float32, name)) for module in (math, np)]
     return {id(original): compiled for original, compiled in pairs}
 
 
@@ -102,8 +36,6 @@ class Portable:
 
     def compile(self, function: types.FunctionType) -> Any:
         """A Numba dispatcher for `function`, always inlined into its caller."""
-        from mileage.envs.native.compile import part
-
         known = self._compiled.get(function)
         if known is None:
             known = self._compiled[function] = part(self.rewrite(function))
@@ -125,12 +57,12 @@ class Portable:
             return np.float32(value)
         if isinstance(value, tuple):
             return tuple(self._value(item, names) for item in value)
-        if _is_helper(value):
+        if is_helper(value):
             return self.compile(value)
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
             return value.astype(np.float32)
         if isinstance(value, types.ModuleType):
             shadow = types.ModuleType(value.__name__)
-            vars(shadow).update((name, self._value(item, names)) for name, item in _members(value, names))
+            vars(shadow).update((name, self._value(item, names)) for name, item in members(value, names))
             return shadow
         return value

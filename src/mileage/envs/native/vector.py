@@ -1,27 +1,95 @@
-"""Many copies of a native environment stepped by one call, with the interface of a Gymnasium vector environment."""
+"""Native environments, and many copies of one stepped by one call with the interface of Gymnasium's vectors."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import itertools
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from mileage._errors import UsageError
-from mileage._types import F32, I64, U64, Bool
-from mileage.envs.native.env import NativeEnv
+from mileage._errors import UnknownNameError
+from mileage._types import F32, I64, U64, Array, Bool
+from mileage.contracts import Step
+from mileage.envs import files, known
+from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
+from mileage.envs.native.functions import Functions, Sizes
+
+if TYPE_CHECKING:
+    from mileage.envs.native.compile import CompiledEnv
 
 # Handing work to another thread costs about as much as stepping this many environments.
 _ENVS_PER_THREAD = 16_384
 _RESET = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int64)
 
-Step = tuple[F32, F32, Bool, Bool, dict[str, Any]]
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NativeEnv(SpacedSpec):
+    """A compiled environment: sizes, bounds and the addresses of its two C functions.
+
+    Nothing is compiled before an address is asked for, and what was compiled once is loaded from disk afterwards.
+    """
+
+    id: str
+    state_size: int
+    """Length S of the float32 row that holds one environment's whole state."""
+    obs_size: int
+    """Length O of one observation."""
+    action_size: int
+    """Length A of one action row; 1 if discrete."""
+    n_actions: int
+    """Number of discrete actions, 0 if continuous."""
+    action_low: F32
+    """Lower bounds of a continuous action, (A,) float32; empty if discrete."""
+    action_high: F32
+    """Upper bounds of a continuous action, (A,) float32; empty if discrete."""
+    obs_low: F32
+    """Lower bounds of an observation, (O,) float32."""
+    obs_high: F32
+    """Upper bounds of an observation, (O,) float32."""
+    max_steps: int
+    """Steps after which an episode is truncated, 0 for no limit."""
+    reward_threshold: float | None
+    """Mean return at which the environment counts as solved."""
+    version: str
+    """Digest of the environment's source: what compiled code and comparisons are keyed by."""
+    functions: Functions = dataclasses.field(repr=False)
+    """The plain functions (reset, step, observe)."""
+
+    @functools.cached_property
+    def advance_address(self) -> int:
+        """Address of the C function `advance`; its signature stands in `mileage.envs.native.compile`."""
+        return self._compiled.advance.address
+
+    @functools.cached_property
+    def reset_address(self) -> int:
+        """Address of the C function `reset`; its signature stands in `mileage.envs.native.compile`."""
+        return self._compiled.reset.address
+
+    @classmethod
+    def named(cls, name: str) -> NativeEnv:
+        """The native environment called `name`: an id, "path/to/file.py:Name" or "package.module:Name"."""
+        place = files.split(name)
+        found = files.load(*place) if place else known.by_id(name)
+        if not isinstance(found, NativeEnv):
+            raise UnknownNameError("native environment", name, known.registered())
+        return found
+
+    def vector(self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False) -> VecEnv:
+        """`n_envs` copies on up to `threads` threads; they need no processes."""
+        return VecEnv(self, n_envs, seed=seed, threads=threads)
+
+    @functools.cached_property
+    def _compiled(self) -> CompiledEnv:
+        from mileage.envs.native.compile import CompiledEnv
+
+        sizes = Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0)
+        return CompiledEnv(self.functions, sizes, self.version)
 
 
 class _Step:
@@ -48,13 +116,13 @@ class _Step:
         step: Callable[[ArrayLike], Step] = env._step_checked
         # Long steps let other threads run meanwhile, which compiled code called by Python itself does not.
         if env._pool is None and env.num_envs < _ENVS_PER_THREAD and _step_entry.supported():
-            step = _step_entry.build(env, step, env._dtype, env._shape)
+            step = _step_entry.build(env, step, env._dtype, env._actions_shape)
         if kind.step is self:  # a subclass with a step of its own keeps it
             env.__dict__["step"] = step
         return step
 
 
-class VecEnv:
+class VecEnv(VectorBase):
     """`n_envs` copies of a native environment over flat arrays that are allocated once.
 
     What `reset` and `step` return are these arrays themselves, overwritten by the next step: copy what you keep. An
@@ -66,8 +134,7 @@ class VecEnv:
     on `n_envs` or `threads`.
     """
 
-    render_mode = None
-    closed = False
+    spec: NativeEnv
 
     def __init__(
         self,
@@ -83,28 +150,16 @@ class VecEnv:
         `threads` is an upper bound (default: all cores), used only where there is enough work for each.
         `max_steps` replaces the environment's own time limit; 0 means none.
         """
-        from mileage.envs.registry import native
-
-        if n_envs < 1:
-            raise UsageError(f"n_envs is {n_envs}: use at least 1")
-        if threads is not None and threads < 1:
-            raise UsageError(f"threads is {threads}: use at least 1")
-        spec = native(env) if isinstance(env, str) else env
-        self.spec = spec
-        self.num_envs = n_envs
+        spec = NativeEnv.named(env) if isinstance(env, str) else env
+        super().__init__(spec, n_envs)
+        most = most_threads(threads)
         self.max_steps = spec.max_steps if max_steps is None else max_steps
         self.state: F32 = np.zeros((n_envs, spec.state_size), np.float32)
         self.elapsed: I64 = np.zeros(n_envs, np.int64)
         self.rng: U64 = np.zeros((n_envs, 2), np.uint64)
         self.action: F32 = np.zeros((n_envs, spec.action_size), np.float32)
-        self.obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
-        self.reward: F32 = np.zeros(n_envs, np.float32)
-        self.terminated: Bool = np.zeros(n_envs, np.bool_)
-        self.truncated: Bool = np.zeros(n_envs, np.bool_)
-        self.final_obs: F32 = np.zeros((n_envs, spec.obs_size), np.float32)
-        self._done: Bool = np.zeros(n_envs, np.bool_)
         self._seed(seed)
-        shards = max(1, min(threads or os.cpu_count() or 1, n_envs // _ENVS_PER_THREAD))
+        shards = max(1, min(most, n_envs // _ENVS_PER_THREAD))
         edges = np.linspace(0, n_envs, shards + 1).astype(int)
         self._shards = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
         self._calls = [self._call(shard) for shard in self._shards]
@@ -112,14 +167,13 @@ class VecEnv:
         self._pool = ThreadPoolExecutor(shards - 1) if shards > 1 else None
         self._load_step()
 
-    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[F32, dict[str, Any]]:
         """Start all episodes anew and return (obs (N, O) float32, {}).
 
         An int seeds all streams; a sequence of N ints seeds each environment by its own, whatever its place; without
         a seed the streams go on. `options={"reset_mask": mask}` with (N,) bool resets (and seeds) only those marked.
         """
-        mask = (options or {}).get("reset_mask")
-        marked = None if mask is None else self._checked_mask(mask)
+        marked = self._marked(options)
         if seed is not None:
             self._seed(seed, marked)
         for start, stop in [(0, self.num_envs)] if marked is None else [(i, i + 1) for i in np.flatnonzero(marked)]:
@@ -127,23 +181,23 @@ class VecEnv:
             self._reset(*(row.ctypes.data for row in rows), stop - start)
         return self.obs, {}
 
-    step = _Step()
+    step = _Step()  # type: ignore[assignment]
 
     def _step_checked(self, actions: ArrayLike) -> Step:
         """Step by way of Python: what `step` does with actions that are not yet as compiled code wants them."""
-        if actions.__class__ is not np.ndarray or actions.dtype != self._dtype or actions.shape != self._shape:
-            actions = self._checked_actions(actions)
+        if actions.__class__ is not np.ndarray or actions.dtype != self._dtype or actions.shape != self._actions_shape:
+            actions = np.ascontiguousarray(self._checked_actions(actions), self._dtype)
         if self._pool is None:
             ended = self._step(self._call_all, actions, self.action, self.spec.n_actions)
         else:
             ended = self._step_sharded(actions)
-        if ended == 0:
-            return self.obs, self.reward, self.terminated, self.truncated, {}
         if ended < 0:
-            raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
-        np.logical_or(self.terminated, self.truncated, out=self._done)
-        infos = {"final_obs": self.final_obs, "_final_obs": self._done}
-        return self.obs, self.reward, self.terminated, self.truncated, infos
+            raise self._out_of_range()
+        return self._ended() if ended else self._stepped()
+
+    def saved_arrays(self) -> dict[str, Array]:
+        """The whole state: arrays of states, ages, random streams and observations."""
+        return {"env_state": self.state, "env_elapsed": self.elapsed, "env_rng": self.rng, "env_obs": self.obs}
 
     def close(self) -> None:
         """Let go of the threads."""
@@ -152,49 +206,12 @@ class VecEnv:
             self._pool = None
         self.closed = True
 
-    @functools.cached_property
-    def metadata(self) -> dict[str, Any]:
-        """What Gymnasium's wrappers ask: the autoreset mode."""
-        from gymnasium.vector import AutoresetMode
-
-        return {"autoreset_mode": AutoresetMode.SAME_STEP}
-
-    @property
-    def single_observation_space(self) -> Any:
-        """The Gymnasium space of one observation."""
-        return self.spec.observation_space
-
-    @property
-    def single_action_space(self) -> Any:
-        """The Gymnasium space of one action."""
-        return self.spec.action_space
-
-    @functools.cached_property
-    def observation_space(self) -> Any:
-        """The Gymnasium space of a batch of observations."""
-        from gymnasium.vector.utils import batch_space
-
-        return batch_space(self.single_observation_space, self.num_envs)
-
-    @functools.cached_property
-    def action_space(self) -> Any:
-        """The Gymnasium space of a batch of actions."""
-        from gymnasium.vector.utils import batch_space
-
-        return batch_space(self.single_action_space, self.num_envs)
-
-    @property
-    def unwrapped(self) -> VecEnv:
-        """The environment itself, which wraps nothing."""
-        return self
-
     def _load_step(self) -> None:
         from mileage.envs.native.vector_step import step_continuous, step_discrete
 
         discrete = self.spec.n_actions > 0
         self._step: Any = step_discrete if discrete else step_continuous
         self._dtype = np.dtype(np.int64 if discrete else np.float32)
-        self._shape = (self.num_envs,) if discrete else (self.num_envs, self.spec.action_size)
         self._reset = _RESET(self.spec.reset_address)
 
     def _call(self, shard: slice) -> I64:
@@ -205,47 +222,25 @@ class VecEnv:
         pointers = [array[shard].ctypes.data for array in arrays]
         return np.array([self.spec.advance_address, *pointers, shard.stop - shard.start, self.max_steps], np.int64)
 
-    def _step_sharded(self, actions: Any) -> int:
+    def _step_sharded(self, actions: Array) -> int:
         # Before any shard steps; seen as unsigned, a negative index is a huge one.
         if self.spec.n_actions and actions.view(np.uint64).max() >= self.spec.n_actions:
             return -1
-        work: list[Any] = [
-            (call, actions[shard], self.action[shard], self.spec.n_actions)
-            for call, shard in zip(self._calls, self._shards, strict=True)
-        ]
         assert self._pool is not None
-        others = [self._pool.submit(self._step, *arguments) for arguments in work[1:]]
-        return int(self._step(*work[0]) + sum(other.result() for other in others))
+        first, *others = zip(self._calls, self._shards, strict=True)
+        waiting = [self._pool.submit(self._step_shard, actions, *each) for each in others]
+        return self._step_shard(actions, *first) + sum(each.result() for each in waiting)
 
-    def _checked_actions(self, actions: ArrayLike) -> NDArray[Any]:
-        array = np.asarray(actions)
-        kinds = "iu" if self.spec.n_actions else "iuf"
-        if array.shape != self._shape or array.dtype.kind not in kinds:
-            wanted = "integers" if self.spec.n_actions else "numbers"
-            raise UsageError(
-                f"actions are {array.dtype} of shape {array.shape}: {self.spec.id!r} with {self.num_envs} environments "
-                f"takes {wanted} of shape {self._shape}"
-            )
-        return np.ascontiguousarray(array, self._dtype)
+    def _step_shard(self, actions: Array, call: I64, shard: slice) -> int:
+        return int(self._step(call, actions[shard], self.action[shard], self.spec.n_actions))
 
-    def _checked_mask(self, mask: Any) -> Bool:
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
-            raise UsageError(f"options['reset_mask'] must be a bool array of shape ({self.num_envs},)")
-        return mask
-
-    def _seed(self, seed: int | Sequence[int], marked: Bool | None = None) -> None:
+    def _seed(self, seed: Seed, marked: Bool | None = None) -> None:
         from mileage.kernels.arrays.random import streams
 
-        seeds = [seed] if isinstance(seed, int | np.integer) else list(seed)
-        if any(item < 0 for item in seeds):
-            raise UsageError(f"seed {min(seeds)} is negative: use 0 or more")
-        if isinstance(seed, int | np.integer):
-            rng = streams(int(seed), self.num_envs, "env")
-        elif len(seeds) == self.num_envs:
-            rng = np.concatenate([streams(int(item), 1, "env") for item in seeds])
+        checked = self._checked_seed(seed)
+        if isinstance(checked, int):
+            rng = streams(checked, self.num_envs, "env")
         else:
-            raise UsageError(
-                f"seed has {len(seeds)} entries for {self.num_envs} environments: give one int or one each"
-            )
+            rng = np.concatenate([streams(item, 1, "env") for item in checked])
         rows = slice(None) if marked is None else marked
         self.rng[rows] = rng[rows]

@@ -6,7 +6,14 @@ and buffers are added in order, so that the result does not depend on which thre
 A piece of work is one network on one chunk, the actor's first: ranks take neighbouring pieces, and neighbouring blocks
 of parameters, so that with two ranks one has the actor's weights and gradients in its cache and the other the critic's.
 
-With an infinite clip range, one epoch and one minibatch this is the advantage actor-critic gradient.
+With an infinite clip range, one epoch and one minibatch this is the advantage actor-critic gradient. The loss as the
+paper has it is `mileage.kernels.reference.actor_critic.loss_terms`; here stand its derivatives.
+
+The workspace of a rank, for one network on the rows of one chunk, in floats:
+
+    0              rows * O                  work_floats / 2      work_floats * 3 / 4      work_floats
+    | (rows, O)    | (rows, widths)          | delta              | spare                  |
+    | observations | activations, by layer   | gradient by a layer, two ranges in turn     |
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels.arrays import random
+from mileage.kernels.definitions import KL_SLACK
 from mileage.kernels.learners import heads, mlp, optim
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
@@ -29,8 +37,6 @@ N_STATS = 8
 # Fewer rows than this per chunk cost more in matrix products than a second thread brings.
 _MIN_CHUNK_ROWS = 128
 _MAX_CHUNKS = 16
-# A KL above this multiple of the target ends the update, as in Stable-Baselines3.
-_KL_SLACK = 1.5
 
 # An update ends after `frame.stage`. Until "loss", backward starts from whatever stands where the loss puts its slopes;
 # training goes to the last stage, and the time of a stage is the difference between two updates that end earlier.
@@ -38,11 +44,24 @@ STAGES = ("loop and barriers", "shuffle", "gather", "forward", "backward", "loss
 _SHUFFLE, _GATHER, _FORWARD, _BACKWARD, _LOSS, _CLIP, LAST_STAGE = range(1, len(STAGES))
 
 UPDATE = frame_type(
-    arrays="params actor critic obs actions log_probs values advantages returns order shuffle_rng"
-    " adam_mean adam_square grads squares stats totals works",
-    integers="n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size n_params"
-    " n_samples epochs minibatch chunk_rows normalise steps stage work_floats",
-    floats="clip value_clip entropy_coef value_coef target_kl rate beta1 beta2 eps max_norm",
+    mlp.ACTOR_AND_CRITIC,
+    """
+    obs: (samples, O) float32, normalised
+    actions: (samples, A) float32
+    log_probs values advantages returns: (samples,) float32
+    order: (samples,) int64, any permutation, shuffled on by every epoch
+    shuffle_rng: (1, 2) uint64
+    adam_mean adam_square: (params,) float32
+    grads: (chunks, params) float32
+    squares: (blocks,) float32, sums of squares of gradients
+    stats: (pieces, N_STATS) float64
+    totals: (N_STATS,) float64, added to
+    works: (ranks, work_floats) float32
+    n_params n_samples epochs minibatch chunk_rows: int64
+    normalise steps stage work_floats: int64, advantages or not; optimizer steps so far; where to end
+    clip value_clip entropy_coef value_coef target_kl: float64, clip infinite, value_clip and target_kl 0 for none
+    rate beta1 beta2 eps max_norm: float64, of Adam; gradients' norm, 0 for any
+    """,
 )
 
 
@@ -224,6 +243,7 @@ def _piece(
         for k in range(size):
             work[i * size + k] = obs[k]
     hidden, delta = shift(work, rows * size), shift(work, frame.work_floats // 2)
+    spare = shift(delta, frame.work_floats // 4)
     if stage >= _FORWARD:
         head = mlp.forward(params, sizes, n, rows, work, hidden, kind)
         if stage >= _LOSS and of_actor:
@@ -232,7 +252,6 @@ def _piece(
         elif stage >= _LOSS:
             _value_slopes(frame, order, rows, weight, head, delta, stats)
     if stage >= _BACKWARD:
-        spare = shift(delta, frame.work_floats // 4)
         mlp.backward(params, sizes, n, rows, work, hidden, delta, spare, kind, slopes)
 
 
@@ -242,7 +261,7 @@ def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
     kl = 0.0
     for c in range(chunks):
         kl += f64(frame.stats)[c * N_STATS + KL]
-    return frame.target_kl > 0.0 and kl / size > _KL_SLACK * frame.target_kl
+    return frame.target_kl > 0.0 and kl / size > KL_SLACK * frame.target_kl
 
 
 @inner
@@ -298,11 +317,7 @@ def work_floats(rows: int, *networks: tuple[int, ...]) -> int:
 
 @kernel
 def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
-    """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far.
-
-    `order` (samples,) int64 is any permutation and is shuffled on; `grads` is (chunks, params) and `squares`
-    (blocks,) float32, `stats` (pieces, 8) and `totals` (8,) float64, `works` `work_floats` float32 for each rank.
-    """
+    """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
     n_samples, minibatch, step = frame.n_samples, frame.minibatch, frame.steps

@@ -28,12 +28,22 @@ N_STATS = 3
 STAGES = ("loop and barriers", "target", "forward and backward", "optimizer", "target network")
 _TARGET, _GRADIENT, _OPTIMIZER, LAST_STAGE = range(1, len(STAGES))
 
+# S = n_updates * batch samples, K actions.
 DQN = frame_type(
-    arrays="params target_params sizes obs actions rewards next_obs terminated discounts weights td_errors next_q"
-    " adam_mean adam_square grads squares totals works shared",
-    integers="n_sizes n_params n_actions obs_size activation dueling double batch n_updates pieces ahead_rows steps"
-    " stage target_every work_floats at_delta at_q at_slopes at_parts at_more_parts at_deltas",
-    floats="tau rate beta1 beta2 eps max_norm huber",
+    units.FIELDS,
+    """
+    obs next_obs: (S, O) float32
+    actions rewards discounts weights: (S,) float32
+    terminated: (S,) uint8
+    td_errors: (S,) float32, receives value minus target
+    next_q: (S, K) float32, receives the target network's values
+    totals: (N_STATS,) float64, added to
+    works: (ranks, work_floats) float32
+    n_actions obs_size dueling double n_updates ahead_rows: int64
+    steps stage target_every: int64, updates so far; where to end; updates between two target networks
+    work_floats at_delta at_q at_slopes: int64, of a rank's own memory
+    tau huber: float64, share by which the target network follows; where the loss turns linear
+    """,
 )
 # Rows that the target network sees at a time: more are no faster.
 AHEAD_ROWS = 128
@@ -148,12 +158,7 @@ def _forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: 
 
 @kernel
 def dqn_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
-    """Run `n_updates` updates (frame `DQN`), each on its own `batch` samples; return the number of updates so far.
-
-    Sample arrays hold `n_updates * batch` rows; `td_errors` (n_updates * batch,) float32 receives value minus
-    target, `next_q` (n_updates * batch, actions) float32 the target network's values; every `target_every` updates the
-    target network moves a share `tau` towards the online one; `totals` (3,) float64.
-    """
+    """Run `n_updates` updates (frame `DQN`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
     work = shift(f32(frame.works), rank * frame.work_floats)
@@ -172,9 +177,16 @@ def dqn_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
 
 
 ACT = frame_type(
-    arrays="params sizes obs actions action_rng works",
-    integers="n_sizes n_actions obs_size activation dueling n_envs",
-    floats="epsilon",
+    """
+    params: (n_params,) float32
+    sizes: (n_sizes,) int64
+    obs: (N, O) float32
+    actions: (N,) int64
+    action_rng: (N, 2) uint64
+    works: (floats,) float32
+    n_sizes n_actions obs_size activation dueling n_envs: int64
+    epsilon: float64
+    """
 )
 
 

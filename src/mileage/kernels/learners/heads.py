@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mileage.kernels import definitions
 from mileage.kernels.arrays import random
 from mileage.kernels.learners.mlp import tanh
 from mileage.kernels.machine.jit import inner
@@ -18,7 +19,8 @@ from mileage.kernels.machine.pointers import f32
 
 _F = np.float32
 _INFINITE = _F(np.inf)
-HALF_LOG_TWO_PI = _F(0.5 * math.log(2.0 * math.pi))
+HALF_LOG_TWO_PI, SQUASH_EPS = _F(definitions.HALF_LOG_TWO_PI), _F(definitions.SQUASH_EPS)
+LOG_STD_LOW, LOG_STD_HIGH = _F(definitions.LOG_STD_LOW), _F(definitions.LOG_STD_HIGH)
 
 
 @inner
@@ -55,11 +57,6 @@ def argmax(logits: Any, n: Any) -> Any:
         if logits[k] > logits[choice]:
             choice = k
     return choice
-
-
-# Bounds of a state-dependent log deviation, and what keeps the logarithm of 1 - tanh² finite, as in the original SAC.
-LOG_STD_LOW, LOG_STD_HIGH = _F(-20.0), _F(2.0)
-SQUASH_EPS = _F(1e-6)
 
 
 @inner

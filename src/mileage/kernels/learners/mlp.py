@@ -7,7 +7,6 @@ lie one layer's output `(rows, width)` after the other from `hidden` on. The las
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,14 @@ from mileage.kernels.machine.jit import inner
 from mileage.kernels.machine.pointers import shift
 
 TANH, RELU = 0, 1
+# Fields of every frame with an actor and a critic; O entries of an observation, A of an action.
+ACTOR_AND_CRITIC = """
+    params: (params,) float32, the actor's, the critic's, then the log deviations of a Gaussian policy
+    actor: (n_actor,) int64, widths of the actor, inputs first
+    critic: (n_critic,) int64, widths of the critic
+    n_actor n_critic critic_offset log_std_offset: int64, numbers of widths; where in `params` the parts start
+    activation n_actions obs_size action_size: int64, TANH or RELU; discrete actions or 0; O; A
+"""
 _F = np.float32
 _CLAMP = _F(7.90531110763549805)
 # Rational minimax approximation of tanh, odd numerator and even denominator (the coefficients Eigen and XLA use too);
@@ -165,11 +172,6 @@ def input_gradient(
             through_activation(spare, shift(hidden, activations), 1, rows * inputs, 0, kind)
             delta, spare = spare, delta
             first -= sizes[layer - 1] * inputs + inputs
-
-
-def n_params(sizes: tuple[int, ...]) -> int:
-    """Number of parameters of a network with these widths."""
-    return sum(a * b + b for a, b in itertools.pairwise(sizes))
 
 
 def work_floats(rows: int, sizes: tuple[int, ...]) -> int:

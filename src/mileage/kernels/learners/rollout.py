@@ -20,38 +20,63 @@ from mileage.kernels.machine.team import meet
 
 _F = np.float32
 
-# What every frame with a policy in it has. `actor`, `critic` (int64) hold the widths of the networks in `params`;
-# the critic's parameters start at `critic_offset`, the log standard deviations at `log_std_offset`. Observations
-# are (obs - mean) * scale, kept within +-limit.
-POLICY_ARRAYS = "params actor critic mean scale low high action_rng"
-# An evaluated row of the actor's output starts with `head_skip` numbers that are not about actions (a dueling
-# head's value); with `squashed` its actions go through tanh, and log deviations follow the means.
-POLICY_INTEGERS = (
-    "n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size head_skip squashed"
-)
-POLICY_FLOATS = "limit"
-# One row per environment; `advance` is the address of the environment's step function.
-ENV_ARRAYS = "advance state elapsed rng obs final_obs env_action"
-ENV_INTEGERS = "n_envs state_size max_steps block"
-
-# `store_raw_obs` may be `store_obs` itself where nobody needs observations as they were.
-STORE_ARRAYS = "store_raw_obs store_obs store_actions store_log_probs store_values"
+# Of every frame with a policy in it. Observations are (obs - mean) * scale, kept within +-limit. An evaluated row of
+# the actor's output starts with `head_skip` numbers that are not about actions (a dueling head's value); with
+# `squashed` its actions go through tanh, and log deviations follow the means.
+_POLICY = f"""
+    {mlp.ACTOR_AND_CRITIC}
+    mean scale: (O,) float32
+    low high: (A,) float32, bounds of the environment's actions
+    action_rng: (N, 2) uint64
+    head_skip squashed: int64
+    limit: float64
+    obs: (N, O) float32, what the environments show
+    env_action: (N, A) float32, for the environments
+    works: (ranks, work_floats) float32
+    n_envs: int64, N
+"""
+_ENVS = """
+    advance: address, of the environment's step function
+    state: (N, state_size) float32
+    elapsed: (N,) int64
+    rng: (N, 2) uint64
+    final_obs: (N, O) float32
+    state_size max_steps block work_floats: int64, block: environments that one thread runs through all steps
+"""
+# T * N rows, time first.
+_STORE = """
+    store_raw_obs store_obs: (T * N, O) float32, as shown and normalised; may be one where nothing is normalised
+    store_actions: (T * N, A) float32
+    store_log_probs store_values: (T * N,) float32
+"""
 ROLLOUT = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} {STORE_ARRAYS} rewards terminated truncated truncated_values last_values"
-    " episode episode_sums works",
-    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} n_steps work_floats",
-    floats=POLICY_FLOATS,
+    _POLICY,
+    _ENVS,
+    _STORE,
+    """
+    rewards: (T * N,) float32
+    terminated truncated: (T * N,) uint8
+    truncated_values: (T * N,) float32, of final observations
+    last_values: (N,) float32, of the observations after the last step
+    episode: (N, 2) float64, return and length of the running episodes
+    episode_sums: (blocks, 3) float64, number of those that ended, their returns and lengths; added to
+    n_steps: int64, T
+    """,
 )
 EVALUATE = frame_type(
-    arrays=f"{POLICY_ARRAYS} {ENV_ARRAYS} actions rewards terminated truncated returns lengths cut works",
-    integers=f"{POLICY_INTEGERS} {ENV_INTEGERS} deterministic work_floats",
-    floats=POLICY_FLOATS,
+    _POLICY,
+    _ENVS,
+    """
+    actions: (N, A) float32, the policy's
+    rewards: (N,) float32
+    terminated truncated: (N,) uint8
+    returns: (N,) float64
+    lengths: (N,) int64
+    cut: (N,) uint8, whether the episode was truncated
+    deterministic: int64
+    """,
 )
-ACT = frame_type(
-    arrays=f"{POLICY_ARRAYS} {STORE_ARRAYS} obs env_action works",
-    integers=f"{POLICY_INTEGERS} n_envs",
-    floats=POLICY_FLOATS,
-)
+ACT = frame_type(_POLICY, _STORE)
 
 
 def block_size(n_envs: int) -> int:
@@ -161,12 +186,7 @@ def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 
 @kernel
 def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Collect `n_steps` from every environment (frame `ROLLOUT`).
-
-    `episode` (N, 2) float64 keeps the return and length of running episodes; `episode_sums` (blocks, 3) float64
-    receives number, return sum and length sum of those that ended; `works` holds `work_floats` float32 for each
-    rank.
-    """
+    """Collect `n_steps` from every environment (frame `ROLLOUT`)."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     n_blocks = (n_envs + block - 1) // block
@@ -219,10 +239,7 @@ def _evaluate_step(frame: Any, lo: Any, rows: Any, work: Any) -> None:
 
 @kernel
 def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Play one episode per environment (frame `EVALUATE`).
-
-    Fills `returns` (N,) float64, `lengths` (N,) int64 and `cut` (N,) uint8, whether the episode was truncated.
-    """
+    """Play one episode per environment (frame `EVALUATE`); fills `returns`, `lengths` and `cut`."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
     returns, lengths = f64(frame.returns), i64(frame.lengths)

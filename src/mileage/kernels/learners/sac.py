@@ -28,9 +28,12 @@ STAGES = (*FIRST_STAGES, "polyak", "actor", "actor optimizer", "temperature")
 _POLYAK, _ACTOR, _ACTOR_OPTIMIZER, LAST_STAGE = range(len(FIRST_STAGES), len(STAGES))
 
 SAC = frame_type(
-    arrays=f"{twin_critic.ARRAYS} temperature",
-    integers=f"{twin_critic.INTEGERS} learn_temperature",
-    floats=f"{twin_critic.FLOATS} temperature_rate",
+    twin_critic.FIELDS,
+    """
+    temperature: (4,) float64
+    learn_temperature: int64
+    temperature_rate: float64
+    """,
 )
 
 
@@ -196,12 +199,7 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
 
 @kernel
 def sac_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
-    """Run `n_updates` updates (frame `SAC`), each on its own `batch` samples; return the number of updates so far.
-
-    Sample arrays hold `n_updates * batch` rows; `noise` (2, n_updates * batch, A) float32 receives the noise of
-    target and policy actions; `noise_rng` is (batch, 2) uint64; `grads` (chunks, most parameters) float32; `stats`
-    (chunks, 5), `totals` (5,) and `temperature` (4,) float64.
-    """
+    """Run `n_updates` updates (frame `SAC`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
     work = shift(f32(frame.works), rank * frame.work_floats)
@@ -211,10 +209,7 @@ def sac_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     return frame.steps + frame.n_updates
 
 
-ACT = frame_type(
-    arrays="actor_params actor obs env_action actions low high action_rng works",
-    integers="n_actor obs_size action_size activation n_envs deterministic",
-)
+ACT = frame_type(twin_critic.ACT_FIELDS, "deterministic: int64")
 
 
 @kernel

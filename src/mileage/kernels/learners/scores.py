@@ -20,12 +20,16 @@ _F = np.float32
 # Rows of one piece of work: enough for matrix products to be worth their call.
 PIECE_ROWS = 128
 
-# `obs` (n_valued, obs_size) are normalised; the first `n_scored` rows have `actions`. `log_probs` (n_scored,) and
-# `values` (n_valued,) are written.
 SCORE = frame_type(
-    arrays="params actor critic obs actions log_probs values works",
-    integers="n_actor n_critic critic_offset log_std_offset activation n_actions obs_size action_size"
-    " n_scored n_valued work_floats",
+    mlp.ACTOR_AND_CRITIC,
+    """
+    obs: (n_valued, O) float32, normalised; the first `n_scored` have actions
+    actions: (n_scored, A) float32
+    log_probs: (n_scored,) float32, written
+    values: (n_valued,) float32, written
+    works: (ranks, work_floats) float32
+    n_scored n_valued work_floats: int64
+    """,
 )
 
 

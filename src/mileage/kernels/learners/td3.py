@@ -27,9 +27,12 @@ STAGES = (*FIRST_STAGES, "actor", "actor optimizer", "polyak")
 _ACTOR, _ACTOR_OPTIMIZER, LAST_STAGE = range(len(FIRST_STAGES), len(STAGES))
 
 TD3 = frame_type(
-    arrays=f"{twin_critic.ARRAYS} target_actor_params",
-    integers=f"{twin_critic.INTEGERS} policy_delay",
-    floats=f"{twin_critic.FLOATS} target_noise noise_limit",
+    twin_critic.FIELDS,
+    """
+    target_actor_params: (n_actor_params,) float32
+    policy_delay: int64
+    target_noise noise_limit: float64
+    """,
 )
 
 
@@ -112,12 +115,7 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
 
 @kernel
 def td3_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
-    """Run `n_updates` updates (frame `TD3`), each on its own `batch` samples; return the number of updates so far.
-
-    Sample arrays hold `n_updates * batch` rows; `noise` (n_updates * batch, A) float32 receives the target noise;
-    `noise_rng` is (batch, 2) uint64; `grads` (chunks, most parameters) float32; `stats` (chunks, 5) and `totals`
-    (5,) float64.
-    """
+    """Run `n_updates` updates (frame `TD3`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
     work = shift(f32(frame.works), rank * frame.work_floats)
@@ -127,11 +125,7 @@ def td3_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
     return frame.steps + frame.n_updates
 
 
-ACT = frame_type(
-    arrays="actor_params actor obs env_action actions low high action_rng works",
-    integers="n_actor obs_size action_size activation n_envs",
-    floats="exploration_noise",
-)
+ACT = frame_type(twin_critic.ACT_FIELDS, "exploration_noise: float64")
 
 
 @kernel

@@ -31,15 +31,43 @@ N_STATS = 5
 FIRST_STAGES = ("loop and barriers", "target", "critic", "critic optimizer")
 TARGET, CRITIC, CRITIC_OPTIMIZER = range(1, len(FIRST_STAGES))
 
-ARRAYS = (
-    "actor_params critic_params target_params actor critic obs actions rewards next_obs terminated discounts"
-    " noise_rng noise actor_mean actor_square critic_mean critic_square grads squares stats totals works"
-)
-INTEGERS = (
-    "n_actor n_critic n_actor_params n_critic_params obs_size action_size activation batch n_updates chunk_rows steps"
-    " stage work_floats at_inputs at_actor at_critics at_scratch at_rows"
-)
-FLOATS = "tau actor_rate critic_rate beta1 beta2 eps max_norm"
+# Fields that the frames of such learners share; S = n_updates * batch samples.
+FIELDS = """
+    actor_params: (n_actor_params,) float32
+    critic_params target_params: (n_critic_params,) float32, both critics one after the other
+    actor: (n_actor,) int64, widths, inputs first
+    critic: (n_critic,) int64, widths of each critic
+    obs next_obs: (S, O) float32
+    actions: (S, A) float32
+    rewards discounts: (S,) float32
+    terminated: (S,) uint8
+    noise_rng: (batch, 2) uint64
+    noise: (draws, S, A) float32, receives the noise of actions
+    actor_mean actor_square: (n_actor_params,) float32, of Adam
+    critic_mean critic_square: (n_critic_params,) float32, of Adam
+    grads: (chunks, most parameters) float32
+    squares: (blocks,) float32, sums of squares of gradients
+    stats: (chunks, N_STATS) float64
+    totals: (N_STATS,) float64, added to
+    works: (ranks, work_floats) float32
+    n_actor n_critic n_actor_params n_critic_params obs_size action_size activation: int64
+    batch n_updates chunk_rows steps stage: int64, steps: updates so far; stage: where to end
+    work_floats at_inputs at_actor at_critics at_scratch at_rows: int64, of a rank's workspace
+    tau: float64, share by which targets follow
+    actor_rate critic_rate beta1 beta2 eps max_norm: float64, of Adam; gradients' norm, 0 for any
+"""
+# Of frames for one step of the environments.
+ACT_FIELDS = """
+    actor_params: (n_actor_params,) float32
+    actor: (n_actor,) int64
+    obs: (N, O) float32
+    actions: (N, A) float32, in [-1, 1]
+    env_action: (N, A) float32, within the bounds
+    low high: (A,) float32
+    action_rng: (N, 2) uint64
+    works: (floats,) float32
+    n_actor obs_size action_size activation n_envs: int64
+"""
 
 
 def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[str, int]:

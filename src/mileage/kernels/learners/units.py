@@ -7,9 +7,7 @@ lines), their gradients and their moments; of the first layer's weights, the col
 activations cross from core to core. How many pieces there are depends on the problem alone, and sums go over pieces in
 order, so that results do not depend on the number of threads.
 
-A frame that is learned this way has the fields `params`, `grads`, `adam_mean`, `adam_square`, `target_params` (all of
-`n_params` float32), `squares` (pieces,) float32, `sizes` (`n_sizes`,) int64, `shared` float32 and the offsets of
-`layout`, `pieces`, `batch`, `activation`, and Adam's. Networks lie in memory as in `mileage.kernels.learners.mlp`.
+A frame that is learned this way has `FIELDS`. Networks lie in memory as in `mileage.kernels.learners.mlp`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mileage.kernels.definitions import n_params
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.machine.blas import sgemm
 from mileage.kernels.machine.jit import inner
@@ -31,11 +30,19 @@ _LEAST_WORK = 1_200_000
 _LEAST_UNITS = 32
 _MOST_PIECES = 16
 _SQUARES, _STEP = 0, 1
+FIELDS = """
+    params target_params grads adam_mean adam_square: (n_params,) float32
+    sizes: (n_sizes,) int64, widths, inputs first
+    squares: (pieces,) float32, sums of squares of gradients
+    shared: (floats,) float32, what ranks send each other, in the parts of `layout`
+    n_params n_sizes pieces batch activation at_parts at_more_parts at_deltas: int64
+    rate beta1 beta2 eps max_norm: float64, of Adam; gradients' norm, 0 for any
+"""
 
 
 def n_pieces(batch: int, sizes: tuple[int, ...]) -> int:
     """Pieces that a network with these widths is cut into: a power of two, so that threads have equal shares."""
-    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * mlp.n_params(sizes) // _LEAST_WORK)
+    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // _LEAST_WORK)
     return 1 << max(0, most.bit_length() - 1)
 
 

@@ -12,6 +12,8 @@ it once (`Frame`), and keeps the arrays alive; the kernel reads `frame.name` and
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numba
@@ -99,12 +101,44 @@ def frame_maker(dtype: np.dtype[np.void]) -> Any:
     return make
 
 
-def frame_type(*, arrays: str, integers: str = "", floats: str = "") -> np.dtype[np.void]:
-    """Record type of a frame from the names of its fields, separated by spaces."""
-    fields: list[tuple[str, type[np.generic]]] = [(name, np.uint64) for name in arrays.split()]
-    fields += [(name, np.int64) for name in integers.split()]
-    fields += [(name, np.float64) for name in floats.split()]
-    return np.dtype(fields)
+# What an array of a frame may hold, by its name in the table; `bytes` are anything.
+_ELEMENTS: dict[str, tuple[type[np.generic], ...]] = {
+    "float32": (np.float32,),
+    "float64": (np.float64,),
+    "int64": (np.int64,),
+    "uint64": (np.uint64,),
+    "uint8": (np.uint8, np.bool_),
+    "bytes": (np.generic,),
+}
+_SCALARS = {"int64": np.int64, "float64": np.float64, "address": np.uint64}
+_LINE = re.compile(r"(?P<names>[a-z_0-9 ]+): (?P<shape>\([^)]*\) )?(?P<kind>\w+)(?:, .*)?")
+
+
+def frame_type(*tables: str) -> np.dtype[np.void]:
+    """Record type of a frame from tables of its fields, a line each, of which the kernel's reader sees the shapes:
+
+        obs: (samples, O) float32, what it is
+        n_samples epochs: int64, several of a kind
+
+    With a shape it is an array, of which the record holds the address; without, a number, or a bare `address`.
+    What arrays hold is in the type's metadata, for `Frame` to check.
+    """
+    fields: list[tuple[str, type[np.generic]]] = []
+    arrays: dict[str, str] = {}
+    for line in "\n".join(tables).splitlines():
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line.strip())
+        known = match and match["kind"] in (_ELEMENTS if match["shape"] else _SCALARS)
+        if not match or not known:
+            raise UsageError(
+                f"a frame's field must be like 'obs: (samples, O) float32, what it is', not {line.strip()!r}"
+            )
+        for name in match["names"].split():
+            fields.append((name, np.uint64 if match["shape"] else _SCALARS[match["kind"]]))
+            if match["shape"]:
+                arrays[name] = match["kind"]
+    return np.dtype(fields, metadata=arrays)
 
 
 class Frame:
@@ -116,16 +150,16 @@ class Frame:
 
     def __init__(self, dtype: np.dtype[np.void], **values: Any) -> None:
         self._record = np.zeros(1, dtype)
+        self._kinds: Mapping[str, str] = dtype.metadata or {}
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._missing = set(dtype.names or ())
         self.set(**values)
 
     def set(self, **values: Any) -> Frame:
-        """Fill fields; arrays must be C-contiguous, as a kernel sees nothing but their address."""
+        """Fill fields; arrays must be C-contiguous and of their type: a kernel sees nothing but their address."""
         for name, value in values.items():
             if isinstance(value, np.ndarray):
-                if not value.flags.c_contiguous:
-                    raise UsageError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
+                self._check(name, value)
                 self._arrays[name] = value
                 self._record[name] = value.ctypes.data
             else:
@@ -133,9 +167,27 @@ class Frame:
             self._missing.discard(name)
         return self
 
+    def _check(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        kind = self._kinds.get(name)
+        if kind is None and name in self.names:
+            raise UsageError(f"{name} must be a number, not an array")
+        if kind is not None and not issubclass(value.dtype.type, _ELEMENTS[kind]):
+            raise UsageError(f"{name} must hold {kind}, not {value.dtype}")
+        if not value.flags.c_contiguous:
+            raise UsageError(f"{name} must be C-contiguous: pass numpy.ascontiguousarray({name})")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fields."""
+        return self._record.dtype.names or ()
+
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """The array behind a field."""
         return self._arrays[name]
+
+    def value(self, name: str) -> Any:
+        """The number in a field."""
+        return self._record[name][0].item()
 
     @property
     def record(self) -> np.ndarray[Any, np.dtype[np.void]]:

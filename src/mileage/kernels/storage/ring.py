@@ -28,14 +28,27 @@ from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, shift, u
 SOURCE = "source_obs source_actions source_rewards source_terminated source_truncated source_next_obs"
 SOURCE_INTEGERS = "source_n source_wide_rewards"
 RING = frame_type(
-    arrays=f"records finals free counters rng obs_shape action_shape {SOURCE}",
-    integers="n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at n_step obs_axes"
-    f" action_axes {SOURCE_INTEGERS}",
-    floats="gamma",
+    f"""
+    records: (rows, n_envs, record) uint8
+    finals: (places, obs_bytes) uint8, last observations of episodes
+    free: (places,) int64, places of `finals` that nothing refers to
+    counters: (8,) int64
+    rng: (2,) uint64
+    obs_shape action_shape: (axes,) int64
+    {SOURCE}: (n_envs, ...) bytes
+    n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at: int64, sizes and places in bytes
+    n_step obs_axes action_axes {SOURCE_INTEGERS}: int64
+    gamma: float64
+    """
 )
 BATCH = frame_type(
-    arrays="obs next_obs actions rewards discounts terminated truncated indices weights",
-    integers="size",
+    """
+    obs next_obs actions: (size, ...) bytes
+    rewards discounts weights: (size,) float32
+    terminated truncated: (size,) uint8
+    indices: (size,) int64
+    size: int64
+    """
 )
 WRITTEN, BEGUN, FREE = 0, 1, 2
 TERMINATED, TRUNCATED = 1, 2

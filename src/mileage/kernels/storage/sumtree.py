@@ -24,7 +24,13 @@ _S11 = np.uint64(11)
 _TO_F64 = 1.0 / (1 << 53)
 _INFINITE = np.inf
 
-TREE = frame_type(arrays="sums mins offsets", integers="levels size")
+TREE = frame_type(
+    """
+    sums mins: (nodes + 1,) float64, all levels, leaves first, then the root
+    offsets: (levels + 1,) int64, where each level begins
+    levels size: int64
+    """
+)
 BAD_INDEX, BAD_PRIORITY = -1, -2
 
 

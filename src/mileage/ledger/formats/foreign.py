@@ -25,6 +25,7 @@ from mileage.ledger.prices import freeze_price
 from mileage.ledger.rows import FORMAT_VERSION, Checkpoint, EndState, Row, Run, check_json, check_run, new_run_id
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Target
+from mileage.metrics import METRICS, PEAKS
 from mileage.text import from_spreadsheet_cell
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -32,19 +33,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "step", "env_steps", "steps", "global_step", "time/total_timesteps", "timesteps", "num_timesteps",
         "num_env_steps_sampled_lifetime", "timesteps_total", "Step", "num_steps", "frame",
     ),
-    "wall_seconds": (
-        "wall_seconds", "time/time_elapsed", "time_total_s", "_runtime", "Relative", "relative_time", "elapsed",
-    ),
     "wall_minutes": ("wall_minutes", "total_minutes"),
-    "train_seconds": ("train_seconds", "training/walltime"),
     "train_minutes": ("train_minutes",),
-    "eval_seconds": ("eval_seconds", "eval/walltime"),
     "eval_minutes": ("eval_minutes",),
-    "success_rate": ("success_rate", "heldout_success", "eval/success_rate"),
-    "mean_return": ("mean_return", "eval/mean_reward", "eval/episode_reward", "eval/mean_return"),
-    "peak_gpu_gb": ("peak_gpu_gb",),
-    "peak_rss_gb": ("peak_rss_gb",),
     "path": ("path", "checkpoint_path"),
+} | {
+    metric.name: (metric.name, *metric.aliases)
+    for metric in METRICS
+    if metric.name in Checkpoint._fields and not metric.priced
 }  # fmt: skip
 """Our name for a figure and the column names it is recognised by, best first."""
 
@@ -206,12 +202,11 @@ def _checkpoint(run: Run, seq: int, record: Mapping[str, Any], settings: ImportS
         mean_return=mean_return,
         target_value=value if settings.target else None,
         target_met=met,
-        peak_rss_gb=figure.number("peak_rss_gb"),
-        peak_gpu_gb=figure.number("peak_gpu_gb"),
         reset_reasons=None,
         path=None if path is None else str(path)[:4000],
         sha256=None,
         claimed=check_json("a record of the file", dict(record)),
+        **{name: figure.number(name) for name in PEAKS},
     )
 
 

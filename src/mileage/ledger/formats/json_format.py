@@ -7,32 +7,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from mileage._errors import UsageError
-from mileage.ledger.formats.bundle import JSON_FIELDS, Bundle, unpacked
+from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types
+from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
 _PARTS: dict[str, str] = {"checkpoints": "checkpoint", "phases": "phase", "episodes": "episode", "profiles": "profile"}
 
 
-def dumps(bundles: Sequence[Bundle]) -> str:
+def dumps(runs: Sequence[RecordedRun]) -> str:
     """Return the runs as one JSON document."""
     return json.dumps(
-        {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(bundle) for bundle in bundles]},
+        {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]},
         indent=1,
         ensure_ascii=True,
     )
 
 
-def as_dict(bundle: Bundle) -> dict[str, Any]:
+def as_dict(recorded: RecordedRun) -> dict[str, Any]:
     """Return one run as plain JSON values."""
     return {
-        "state": bundle.state,
-        "run": unpacked(bundle.run._asdict()),
-        "end": unpacked(bundle.end._asdict()) if bundle.end else None,
-        "checkpoints": [unpacked(row._asdict()) for row in bundle.checkpoints],
-        "phases": [row._asdict() for row in bundle.phases],
-        "episodes": [row._asdict() for row in bundle.episodes],
-        "profiles": [unpacked(row._asdict()) for row in bundle.profiles],
+        "state": str(recorded.state),
+        "run": unpacked(recorded.run._asdict()),
+        "end": unpacked(recorded.end._asdict()) if recorded.end else None,
+        "checkpoints": [unpacked(row._asdict()) for row in recorded.checkpoints],
+        "phases": [row._asdict() for row in recorded.phase_rows],
+        "episodes": [row._asdict() for row in recorded.episodes],
+        "profiles": [unpacked(row._asdict()) for row in recorded.profiles],
     }
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mileage.ledger.formats.bundle import Bundle
 from mileage.ledger.rows import Checkpoint
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import Shown, shown
 
 NAMESPACE = "mileage"
 
 
-def lines(bundle: Bundle) -> list[str]:
+def lines(recorded: RecordedRun) -> list[str]:
     """Return the lines of one run in order of time."""
-    run, end = bundle.run, bundle.end
+    run, end = recorded.run, recorded.end
     init_seconds = end.init_seconds + end.compile_seconds if end else 0.0
     out = [
-        _line(bundle, 0.0, "POINT_IN_TIME", key, value)
+        _line(recorded, 0.0, "POINT_IN_TIME", key, value)
         for key, value in (
             ("submission_org", "mileage"),
             ("submission_platform", run.instance or run.host),
@@ -30,28 +31,30 @@ def lines(bundle: Bundle) -> list[str]:
             ("mileage_env", run.env_id),
         )
     ]
-    out.append(_line(bundle, 0.0, "INTERVAL_START", "init_start", None))
-    for key, value in _settings(bundle).items():
-        out.append(_line(bundle, 0.0, "POINT_IN_TIME", key, value))
-    out.append(_line(bundle, init_seconds, "INTERVAL_END", "init_stop", None))
-    out.append(_line(bundle, init_seconds, "INTERVAL_START", "run_start", None))
-    out += _progress(bundle, init_seconds)
+    out.append(_line(recorded, 0.0, "INTERVAL_START", "init_start", None))
+    for key, value in _settings(recorded).items():
+        out.append(_line(recorded, 0.0, "POINT_IN_TIME", key, value))
+    out.append(_line(recorded, init_seconds, "INTERVAL_END", "init_stop", None))
+    out.append(_line(recorded, init_seconds, "INTERVAL_START", "run_start", None))
+    out += _progress(recorded, init_seconds)
     if end is not None:
         status = "success" if end.wall_to_target is not None else "aborted"
         meta = {"status": status, "state": end.state, "samples_count": end.env_steps}
-        out.append(_line(bundle, end.wall_seconds, "INTERVAL_END", "run_stop", None, meta))
-        costs = {"cost_usd": end.cost_usd, "cost_to_target": end.cost_to_target, "peak_rss_gb": end.peak_rss_gb}
-        out += [_line(bundle, end.wall_seconds, "POINT_IN_TIME", f"mileage_{k}", v) for k, v in costs.items()]
+        out.append(_line(recorded, end.wall_seconds, "INTERVAL_END", "run_stop", None, meta))
+        out += [
+            _line(recorded, end.wall_seconds, "POINT_IN_TIME", f"mileage_{name}", recorded.metric(name))
+            for name in (metric.name for metric in shown(Shown.MLLOG))
+        ]
     return out
 
 
-def _settings(bundle: Bundle) -> dict[str, Any]:
-    run = bundle.run
+def _settings(recorded: RecordedRun) -> dict[str, Any]:
+    run = recorded.run
     panel = json.loads(run.panel) if run.panel else {}
     return {
         "seed": run.seed,
         "global_batch_size": run.batch_size,
-        "train_samples": run.step_budget or (bundle.end.env_steps if bundle.end else 0),
+        "train_samples": run.step_budget or (recorded.end.env_steps if recorded.end else 0),
         "eval_samples": len(panel.get("seeds", ())),
         "target_accuracy": float(run.target.split(">=")[1]) if run.target else None,
         "mileage_run_id": run.run_id,
@@ -60,10 +63,10 @@ def _settings(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _progress(bundle: Bundle, init_seconds: float) -> list[str]:
+def _progress(recorded: RecordedRun, init_seconds: float) -> list[str]:
     out = []
     before: Checkpoint | None = None
-    for checkpoint in bundle.checkpoints:
+    for checkpoint in recorded.checkpoints:
         started = max(before.wall_seconds if before else init_seconds, init_seconds)
         stopped = max(checkpoint.wall_seconds, started)
         steps_before = before.step if before else 0
@@ -71,24 +74,29 @@ def _progress(bundle: Bundle, init_seconds: float) -> list[str]:
         done = {"samples_count": checkpoint.step, "first_epoch_num": checkpoint.step}
         evaluated = checkpoint.eval_seconds - (before.eval_seconds if before else 0.0)
         eval_start = max(stopped - evaluated, started)
-        out.append(_line(bundle, started, "INTERVAL_START", "block_start", None, meta))
-        out.append(_line(bundle, eval_start, "INTERVAL_END", "block_stop", None, done))
+        out.append(_line(recorded, started, "INTERVAL_START", "block_start", None, meta))
+        out.append(_line(recorded, eval_start, "INTERVAL_END", "block_stop", None, done))
         value = checkpoint.target_value
         value = checkpoint.mean_return if value is None else value
         if value is not None:
-            out.append(_line(bundle, eval_start, "INTERVAL_START", "eval_start", None, done))
-            out.append(_line(bundle, stopped, "POINT_IN_TIME", "eval_accuracy", value, done))
-            out.append(_line(bundle, stopped, "INTERVAL_END", "eval_stop", None, done))
+            out.append(_line(recorded, eval_start, "INTERVAL_START", "eval_start", None, done))
+            out.append(_line(recorded, stopped, "POINT_IN_TIME", "eval_accuracy", value, done))
+            out.append(_line(recorded, stopped, "INTERVAL_END", "eval_stop", None, done))
         before = checkpoint
     return out
 
 
 def _line(
-    bundle: Bundle, wall_seconds: float, event: str, key: str, value: object, metadata: dict[str, Any] | None = None
+    recorded: RecordedRun,
+    wall_seconds: float,
+    event: str,
+    key: str,
+    value: object,
+    metadata: dict[str, Any] | None = None,
 ) -> str:
     record = {
         "namespace": NAMESPACE,
-        "time_ms": int((bundle.run.started_at + wall_seconds) * 1000),
+        "time_ms": int((recorded.run.started_at + wall_seconds) * 1000),
         "event_type": event,
         "key": key,
         "value": value,

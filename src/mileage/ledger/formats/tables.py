@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mileage._errors import LedgerError, MissingExtraError
-from mileage.ledger.formats.bundle import Bundle, table_rows
-from mileage.tables import Cell, Table
+from mileage.ledger.formats.flat import table_rows
+from mileage.ledger.prices import NO_PRICE
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import RunMetric, Shown, count, shown
+from mileage.tables import Table
 
 
-def csv_text(bundles: Sequence[Bundle], table: str = "runs") -> str:
+def csv_text(runs: Sequence[RecordedRun], table: str = "runs") -> str:
     """One line per row of `table`; no cell is taken for a formula by a spreadsheet."""
-    rows = table_rows(bundles, table)
+    rows = table_rows(runs, table)
     return Table.of(rows[0], [tuple(row.values()) for row in rows], left=()).csv() if rows else ""
 
 
-def write_parquet(bundles: Sequence[Bundle], path: Path, table: str = "runs") -> None:
+def write_parquet(runs: Sequence[RecordedRun], path: Path, table: str = "runs") -> None:
     """Write `table` as a Parquet file."""
     try:
         import pyarrow as pa
@@ -24,46 +27,38 @@ def write_parquet(bundles: Sequence[Bundle], path: Path, table: str = "runs") ->
     except ImportError:
         raise MissingExtraError("Parquet export", "parquet") from None
     try:
-        pq.write_table(pa.Table.from_pylist(table_rows(bundles, table)), path)
+        pq.write_table(pa.Table.from_pylist(table_rows(runs, table)), path)
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from None
 
 
-_COLUMNS = (
-    "run", "name", "env", "algorithm", "seed", "state", "steps", "wall s", "eval s", "steps/s", "success", "return",
-    "to target s", "cost $", "to target $", "peak GB",
-)  # fmt: skip
-_WORDS = ("run", "name", "env", "algorithm", "state")
+_FACTS = ("run", "name", "env", "algorithm", "seed", "state")
 
 
-def markdown_text(bundles: Sequence[Bundle]) -> str:
+def markdown_text(runs: Sequence[RecordedRun]) -> str:
     """A table with one line per run."""
-    rows = [[_spelled(cell) for cell in _run_cells(bundle)] for bundle in bundles]
-    return Table.of(_COLUMNS, rows, left=_WORDS).markdown() + "\n"
+    metrics = shown(Shown.MARKDOWN)
+    rows = []
+    for recorded in runs:
+        run = recorded.run
+        seed = "–" if run.seed is None else str(run.seed)
+        facts = (run.run_id, run.name, run.env_id, run.algorithm, seed, str(recorded.state))
+        rows.append((*facts, *(_cell(recorded, metric) for metric in metrics)))
+    words = [fact for fact in _FACTS if fact != "seed"]
+    return Table.of((*_FACTS, *(_column(metric) for metric in metrics)), rows, left=words).markdown() + "\n"
 
 
-def _run_cells(bundle: Bundle) -> list[Cell]:
-    run, end = bundle.run, bundle.end
-    first: list[Cell] = [run.run_id, run.name, run.env_id, run.algorithm, run.seed, bundle.state]
-    if end is None:
-        return first + [None] * (len(_COLUMNS) - len(first))
-    priced = run.price_usd_per_hour > 0
-    return [
-        *first,
-        f"{end.env_steps:,}",
-        end.wall_seconds,
-        end.eval_seconds,
-        f"{end.env_steps / end.train_seconds:,.0f}" if end.train_seconds > 0 else None,
-        end.success_rate,
-        end.mean_return,
-        end.wall_to_target if end.wall_to_target is not None else "not reached" if run.target else None,
-        end.cost_usd if priced else "no price set",
-        end.cost_to_target if priced else None,
-        end.peak_rss_gb,
-    ]
+def _column(metric: RunMetric) -> str:
+    """A heading with the unit of its numbers."""
+    return f"{metric.heading} {metric.unit}" if metric.unit in ("s", "$", "GB") else metric.heading
 
 
-def _spelled(value: Cell) -> str:
-    if value is None:
+def _cell(recorded: RecordedRun, metric: RunMetric) -> str:
+    if recorded.end is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if metric.priced and not recorded.priced:
+        return NO_PRICE
+    value = recorded.metric(metric.name)
+    if value is None:
+        return metric.absent if recorded.target is not None else "–"
+    return metric.spell(value) if metric.spell is count else f"{value:.4g}"

@@ -8,22 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mileage._errors import LedgerError, MissingExtraError
-from mileage.ledger.formats.bundle import Bundle
 from mileage.ledger.rows import Checkpoint, check_run_id
-
-_SCALARS = (
-    ("eval/success_rate", "success_rate"),
-    ("eval/mean_return", "mean_return"),
-    ("time/train_seconds", "train_seconds"),
-    ("time/eval_seconds", "eval_seconds"),
-    ("time/wall_seconds", "wall_seconds"),
-    ("cost/usd", "cost_usd"),
-    ("memory/peak_rss_gb", "peak_rss_gb"),
-    ("memory/peak_gpu_gb", "peak_gpu_gb"),
-)
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import METRICS
 
 
-def write(bundles: Sequence[Bundle], directory: Path) -> None:
+def write(runs: Sequence[RecordedRun], directory: Path) -> None:
     """Write one event file per run below `directory`, in a directory named by the run's id."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # the package announces that it runs without TensorFlow
@@ -32,19 +22,19 @@ def write(bundles: Sequence[Bundle], directory: Path) -> None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
         raise MissingExtraError("TensorBoard export", "tensorboard") from None
-    for bundle in bundles:
+    for recorded in runs:
         try:
-            writer = EventFileWriter(str(directory / check_run_id(bundle.run.run_id)))
+            writer = EventFileWriter(str(directory / check_run_id(recorded.run.run_id)))
         except OSError as error:
             raise LedgerError(f"{directory} cannot be written: {error.strerror}") from None
-        for checkpoint in bundle.checkpoints:
+        for checkpoint in recorded.checkpoints:
             values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(checkpoint)]
-            wall_time = bundle.run.started_at + checkpoint.wall_seconds
+            wall_time = recorded.run.started_at + checkpoint.wall_seconds
             writer.add_event(Event(wall_time=wall_time, step=checkpoint.step, summary=Summary(value=values)))
         writer.close()
 
 
 def scalars(checkpoint: Checkpoint) -> list[tuple[str, float]]:
     """Return tag and value of everything a checkpoint has."""
-    found = [(tag, getattr(checkpoint, field)) for tag, field in _SCALARS]
+    found = [(metric.tag, getattr(checkpoint, metric.name)) for metric in METRICS if metric.tag is not None]
     return [(tag, float(value)) for tag, value in found if value is not None]

@@ -1,8 +1,4 @@
-"""The kernels once more, as plain as they can be written: float64, one environment and one step at a time.
-
-These are what the compiled kernels are tested against, and the place to read what they compute. Arguments and
-results are those of the function of the same name in `mileage.kernels`, without `out` and checks.
-"""
+"""Advantages and returns of `mileage.kernels.arrays.advantages`, one environment and one step at a time."""
 
 from __future__ import annotations
 
@@ -111,41 +107,3 @@ def vtrace(
             advantages[t, n] = rho * (rewards[t, n] + gamma * future_target - values[t, n])
             following_value, following_target = float(values[t, n]), float(targets[t, n])
     return targets, advantages
-
-
-def group_advantages(rewards: Any, *, normalize_std: bool = True, epsilon: float = 1e-6) -> F64:
-    """Rewards minus the mean of their group, over its standard deviation plus epsilon, (G, K) float64."""
-    rewards = np.asarray(rewards, np.float64)
-    centred: F64 = rewards - rewards.mean(axis=1, keepdims=True)
-    if not normalize_std:
-        return centred
-    advantages: F64 = centred / (rewards.std(axis=1, keepdims=True) + epsilon)
-    return advantages
-
-
-def token_kl(
-    log_probs: Any,
-    reference_log_probs: Any,
-    *,
-    estimator: str = "k3",
-    mask: Any = None,
-    reduction: str = "sum",
-) -> F64:
-    """Divergence of each row, (B,) float64."""
-    log_p, log_q = np.asarray(log_probs, np.float64), np.asarray(reference_log_probs, np.float64)
-    taken = np.ones(log_p.shape, bool) if mask is None else np.asarray(mask) != 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        if estimator == "exact":
-            terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))
-        else:
-            terms = np.expm1(log_q - log_p) - (log_q - log_p)
-    total: F64 = np.where(taken, terms, 0.0).sum(axis=1)
-    if reduction == "mean":
-        total = total / np.maximum(taken.sum(axis=1), 1)
-    return total
-
-
-def moments(samples: Any, ddof: int = 0) -> tuple[F64, F64]:
-    """Mean and variance over the first axis, float64: what `RunningMoments` holds after seeing `samples`."""
-    samples = np.asarray(samples, np.float64)
-    return samples.mean(axis=0), samples.var(axis=0, ddof=ddof)

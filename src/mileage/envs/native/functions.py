@@ -1,0 +1,101 @@
+"""A user's plain functions: what they refer to, and a digest of all that decides what they compile to."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import types
+from collections.abc import Iterator
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from typing import NamedTuple, TypeGuard
+
+import numpy as np
+
+from mileage._types import F32, U64
+
+Row = F32
+"""A state, observation or continuous action of one environment, float32; read and written in place."""
+Rng = U64
+"""The random stream of one environment, (2,) uint64; goes to the draws of `mileage.envs.native.draw`."""
+Outcome = tuple[float | np.float32, bool | np.bool_]
+"""What a step returns: the reward, and whether the episode came to its own end."""
+Functions = tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]
+"""(reset, step, observe)."""
+
+
+class Sizes(NamedTuple):
+    """Row lengths of an environment's arrays; `discrete` says that the action is an index."""
+
+    state: int
+    obs: int
+    action: int
+    discrete: bool
+
+
+def version(functions: Functions, sizes: Sizes) -> str:
+    """Digest of an environment's source."""
+    keys = [content_key(function) if function else "" for function in functions]
+    return hashlib.sha256(repr((keys, tuple(sizes))).encode()).hexdigest()[:16]
+
+
+def names_used(code: types.CodeType) -> set[str]:
+    """Global and attribute names used by `code` and by the functions defined inside it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= names_used(constant)
+    return names
+
+
+def references(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    """Every (name, value) outside `function` that its code refers to, in a fixed order."""
+    for name in sorted(names_used(function.__code__)):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield name, cell.cell_contents
+
+
+def _describe_code(code: types.CodeType) -> str:
+    constants = [_describe_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants))
+
+
+def is_helper(value: object) -> TypeGuard[types.FunctionType]:
+    """Whether `value` is a function to be compiled along: plain, and none that Numba knows in its own way."""
+    if not isinstance(value, types.FunctionType) or value.__module__.partition(".")[0] in ("numpy", "numba"):
+        return False
+    return not (value.__code__.co_kwonlyargcount or value.__code__.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
+
+
+def _describe_value(value: object, names: set[str], seen: set[int]) -> str:
+    value = getattr(value, "py_func", value)
+    if is_helper(value):
+        return content_key(value, seen)
+    if isinstance(value, types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.ModuleType):
+        parts = [f"{name}={_describe_value(item, names, seen)}" for name, item in members(value, names)]
+        return f"{value.__name__}({parts})"
+    if isinstance(value, np.ndarray):
+        return repr((value.dtype.str, value.shape, value.tobytes().hex()))
+    return repr(value)
+
+
+def members(module: types.ModuleType, names: set[str]) -> list[tuple[str, object]]:
+    """Those members of a module that code with these names can mean."""
+    return [(name, vars(module)[name]) for name in sorted(names) if name in vars(module)]
+
+
+def content_key(function: types.FunctionType, seen: set[int] | None = None) -> str:
+    """Digest of all that decides what `function` compiles to: its code and the values and helpers it refers to."""
+    seen = set() if seen is None else seen
+    if id(function) in seen:
+        return "recursion"
+    seen.add(id(function))
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    digest.update(_describe_code(function.__code__).encode())
+    names = names_used(function.__code__)
+    for name, value in references(function):
+        digest.update(f"{name}={_describe_value(value, names, seen)};".encode())
+    return digest.hexdigest()

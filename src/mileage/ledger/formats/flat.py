@@ -1,0 +1,52 @@
+"""Runs as flat rows: one per run, checkpoint, phase or episode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mileage._errors import UsageError
+from mileage.ledger.rows import End
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import METRICS
+
+JSON_FIELDS = ("config", "machine", "panel", "price", "reset_reasons", "claimed", "gpus", "summary")
+TABLES = ("runs", "checkpoints", "phases", "episodes")
+
+
+def table_rows(runs: Sequence[RecordedRun], table: str) -> list[dict[str, Any]]:
+    """One flat row per run, checkpoint, phase or episode; each carries its run's id and name."""
+    if table not in TABLES:
+        raise UsageError(f"table {table!r} is not known: use one of {', '.join(TABLES)}")
+    rows: list[dict[str, Any]] = []
+    for recorded in runs:
+        if table == "runs":
+            rows.append(run_row(recorded))
+            continue
+        parts: dict[str, Sequence[Any]] = {
+            "checkpoints": recorded.checkpoints,
+            "phases": recorded.phase_rows,
+            "episodes": recorded.episodes,
+        }
+        rows += [{"run_id": recorded.run_id, "name": recorded.run.name, **row._asdict()} for row in parts[table]]
+    return rows
+
+
+def run_row(recorded: RecordedRun) -> dict[str, Any]:
+    """A run, its end and its metrics as one flat row."""
+    end = recorded.end._asdict() if recorded.end else dict.fromkeys(End._fields)
+    derived = {
+        metric.name: recorded.metric(metric.name) if recorded.end else None
+        for metric in METRICS
+        if metric.name not in End._fields
+    }
+    return {**recorded.run._asdict(), **end, **derived, "run_id": recorded.run_id, "state": str(recorded.state)}
+
+
+def unpacked(row: dict[str, Any]) -> dict[str, Any]:
+    """`row` with its JSON texts as values."""
+    return {
+        name: json.loads(value) if name in JSON_FIELDS and isinstance(value, str) else value
+        for name, value in row.items()
+    }

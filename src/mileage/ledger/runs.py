@@ -1,0 +1,275 @@
+"""A run as it was recorded: its rows, and what they say. The one type of a run outside the database."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Phase, Profile, Run
+from mileage.ledger.targets import Evaluation
+from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
+from mileage.metrics import Phase as PhaseName
+
+RUNNING = "running"
+STATES = (*(state.value for state in EndState), RUNNING)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalPoint:
+    """One held-out evaluation."""
+
+    steps: int
+    """Environment steps taken before it."""
+    wall_seconds: float
+    """Seconds from the start of the run to the end of this evaluation."""
+    evaluation: Evaluation
+    """The episodes."""
+    resets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Why training episodes ended since the evaluation before: `terminated`, or `truncated` by a time limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRun:
+    """One run, from launch to end; rows that were not read are absent."""
+
+    run: Run
+    """What was launched."""
+    end: End | None = None
+    """How it ended; None while it runs."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    phase_rows: tuple[Phase, ...] = ()
+    """The last totals of every phase, busy time beside the wall-clock included."""
+    episodes: tuple[Episode, ...] = ()
+    """Of the held-out evaluations."""
+    profiles: tuple[Profile, ...] = ()
+    steps_before: int = 0
+    """Environment steps of earlier runs that this one continues, where it was trained in this process."""
+    in_ledger: bool = True
+    """Whether a ledger has it; False for a run that was measured and not written."""
+
+    # What was launched
+
+    @property
+    def run_id(self) -> str:
+        """Unique; begins with the launch time."""
+        return self.run.run_id
+
+    @property
+    def algorithm(self) -> str:
+        """`ppo`, `sac`, …"""
+        return self.run.algorithm
+
+    @property
+    def env(self) -> str:
+        """What was trained on."""
+        return self.run.env_id
+
+    @property
+    def seed(self) -> int | None:
+        """Training seed."""
+        return self.run.seed
+
+    @property
+    def target(self) -> str | None:
+        """What was to be reached on the panel."""
+        return self.run.target
+
+    @property
+    def panel_id(self) -> str | None:
+        """Hash of the held-out panel."""
+        return self.run.panel_id
+
+    @property
+    def priced(self) -> bool:
+        """Whether a price was set; otherwise dollars mean nothing."""
+        return self.run.price_usd_per_hour > 0
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """All hyperparameters."""
+        return {name: _frozen(value) for name, value in json.loads(self.run.config).items()}
+
+    # How it went
+
+    @property
+    def state(self) -> str:
+        """How it ended, an `EndState`; or `running`."""
+        return EndState(self.end.state) if self.end else RUNNING
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in a few words."""
+        return self.end.reason if self.end else ""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken, `steps_before` included."""
+        return self.steps_before + self.totals.env_steps
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds from start to end, or to the last sign of a run that goes on."""
+        return self.totals.wall_seconds
+
+    @cached_property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds per exclusive phase; of a run that has ended they add up to `wall_seconds`."""
+        return {row.phase: row.seconds for row in self.phase_rows if not row.beside}
+
+    @property
+    def entries(self) -> Mapping[str, int]:
+        """How often each phase was entered."""
+        return {row.phase: row.entries for row in self.phase_rows if not row.beside}
+
+    @cached_property
+    def evaluations(self) -> tuple[EvalPoint, ...]:
+        """The held-out evaluations whose episodes were read."""
+        played: dict[int, list[Episode]] = {}
+        for episode in self.episodes:
+            played.setdefault(episode.seq, []).append(episode)
+        return tuple(
+            EvalPoint(
+                self.steps_before + row.step,
+                row.wall_seconds,
+                _evaluation(played[row.seq]),
+                json.loads(row.reset_reasons) if row.reset_reasons else {},
+            )
+            for row in self.checkpoints
+            if row.seq in played
+        )
+
+    @property
+    def final(self) -> Evaluation | None:
+        """The last evaluation."""
+        return self.evaluations[-1].evaluation if self.evaluations else None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Path of the last checkpoint file."""
+        return next((row.path for row in reversed(self.checkpoints) if row.path is not None), None)
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """What the algorithm counted beyond phases, such as the policy lag of its updates."""
+        return json.loads(self.profiles[-1].summary) if self.profiles else {}
+
+    # Metrics
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What metrics are derived from."""
+        end, last = self.end, self.checkpoints[-1] if self.checkpoints else None
+        if end is None:
+            wall = sum(self.phases.values())
+            return Totals(
+                wall,
+                self.phases,
+                last.step if last else 0,
+                self.run.instances,
+                self.run.price_usd_per_hour,
+                peaks={name: getattr(last, name) if last else None for name in PEAKS},
+            )
+        known: dict[str, float] = {
+            PhaseName.EVAL: end.eval_seconds,
+            PhaseName.INIT: end.init_seconds,
+            PhaseName.COMPILE: end.compile_seconds,
+        }
+        # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
+        return Totals(
+            end.wall_seconds,
+            {**known, PhaseName.OTHER: end.wall_seconds - sum(known.values())},
+            end.env_steps,
+            self.run.instances,
+            self.run.price_usd_per_hour,
+            end.wall_to_target,
+            end.steps_to_target,
+            end.success_rate,
+            end.mean_return,
+            {name: getattr(end, name) for name in PEAKS},
+        )
+
+    def metric(self, name: str) -> float | None:
+        """One of `mileage.metrics.METRICS`: what the end row says, otherwise what the formula gives."""
+        if self.end is not None and name in End._fields:
+            value: float | None = getattr(self.end, name)
+            return value
+        return BY_NAME[name].of(self.totals)
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """All metrics by name."""
+        return {metric.name: self.metric(metric.name) for metric in METRICS}
+
+    @property
+    def reached(self) -> bool:
+        """Whether a checkpoint met the target, however the run ended."""
+        return self.wall_to_target is not None
+
+    @property
+    def wall_to_target(self) -> float | None:
+        """Seconds to the end of the evaluation that first met the target; None if none did."""
+        return self.end.wall_to_target if self.end else None
+
+    @property
+    def steps_to_target(self) -> int | None:
+        """Environment steps to there, `steps_before` included."""
+        reached = self.end.steps_to_target if self.end else None
+        return None if reached is None else self.steps_before + reached
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Dollars for all billable time; 0 where no price is set."""
+        return self.metric("cost_usd")
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Environment steps per training second."""
+        return self.metric("steps_per_second")
+
+    @property
+    def steady_steps_per_second(self) -> float | None:
+        """The same without start-up and compilation."""
+        return self.metric("steady_steps_per_second")
+
+    def cost(self, unit: str) -> float:
+        """Dollars (`USD`) or seconds (`s`) up to the first target-reaching checkpoint, or up to the stop."""
+        to_target, whole = ("cost_to_target", "cost_usd") if unit == "USD" else ("wall_to_target", "wall_seconds")
+        reached = self.metric(to_target)
+        return (self.metric(whole) or 0.0) if reached is None else reached
+
+
+RunRecord = RecordedRun
+"""The former name of what `learn` returns."""
+
+
+def episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> list[Episode]:
+    """The rows of the episodes that checkpoint `seq` was evaluated by."""
+    successes = [None] * len(evaluation) if evaluation.successes is None else evaluation.successes.tolist()
+    columns = (evaluation.seeds.tolist(), evaluation.returns.tolist(), evaluation.lengths.tolist(), successes)
+    return [
+        Episode(run_id, seq, i, seed, finite(value), length, success)
+        for i, (seed, value, length, success) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def finite(value: float) -> float | None:
+    """Databases disagree about NaN and infinity: a return that is no number is absent."""
+    return value if float("-inf") < value < float("inf") else None
+
+
+def _evaluation(rows: list[Episode]) -> Evaluation:
+    judged = [row.success for row in rows]
+    return Evaluation.of(
+        [row.seed for row in rows],
+        [float("nan") if row.episode_return is None else row.episode_return for row in rows],
+        [row.length for row in rows],
+        None if None in judged else [bool(each) for each in judged],
+    )
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples: a run does not change any more."""
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value

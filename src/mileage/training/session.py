@@ -1,0 +1,142 @@
+"""One run of an agent, recorded: launched in the ledger, a checkpoint row per evaluation, closed whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mileage.ledger.panels import Panel
+from mileage.ledger.rows import EndState
+from mileage.ledger.runs import EvalPoint, RecordedRun
+from mileage.ledger.targets import Target
+from mileage.meter import PhaseClock, ResourceSampler
+from mileage.recording.recorder import Ledger, RunRecorder
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
+"""Where a run is recorded: True is the default ledger, None or False none at all."""
+
+
+class Recordable(Protocol):
+    """What is written down about an agent before it trains."""
+
+    run_id: str | None
+
+    @property
+    def name(self) -> str:
+        """The algorithm."""
+
+    @property
+    def env_id(self) -> str:
+        """What is trained on."""
+
+    @property
+    def seed(self) -> int:
+        """Training seed."""
+
+    @property
+    def config(self) -> DataclassInstance:
+        """All hyperparameters."""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+
+
+def run_clock(ledger: LedgerChoice) -> PhaseClock:
+    """The clock of a run: that of the process's first recorded run counts from the start of the process."""
+    return PhaseClock() if ledger is None or ledger is False else PhaseClock.for_run()
+
+
+def in_turn(*calls: Callable[[EvalPoint], None] | None) -> Callable[[EvalPoint], None]:
+    """One call for all of them; those that are None are left out."""
+    wanted = [call for call in calls if call is not None]
+
+    def call_all(point: EvalPoint) -> None:
+        for call in wanted:
+            call(point)
+
+    return call_all
+
+
+class Session:
+    """A run of an agent being recorded."""
+
+    def __init__(self, recorder: RunRecorder, steps_before: int) -> None:
+        self._recorder = recorder
+        self._steps_before = steps_before
+
+    def on_evaluation(self, point: EvalPoint) -> None:
+        """Record an evaluation."""
+        self._recorder.checkpoint(
+            point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
+        )
+
+    def finish(
+        self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: Mapping[str, Any]
+    ) -> RecordedRun:
+        """Record the last checkpoint, what the algorithm counted, and how the run ended."""
+        if checkpoint is not None:
+            self._recorder.checkpoint(steps - self._steps_before, path=checkpoint)
+        if summary:
+            self._recorder.profile(summary)
+        return dataclasses.replace(self._recorder.end(state, reason), steps_before=self._steps_before)
+
+
+@contextlib.contextmanager
+def recorded(
+    agent: Recordable,
+    ledger: LedgerChoice,
+    clock: PhaseClock,
+    *,
+    panel: Panel,
+    target: Target | None,
+    horizon: int,
+    eval_every: int,
+    name: str | None = None,
+    price_usd_per_hour: float | str | None = None,
+    instance: str | None = None,
+    spot: bool = False,
+    resources: bool | ResourceSampler | None = None,
+) -> Iterator[Session]:
+    """Launch a run of `agent` that ends at `horizon` steps, and close it whatever happens.
+
+    A resumed agent's run counts its own steps, and names the run it continues as its parent. Memory and GPUs are
+    watched where a ledger was named, unless `resources` says otherwise.
+    """
+    wanted = ledger is not None and ledger is not False
+    place = ledger if isinstance(ledger, str | os.PathLike) else None
+    book = ledger if isinstance(ledger, Ledger) else Ledger(place, enabled=wanted)
+    with book.run(
+        name or f"{agent.name}-{agent.env_id}",
+        panel=panel,
+        target=target,
+        price_usd_per_hour=price_usd_per_hour,
+        instance=instance,
+        spot=spot,
+        seed=agent.seed,
+        config=dataclasses.asdict(agent.config),
+        algorithm=agent.name,
+        env_id=agent.env_id,
+        framework="mileage",
+        eval_every_steps=eval_every,
+        batch_size=agent.batch_size,
+        step_budget=horizon - agent.steps,
+        parent_run_id=agent.run_id,
+        clock=clock,
+        resources=wanted if resources is None else resources,
+        keep=True,
+    ) as recorder:
+        if book.enabled:
+            agent.run_id = recorder.run_id
+        yield Session(recorder, agent.steps)
