@@ -19,15 +19,9 @@ from _harness import Report, timing_table
 from mileage.bench import clone, inputs
 from mileage.bench import suite as bench
 from mileage.bench.cases import Case, chosen
-<<<<<<< HEAD
-from mileage.kernels import reference
-from mileage.profiling.peers import inputs
-from mileage.profiling.peers.inputs import GAMMA, LAMBDA
-=======
 from mileage.bench.inputs import GAMMA, LAMBDA
-from mileage.kernels.reference import arrays as reference
+from mileage.kernels import reference
 from mileage.meter.machine import usable_cores
->>>>>>> main
 
 PRIMITIVES = ("gae", "vtrace", "nstep", "token-kl", "groups")
 TOLERANCE = 2e-4

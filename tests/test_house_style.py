@@ -1,4 +1,4 @@
-"""The house style, where a machine can see it: how docstrings begin, where fields are explained, how names are spelled."""
+"""The house style, where a machine can see it: beginnings of docstrings, documentation of fields, spelling of names."""
 
 from __future__ import annotations
 

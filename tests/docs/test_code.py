@@ -119,6 +119,7 @@ PUBLIC = {
     "mileage.bench",
     "mileage.buffers",
     "mileage.coderl",
+    "mileage.coderl.kpi",
     "mileage.contracts",
     "mileage.envs",
     "mileage.experiments",
