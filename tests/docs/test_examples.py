@@ -179,15 +179,15 @@ def test_places_named_in_the_maps_exist(page: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", MAPS)
-def test_modules_named_in_the_maps_exist(page: str) -> None:
-    for name in re.findall(r"`(mileage(?:\.\w+)+)", (ROOT / page).read_text()):
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_named_in_the_text_exist(page: Path) -> None:
+    for name in re.findall(r"`(mileage(?:\.\w+)+)(?=[`(])", page.read_text()):
         parts = name.split(".")
         files = [ROOT / "src" / Path(*parts[:n]) for n in range(len(parts), 0, -1)]
         found = next(file for file in files if file.is_dir() or file.with_suffix(".py").is_file())
         rest = parts[len(found.relative_to(ROOT / "src").parts) :]
         text = (found / "__init__.py" if found.is_dir() else found.with_suffix(".py")).read_text()
-        assert all(re.search(rf"\b{part}\b", text) for part in rest), f"{page} names {name}"
+        assert all(re.search(rf"\b{part}\b", text) for part in rest), f"{name_of(page)} names {name}"
 
 
 def test_a_wrong_place_would_be_found() -> None:
