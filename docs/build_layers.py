@@ -8,6 +8,7 @@ that not every change of a line asks for a new picture.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections import Counter, defaultdict
@@ -33,7 +34,7 @@ PARTS = {
 }
 
 WIDTH, MARGIN = 940, 36
-BOX_HEIGHT, ROW_GAP, BOX_GAP, LANE = 54, 50, 44, 3.4
+BOX_HEIGHT, ROW_GAP, BOX_GAP, LONE_GAP, LANE = 54, 50, 44, 10, 3.4
 PIXELS_PER_LINE, MIN_BOX = 0.042, 144
 FONT = "ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -49,6 +50,7 @@ STYLE = """
           --all: #161b22; --all-line: #9198a1; } }
   .paper { fill: var(--paper); }
   .name { font-weight: 600; font-size: 15px; fill: var(--ink); text-anchor: middle; }
+  .small { font-size: 12px; }
   .size { font-size: 11px; fill: var(--soft); text-anchor: middle; }
   .note { font-size: 12px; fill: var(--soft); }
   .wire { fill: none; stroke: var(--edge); stroke-linecap: round; opacity: 0.6; }
@@ -147,11 +149,14 @@ def place(graph: Graph) -> dict[str, Box]:
 def _placed(graph: Graph, rows: list[list[str]]) -> dict[str, Box]:
     boxes = {}
     for level, row in enumerate(rows):
-        widths = [max(MIN_BOX, PIXELS_PER_LINE * graph.lines[name]) for name in row]
-        x = (WIDTH - sum(widths) - BOX_GAP * (len(row) - 1)) / 2
+        alone = level == len(rows) - 1
+        gap = LONE_GAP if alone else BOX_GAP
+        most = (WIDTH - 2 * MARGIN + gap) / len(row) - gap if alone else math.inf
+        widths = [min(max(MIN_BOX, PIXELS_PER_LINE * graph.lines[name]), most) for name in row]
+        x = (WIDTH - sum(widths) - gap * (len(row) - 1)) / 2
         for name, width in zip(row, widths, strict=True):
             boxes[name] = Box(name, level, x, width)
-            x += width + BOX_GAP
+            x += width + gap
     return boxes
 
 
@@ -253,10 +258,11 @@ def draw(graph: Graph) -> str:
 def _box(graph: Graph, box: Box) -> str:
     number, lines = graph.modules[box.name], f"{graph.lines[box.name]:,} lines"
     size = lines if number == 1 else f"{number} modules, {lines}"
+    name = "name small" if box.width < 110 else "name"
     return (
         f'<rect class="box {part_of(box.name)}" x="{box.x:.1f}" y="{box.top}" width="{box.width:.1f}" '
         f'height="{BOX_HEIGHT}" rx="7"/>'
-        f'<text class="name" x="{box.middle:.1f}" y="{box.top + 24}">{box.name}</text>'
+        f'<text class="{name}" x="{box.middle:.1f}" y="{box.top + 24}">{box.name}</text>'
         f'<text class="size" x="{box.middle:.1f}" y="{box.top + 41}">{size}</text>'
     )
 
