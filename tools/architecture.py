@@ -65,7 +65,7 @@ def private_accesses(modules: dict[str, Module]) -> list[Place]:
     defined: set[str] = set().union(*(module.attributes | module.names for module in modules.values()))
     found = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             for name, value in _private(module, node, modules):
                 if value is not None and (name in module.attributes or _is_own(value, module)):
                     continue
@@ -77,9 +77,11 @@ def private_accesses(modules: dict[str, Module]) -> list[Place]:
 def attribute_accesses(modules: dict[str, Module]) -> int:
     """The number of private attributes of anything but ``self`` and ``cls``, those within one module included."""
     return sum(
-        isinstance(node, ast.Attribute) and _is_private(node.attr) and ast.unparse(node.value) not in {"self", "cls"}
+        isinstance(node, ast.Attribute)
+        and _is_private(node.attr)
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
         for module in modules.values()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
     )
 
 
@@ -113,21 +115,20 @@ def capability_checks(modules: dict[str, Module]) -> list[Place]:
     defined: set[str] = set().union(*(module.attributes for module in modules.values()))
     found = []
     for module in modules.values():
-        for node in _outside_del(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Call) or (called(node), len(node.args)) not in _QUESTIONS:
                 continue
             is_module = ast.unparse(node.args[0]).split(".")[0] in module.foreign | module.ours
             name = _literal(node, 1)
-            if not is_module and (name is None or name in defined):
+            if not is_module and (name is None or name in defined) and node not in _in_del(module):
                 found.append(_place(module, node, _FOREIGN in module.text[node.lineno - 1]))
     return found
 
 
-def _outside_del(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, Function) and child.name == "__del__"):
-            yield from _outside_del(child)
+def _in_del(module: Module) -> set[ast.AST]:
+    """Every node of a method that may meet an object half made."""
+    methods = (node for node in module.nodes if isinstance(node, Function) and node.name == "__del__")
+    return {inner for method in methods for inner in ast.walk(method)}
 
 
 def _literal(node: ast.Call, position: int) -> str | None:
@@ -151,7 +152,7 @@ def annotation_slots(modules: dict[str, Module]) -> tuple[Counter[str], list[Pla
     count: Counter[str] = Counter()
     found = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             for what, annotation in _slots(node):
                 count[module.part] += 1
                 if aliases & set(_names(annotation)):

@@ -11,6 +11,7 @@ import ast
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -55,6 +56,11 @@ class Module:
     """Names that it defines at its top level."""
     classes: set[str] = field(default_factory=set)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of its tree."""
+        return list(ast.walk(self.tree))
+
     @property
     def lines(self) -> int:
         """The number of its lines."""
@@ -84,7 +90,7 @@ def read(package: Path) -> dict[str, Module]:
 
 def _imports(module: Module, node: ast.AST, modules: dict[str, Module], typing: bool) -> None:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        if isinstance(child, ast.If) and _last_name(child.test) == "TYPE_CHECKING":
             for statement in child.body:
                 _imports(module, ast.Module([statement], []), modules, typing=True)
             for statement in child.orelse:
@@ -129,7 +135,7 @@ def source(module: Module, node: ast.ImportFrom) -> str:
 
 
 def _definitions(module: Module) -> None:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef):
             module.classes.add(node.name)
             for inner in node.body:
@@ -149,7 +155,7 @@ def bound(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
-            if ast.unparse(target) == "__slots__":
+            if _last_name(target) == "__slots__":
                 yield from (str(slot.value) for slot in ast.walk(node.value) if isinstance(slot, ast.Constant))
     elif isinstance(node, ast.If | ast.Try):
         for inner in [*node.body, *node.orelse]:
@@ -219,6 +225,10 @@ def forbidden(modules: dict[str, Module], order: Sequence[Sequence[str]]) -> lis
 
 def called(node: ast.Call) -> str | None:
     """The last name of what a call calls."""
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return node.func.id if isinstance(node.func, ast.Name) else None
+    return _last_name(node.func)
+
+
+def _last_name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
