@@ -213,4 +213,4 @@ def test_the_package_itself_can_be_read() -> None:
     package = Path(__file__).resolve().parents[2] / "src" / "mileage"
     modules = read(package)
     assert modules["mileage.cli"].is_package
-    assert "mileage._errors" in modules["mileage.envs.registry"].edges
+    assert "mileage.cli.train" in modules["mileage.cli.app"].edges
