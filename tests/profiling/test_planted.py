@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from mileage._cores import usable_cores
 from mileage.meter import PhaseClock
-from mileage.meter.machine import usable_cores
 from mileage.profiling.findings import Bottleneck
 from mileage.profiling.profile import Profile, profile
 from mileage.recording.recorder import Ledger

@@ -1,8 +1,8 @@
 """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347).
 
 Collects `n_steps` from `n_envs` environments, estimates advantages with GAE, and takes `epochs` passes of minibatch
-steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss and its gradient are in
-`mileage.kernels.learners.actor_critic`.
+steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss as the paper has it is
+`mileage.kernels.reference.actor_critic.loss_terms`; its gradient is in `mileage.kernels.learners.actor_critic`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from mileage.coderl.project.projects import Project, detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
-from mileage.coderl.store import KpiRecord, KpiStore, kpi_records
+from mileage.coderl.store import KpiStore, kpi_rows
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
@@ -25,7 +25,6 @@ __all__ = [
     "BenchReport",
     "BuildReward",
     "Isolation",
-    "KpiRecord",
     "KpiSettings",
     "KpiStore",
     "LocalExecutor",
@@ -42,7 +41,7 @@ __all__ = [
     "candidate",
     "describe",
     "detect",
-    "kpi_records",
+    "kpi_rows",
     "load_corpus",
     "run_bench",
     "to_html",

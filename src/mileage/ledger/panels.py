@@ -37,7 +37,7 @@ class Aggregate(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Aggregate:
-        """Return the aggregate called `name`."""
+        """The aggregate called `name`."""
         try:
             return cls(name)
         except ValueError:
@@ -45,7 +45,7 @@ class Aggregate(StrEnum):
 
 
 def canonical_json(value: object) -> str:
-    """Return the one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
+    """The one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def canonical_json(value: object) -> str:
 
 
 def parse_success(rule: str | None) -> str | None:
-    """Return the canonical spelling of a success definition.
+    """The canonical spelling of a success definition.
 
     `return>=475` and `length>=500` compare an episode's return or length; `terminated` and `truncated` ask how it
     ended; `info:is_success` is what the environment itself reports; None means the panel defines no success.
@@ -134,7 +134,7 @@ class Panel:
         aggregate: str = Aggregate.MEAN_RETURN.value,
         deterministic: bool = True,
     ) -> Panel:
-        """Return the panel of `n` episodes whose seeds are drawn from `panel_seed`."""
+        """The panel of `n` episodes whose seeds are drawn from `panel_seed`."""
         if n < 1:
             raise UsageError(f"n of a panel must be at least 1, not {n}")
         return cls(
@@ -149,7 +149,7 @@ class Panel:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the panel as plain JSON values."""
+        """The panel as plain JSON values."""
         return {
             "env_id": self.env_id,
             "seeds": list(self.seeds),
@@ -163,12 +163,12 @@ class Panel:
         }
 
     def to_json(self) -> str:
-        """Return the canonical JSON that `panel_id` is the hash of."""
+        """The canonical JSON that `panel_id` is the hash of."""
         return canonical_json(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Panel:
-        """Return the panel written by `to_json`."""
+        """The panel written by `to_json`."""
         try:
             values = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -177,7 +177,7 @@ class Panel:
 
     @classmethod
     def from_dict(cls, values: object) -> Panel:
-        """Return the panel whose `as_dict` is `values`."""
+        """The panel whose `as_dict` is `values`."""
         if not isinstance(values, dict):
             raise UsageError("a panel must be a JSON object")
         unknown = set(values) - set(cls.__dataclass_fields__)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Phase, Profile, Run
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
 from mileage.ledger.targets import Evaluation
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
 from mileage.metrics import Phase as PhaseName
@@ -45,6 +45,10 @@ class RecordedRun:
     episodes: tuple[Episode, ...] = ()
     """Of the held-out evaluations."""
     profiles: tuple[Profile, ...] = ()
+    samples: tuple[BuildSample, ...] = ()
+    """Timed builds, of a build benchmark."""
+    kpis: tuple[BuildKpi, ...] = ()
+    """What a build benchmark found."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
     in_ledger: bool = True

@@ -9,12 +9,13 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from mileage._cores import usable_cores
 
 FINGERPRINT_VERSION = 1
 _PACKAGES = ("numpy", "numba", "torch", "jax")
@@ -90,13 +91,6 @@ def cpu_model(cpuinfo: str | None = None) -> str | None:
         if fields.get(key):
             return " ".join(fields[key].split())
     return platform.processor() or None
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on (affinity, not what the machine has)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _CGROUP) -> float | None:

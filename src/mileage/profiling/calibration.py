@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mileage._cores import usable_cores
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter.machine import usable_cores
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
 from mileage.profiling.limits import Limits, best, measure_limits
@@ -201,10 +201,8 @@ def warm_load_seconds(names: tuple[str, ...]) -> float | None:
     """Time loading kernels that were just compiled from disk; None if there are none."""
     if not names:
         return None
-    from mileage.kernels.machine.precompile import _signature
+    from mileage.kernels.machine import precompile
 
     start = time.perf_counter()
-    for name in names:
-        dispatcher, args = _signature(name)
-        dispatcher._cache.load_overload(args, dispatcher.targetctx)
+    precompile.read(names)
     return time.perf_counter() - start

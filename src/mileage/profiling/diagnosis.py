@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mileage._cores import usable_cores
 from mileage.meter import OTHER_SHARE_LIMIT
-from mileage.meter.machine import usable_cores
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck, Finding, ranked

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from mileage._cores import usable_cores
 from mileage.kernels.machine.blas import sgemm, single_threaded_blas
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import Team, meet
-from mileage.meter.machine import usable_cores
 from mileage.profiling.work import Product
 
 PRODUCTS = frame_type(
@@ -26,7 +26,7 @@ PRODUCTS = frame_type(
     n_products pieces repeats floats: int64
     """
 )
-STREAM = frame_type("a b c: (size,) float32\nsize: int64")
+STREAM = frame_type("a b c: (size,) float32", "size: int64")
 # Far above any last-level cache.
 _STREAM_FLOATS = 16 * 2**20
 _USUAL_CACHE = 32.0 * 2**20

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mileage._cores import usable_cores
 from mileage._errors import MileageError
 from mileage.envs.make import make_vec
 from mileage.kernels.learners import rollout as fused
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter.machine import usable_cores
 from mileage.profiling.limits import best
 from mileage.profiling.native_replay import NativeReplay
 from mileage.profiling.tracing import TraceClock

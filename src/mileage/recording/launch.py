@@ -17,7 +17,6 @@ from mileage.ledger.prices import Price
 from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
-from mileage.recording.revision import git_revision
 
 ACCOUNTING_WINDOW = "wall-clock"
 """Everything from the start of the run's clock to its end is billable: failed, idle and evaluation time included."""
@@ -63,7 +62,7 @@ def launched_run(
         algorithm=algorithm,
         env_id=env_id if env_id is not None else panel.env_id if panel else "",
         config=check_json("config", dict(config)),
-        git_revision=git_revision() if identified else None,
+        git_revision=_revision() if identified else None,
         command=_command(),
         seed=None if seed is None else check_training_seed(seed),
         panel=panel.to_json() if panel else None,
@@ -86,6 +85,12 @@ def launched_run(
         format_version=FORMAT_VERSION,
     )
     return check_run(row)
+
+
+def _revision() -> str | None:
+    from mileage.recording.revision import git_revision  # what starts processes takes a while to import
+
+    return git_revision()
 
 
 def _user() -> str:

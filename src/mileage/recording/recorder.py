@@ -12,11 +12,11 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
 from mileage.ledger.address import database_url
@@ -29,7 +29,9 @@ from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.metrics import PEAKS, highest
 from mileage.recording.launch import launched_run
-from mileage.recording.writer import Writer
+
+if TYPE_CHECKING:
+    from mileage.recording.writer import Writer
 
 PHASES_EVERY_SECONDS = 1.0
 """Phase totals are written with a checkpoint, but no more often than this."""
@@ -131,8 +133,13 @@ class Ledger:
             parent_run_id=parent_run_id,
             identified=self.enabled,
         )
-        writer = Writer(row, self.url) if self.enabled else None
+        writer = self._writer(row) if self.enabled else None
         return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
+
+    def _writer(self, row: Run) -> Writer:
+        from mileage.recording.writer import Writer  # what a run that is not written need not wait for
+
+        return Writer(row, self.url)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
         """The selected runs with their ends, newest first; closes dead runs first."""
@@ -202,7 +209,7 @@ class RunRecorder:
     # While it runs
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that spends its body in phase `name`."""
+        """A context manager that spends its body in phase `name`."""
         return self.clock.phase(name)
 
     @property
@@ -268,6 +275,11 @@ class RunRecorder:
             if self._writer is not None:
                 self._writer.append(rows)
         return row
+
+    def record(self, rows: Sequence[Row]) -> None:
+        """Hand over rows of another kind that belong to this run, such as the samples of a benchmark."""
+        if self._writer is not None:
+            self._writer.append(rows)
 
     def profile(self, summary: Mapping[str, Any]) -> None:
         """Record a profiler's summary under this run's id."""
@@ -381,9 +393,7 @@ class RunRecorder:
             return None
         peaks = self._sampler.stop()
         self._see(peaks.readings)
-        if peaks.peak_gpu_gb is None:
-            return None
-        return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
+        return None if peaks.per_gpu is None else check_json("gpus", peaks.per_gpu)
 
 
 def _file_hash(path: Path) -> str | None:

@@ -67,7 +67,7 @@ def _training_cost(run: RecordedRun, unit: str) -> float:
 
 
 def summarise(label: str, runs: Sequence[RecordedRun], left_out: int, unit: str) -> Arm:
-    """Return what `runs` add up to, with costs in `unit`; `left_out` more are still running."""
+    """What `runs` add up to, with costs in `unit`; `left_out` more are still running."""
     costs = run_costs(runs, unit)
     returns = tuple(value for run in runs if (value := run.metric("mean_return")) is not None)
     per = costs.successes or len(runs)

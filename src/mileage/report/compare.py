@@ -56,7 +56,7 @@ class Comparison:
         return str(self.costs)
 
     def spell(self, amount: float) -> str:
-        """Return an amount in the unit of the comparison."""
+        """An amount in the unit of the comparison."""
         return dollars(amount) if self.unit == "USD" else duration(amount)
 
     def table(self) -> Table:
@@ -66,7 +66,7 @@ class Comparison:
         return Table.of(header, [row for row in rows if row[1:] != ("–", "–")], left=header)
 
     def lines(self) -> list[str]:
-        """Return everything that is to be said below the table; a label that runs are unmatched comes first."""
+        """Everything that is to be said below the table; a label that runs are unmatched comes first."""
         label = self.matching.label
         improvement = self.improvement
         said = [] if label is None else [label]
@@ -75,7 +75,7 @@ class Comparison:
         return [*said, *self.reasons, *(f"warning: {text}" for text in self.warnings), f"verdict: {self.verdict}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain JSON values."""
+        """The comparison as plain JSON values."""
         costs = self.costs
         return {
             "label": self.matching.label,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._seeding import check_training_seed
 from mileage.algorithms._config import checked
@@ -441,7 +442,7 @@ class Agent:
 
 
 def _check_threads(threads: int | None) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if threads is None:
         return cores
     if threads < 1:

@@ -6,10 +6,10 @@ How it searches is in `experiments_search`, what a run is in `experiments_runs`,
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mileage._cores import usable_cores
 from mileage._errors import UsageError
 from mileage.profiling.findings import Finding
 from mileage.trying.arms import Arm, Comparison
@@ -87,7 +87,7 @@ def try_fixes(
     if not budget_seconds > 0:
         raise UsageError(f"the budget of a search must be above 0 seconds, not {budget_seconds}")
     if cores is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
     search = Search(setup, executor, budget_seconds, tuple(fixes), tuple(findings), first_seed, cores, watch)
     interrupted = search.run()
     return Tried(

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from mileage._errors import UsageError
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.result_arrays import empty
+from mileage.kernels.machine.recycled import empty
 
 F32_DTYPE = np.dtype(np.float32)
 F64_DTYPE = np.dtype(np.float64)

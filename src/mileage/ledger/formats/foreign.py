@@ -66,7 +66,7 @@ class ImportSettings:
 
 
 def read_rows(path: Path, settings: ImportSettings) -> list[Row]:
-    """Return the rows of the run (or of the exported ledger) in `path`."""
+    """The rows of the run (or of the exported ledger) in `path`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -117,7 +117,7 @@ def _json_records(document: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def run_rows(records: Sequence[Mapping[str, Any]], settings: ImportSettings) -> list[Row]:
-    """Return the run, checkpoint and end rows of one foreign run."""
+    """The run, checkpoint and end rows of one foreign run."""
     now = time.time()
     run = _run(settings, now)
     checkpoints = [_checkpoint(run, i + 1, record, settings) for i, record in enumerate(records)]

@@ -12,11 +12,18 @@ from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check
 from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
-_PARTS: dict[str, str] = {"checkpoints": "checkpoint", "phases": "phase", "episodes": "episode", "profiles": "profile"}
+_PARTS: dict[str, str] = {
+    "checkpoints": "checkpoint",
+    "phases": "phase",
+    "episodes": "episode",
+    "profiles": "profile",
+    "samples": "sample",
+    "kpis": "kpi",
+}
 
 
 def dumps(runs: Sequence[RecordedRun]) -> str:
-    """Return the runs as one JSON document."""
+    """The runs as one JSON document."""
     return json.dumps(
         {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]},
         indent=1,
@@ -25,7 +32,7 @@ def dumps(runs: Sequence[RecordedRun]) -> str:
 
 
 def as_dict(recorded: RecordedRun) -> dict[str, Any]:
-    """Return one run as plain JSON values."""
+    """One run as plain JSON values."""
     return {
         "state": str(recorded.state),
         "run": unpacked(recorded.run._asdict()),
@@ -34,16 +41,18 @@ def as_dict(recorded: RecordedRun) -> dict[str, Any]:
         "phases": [row._asdict() for row in recorded.phase_rows],
         "episodes": [row._asdict() for row in recorded.episodes],
         "profiles": [unpacked(row._asdict()) for row in recorded.profiles],
+        "samples": [row._asdict() for row in recorded.samples],
+        "kpis": [row._asdict() for row in recorded.kpis],
     }
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a parsed JSON document was written by `dumps`."""
+    """Whether a parsed JSON document was written by `dumps`."""
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def loads(document: dict[str, Any]) -> list[Row]:
-    """Return the rows of a document written by `dumps`; delivering them twice changes nothing."""
+    """The rows of a document written by `dumps`; delivering them twice changes nothing."""
     version = document.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise UsageError(

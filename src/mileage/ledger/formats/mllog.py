@@ -17,7 +17,7 @@ NAMESPACE = "mileage"
 
 
 def lines(recorded: RecordedRun) -> list[str]:
-    """Return the lines of one run in order of time."""
+    """The lines of one run in order of time."""
     run, end = recorded.run, recorded.end
     init_seconds = end.init_seconds + end.compile_seconds if end else 0.0
     out = [
