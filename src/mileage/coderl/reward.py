@@ -45,32 +45,32 @@ class Isolation(StrEnum):
 class RewardConfig:
     """How candidates are judged."""
 
-    # Which of check, build and test a candidate must pass.
     steps: tuple[str, ...] = ("build",)
-    # Candidates built at the same time; None is one per usable core.
+    """Which of check, build and test a candidate must pass."""
     workers: int | None = None
-    # Parallel jobs of each build.
+    """Candidates built at the same time; None is one per usable core."""
     jobs: int = 1
+    """Parallel jobs of each build."""
     timeout_seconds: float = 120.0
     memory_bytes: int = 4 << 30
-    # What one candidate may write, where it runs isolated.
     disk_bytes: int = 2 << 30
+    """What one candidate may write, where it runs isolated."""
     max_processes: int = 512
     network: bool = False
     isolation: Isolation = Isolation.AUTO
-    # Start from a built tree; False builds every candidate from clean.
     warm: bool = True
-    # How snapshots are restored; None is the best this machine has.
+    """Start from a built tree; False builds every candidate from clean."""
     method: SnapshotMethod | None = None
-    # Glob patterns of paths that candidates may not change, such as the tests that judge them.
+    """How snapshots are restored; None is the best this machine has."""
     protected: tuple[str, ...] = ()
-    # Further paths of this machine that builds may read.
+    """Glob patterns of paths that candidates may not change, such as the tests that judge them."""
     readable: tuple[str, ...] = ()
-    # A file to keep verdicts in between runs.
+    """Further paths of this machine that builds may read."""
     cache_path: Path | None = None
+    """A file to keep verdicts in between runs."""
     use_cache: bool = True
-    # Reward of each verdict; a verdict that is not named earns 0.
     rewards: Mapping[Verdict, float] = field(default_factory=lambda: {Verdict.PASS: 1.0})
+    """Reward of each verdict; a verdict that is not named earns 0."""
     allow_broken_base: bool = False
 
     def __post_init__(self) -> None:
