@@ -81,7 +81,7 @@ def main() -> None:
         + "."
     )
     peers = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    warnings = [f"{evidence}: {kind.value}." for kind, evidence in report.conditions]
+    warnings = [f"{each.evidence}: {each}." for each in report.conditions]
     tables = [note, timing_table(comparisons, bench.OURS), f"Peers: {peers}.", *warnings]
     print(tables[1])
     if not options.dry:

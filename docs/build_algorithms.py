@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mileage.algorithms.registry import BUILT_IN, find_algorithm
 from mileage.tables import Markdown, Table
-from mileage.training.agents import ALGORITHMS
 
 PAGES = Path(__file__).with_name("algorithms")
 
@@ -36,7 +36,7 @@ def field_texts(kind: type[Any]) -> dict[str, str]:
 
 def hyperparameters(algorithm: str) -> str:
     """A table of all fields of an algorithm's configuration."""
-    kind = ALGORITHMS[algorithm].algorithm().Config
+    kind = find_algorithm(algorithm).learner().Config
     texts = field_texts(kind)
     rows = [
         (Markdown(f"`{field.name}`"), Markdown(f"`{spelled(field.default)}`"), Markdown(texts[field.name]))
@@ -88,12 +88,13 @@ def page(algorithm: str) -> str:
 
 def out_of_date() -> list[str]:
     """Pages whose tables are not what the code says."""
-    return [f"docs/algorithms/{name}.md" for name in ALGORITHMS if (PAGES / f"{name}.md").read_text() != page(name)]
+    names = [each.name for each in BUILT_IN]
+    return [f"docs/algorithms/{name}.md" for name in names if (PAGES / f"{name}.md").read_text() != page(name)]
 
 
 def write() -> None:
     """Write all pages."""
-    for name in ALGORITHMS:
+    for name in (each.name for each in BUILT_IN):
         (PAGES / f"{name}.md").write_text(page(name))
 
 
@@ -105,7 +106,7 @@ def main() -> None:
             sys.exit(f"{', '.join(stale)} out of date: run 'make docs'")
         return
     write()
-    print(f"wrote {', '.join(f'algorithms/{name}.md' for name in ALGORITHMS)}")
+    print(f"wrote {', '.join(f'algorithms/{each.name}.md' for each in BUILT_IN)}")
 
 
 if __name__ == "__main__":

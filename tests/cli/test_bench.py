@@ -15,9 +15,9 @@ from mileage._errors import MileageError
 from mileage.bench import clone
 from mileage.bench import suite as bench
 from mileage.bench.machine import Reading
-from mileage.bench.timing import MockExecutor
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
+from mileage.experiments import MockExecutor
 
 PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
 runner = CliRunner()

@@ -7,12 +7,12 @@ import pytest
 from sample_rows import make_kpi, make_run
 
 from mileage._errors import LedgerError
-from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.store import KPI_COLUMNS, KpiStore
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 
-SAMPLE = Sample("baseline", SampleKind.COLD, 0, 0, BuildOutcome.OK, 0, 1.5, 2.5, 1 << 20)
+SAMPLE = TimedBuild("baseline", 1.5, 2.5, kind=SampleKind.COLD, peak_rss_bytes=1 << 20)
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer.main
 
+from mileage.algorithms.registry import BUILT_IN
 from mileage.cli.app import app
-from mileage.training.agents import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
@@ -82,8 +82,9 @@ def check_mileage(words: list[str]) -> None:
         assert command.name != "mileage", f"no command {words[0]}"
     positional, values = check_arguments(command, left)
     if command.name == "train" and positional:
-        assert positional[0] in ALGORITHMS
-        known = {field.name for field in dataclasses.fields(ALGORITHMS[positional[0]].algorithm().Config)}
+        learners = {each.name: each.learner() for each in BUILT_IN}
+        assert positional[0] in learners
+        known = {field.name for field in dataclasses.fields(learners[positional[0]].Config)}
         assert {pair.partition("=")[0] for pair in values.get("--set", [])} <= known
         assert ":" not in positional[-1] or (ROOT / positional[-1].partition(":")[0]).is_file()
 

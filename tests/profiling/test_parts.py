@@ -13,7 +13,7 @@ from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.profiling.limits import product_frame, products
 from mileage.profiling.native_replay import NativeReplay
 
-STORED = ("obs", "_raw_obs", "actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values")
+STORED = ("obs", "raw_obs", "actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values")
 
 
 def ppo(env: str, **options: Any) -> mileage.PPO:
@@ -92,13 +92,13 @@ def test_earlier_stages_leave_the_parameters_alone() -> None:
 
 def test_replaying_leaves_the_agent_as_it_was() -> None:
     with ppo("CartPole-v1") as agent, single_threaded_blas():
-        before = {key: array.copy() for key, array in agent._built().engine.state_arrays().items()}
+        before = {key: array.copy() for key, array in agent.learner.state_arrays().items()}
         replay = NativeReplay(agent)
         parts = replay.rollout_parts(0.0)
         stages = replay.update_stages(0.0)
         scaling = replay.scaling([1, 2], 0.0)
         replay.close()
-        for key, array in agent._built().engine.state_arrays().items():
+        for key, array in agent.learner.state_arrays().items():
             np.testing.assert_array_equal(array, before[key], err_msg=key)
         assert parts.total == pytest.approx(parts.environments + parts.inference + parts.storage + parts.call)
         assert sum(parts.shares.values()) == pytest.approx(1.0)

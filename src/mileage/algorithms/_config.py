@@ -1,4 +1,6 @@
-"""Checks and schedules that configurations share."""
+"""What configurations have in common: which fields, how they are checked, and schedules."""
+
+# The fields are documented where they are defined.
 
 from __future__ import annotations
 
@@ -6,46 +8,155 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage.contracts import LearnerConfig
 
 SCHEDULES = ("constant", "linear")
 
 
-def require(condition: bool, name: str, value: Any, need: str) -> None:
+class OffPolicyConfig(LearnerConfig, Protocol):
+    """What every configuration of off-policy learning has; the fields of `SACConfig` say what they are."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def gradient_steps(self) -> int: ...
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def learning_starts(self) -> int: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+    @property
+    def n_step(self) -> int: ...
+    @property
+    def tau(self) -> float: ...
+    @property
+    def train_every(self) -> int: ...
+
+
+class OnPolicyConfig(LearnerConfig, Protocol):
+    """What every configuration of actor-critic learning has; the fields of `PPOConfig` say what they are."""
+
+    @property
+    def n_steps(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def minibatch(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def learning_rate_schedule(self) -> str: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def gae_lambda(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def clip_schedule(self) -> str: ...
+    @property
+    def value_clip(self) -> float: ...
+    @property
+    def entropy_coef(self) -> float: ...
+    @property
+    def value_coef(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+    @property
+    def target_kl(self) -> float: ...
+    @property
+    def normalise_advantages(self) -> bool: ...
+    @property
+    def normalise_observations(self) -> bool: ...
+    @property
+    def normalise_rewards(self) -> bool: ...
+    @property
+    def adam_eps(self) -> float: ...
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def log_std_init(self) -> float: ...
+
+
+class OneStepPerRollout:
+    """The part of a configuration that is fixed where every rollout is learned from once, whole and unclipped."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a rollout."""
+        return 1
+
+    @property
+    def minibatch(self: LearnerConfig) -> int:
+        """Samples per optimizer step."""
+        return self.batch_size
+
+    @property
+    def clip(self) -> float:
+        """Probability ratios may move as far as they like."""
+        return math.inf
+
+    @property
+    def clip_schedule(self) -> str:
+        """And go on doing so."""
+        return "constant"
+
+    @property
+    def value_clip(self) -> float:
+        """Values may, too."""
+        return 0.0
+
+    @property
+    def target_kl(self) -> float:
+        """No update stops early."""
+        return 0.0
+
+
+def require(condition: bool, name: str, value: object, need: str) -> None:
     """Raise unless `condition`: "`name` must be `need`, not `value`"."""
     if not condition:
         raise UsageError(f"{name} must be {need}, not {value!r}")
 
 
-def require_each(config: Any, need: str, holds: Callable[[Any], bool], *names: str) -> None:
+def require_each(config: object, need: str, holds: Callable[[Any], bool], *names: str) -> None:
     """Raise for the first field among `names` whose value does not hold."""
     for name in names:
         require(holds(getattr(config, name)), name, getattr(config, name), need)
 
 
-def at_least_one(config: Any, *names: str) -> None:
+def at_least_one(config: object, *names: str) -> None:
     """Raise for the first of these fields that is below 1."""
     require_each(config, "at least 1", lambda value: value >= 1, *names)
 
 
-def zero_or_more(config: Any, *names: str) -> None:
+def zero_or_more(config: object, *names: str) -> None:
     """Raise for the first of these fields that is negative."""
     require_each(config, "0 or more", lambda value: value >= 0, *names)
 
 
-def unit_interval(config: Any, *names: str) -> None:
+def unit_interval(config: object, *names: str) -> None:
     """Raise for the first of these fields that is not between 0 and 1."""
     require_each(config, "between 0 and 1", lambda value: 0.0 <= value <= 1.0, *names)
 
 
-def positive(config: Any, *names: str) -> None:
+def positive(config: object, *names: str) -> None:
     """Raise for the first of these fields that is not above 0 and finite."""
     require_each(config, "above 0 and finite", lambda value: 0.0 < value < math.inf, *names)
 
 
-def check_actor_critic(config: Any) -> None:
+def check_actor_critic(config: OnPolicyConfig) -> None:
     """Check the fields that all configurations of actor-critic learning have."""
     object.__setattr__(config, "hidden", tuple(config.hidden))
     at_least_one(config, "n_envs", "n_steps")
@@ -58,7 +169,20 @@ def check_actor_critic(config: Any) -> None:
     one_of(config, SCHEDULES, "learning_rate_schedule")
 
 
-def one_of(config: Any, choices: Sequence[str], *names: str) -> None:
+def check_off_policy(config: OffPolicyConfig) -> None:
+    """Check the fields that all configurations of off-policy learning have."""
+    object.__setattr__(config, "hidden", tuple(config.hidden))
+    at_least_one(config, "n_envs", "capacity", "batch", "train_every", "n_step")
+    zero_or_more(config, "gradient_steps", "learning_starts", "max_grad_norm")
+    widths = config.hidden
+    require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
+    unit_interval(config, "gamma")
+    require(0.0 < config.tau <= 1.0, "tau", config.tau, "above 0 and at most 1")
+    positive(config, "learning_rate")
+    require(config.capacity >= config.batch, "capacity", config.capacity, f"at least the batch, {config.batch}")
+
+
+def one_of(config: object, choices: Sequence[str], *names: str) -> None:
     """Raise for the first of these fields that is none of `choices`."""
     require_each(config, f"one of {', '.join(choices)}", choices.__contains__, *names)
 

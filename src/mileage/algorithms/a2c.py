@@ -1,24 +1,19 @@
 """Advantage actor-critic (Mnih et al., 2016, arXiv:1602.01783), synchronous.
 
-The same engine as PPO's with one epoch, one minibatch and no clipping, which is the same gradient (Huang et al., 2022,
+The same learner as PPO's with one epoch, one minibatch and no clipping, which is the same gradient (Huang et al., 2022,
 arXiv:2205.09123); short rollouts make up for learning from each only once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
 
-from mileage.algorithms._config import check_actor_critic, scheduled, unit_interval
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels.machine.team import Team
-from mileage.meter import PhaseClock
-from mileage.policies import ActorCritic
+from mileage.algorithms._config import OneStepPerRollout, check_actor_critic, unit_interval
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
 @dataclasses.dataclass(frozen=True)
-class A2CConfig:
+class A2CConfig(OneStepPerRollout):
     """Hyperparameters of A2C."""
 
     n_envs: int = 16
@@ -58,26 +53,13 @@ class A2CConfig:
         check_actor_critic(self)
         unit_interval(self, "gae_lambda")
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of one rollout, which one update learns from."""
+        return self.n_envs * self.n_steps
 
-class A2C:
+
+class A2C(NativeOnPolicy):
     """A2C on built parts: a vector environment, a policy, a team of threads."""
 
     Config = A2CConfig
-    make_policy = staticmethod(make_actor_critic)
-    kernels = staticmethod(on_policy_kernels)
-    Engine: type[OnPolicy] = OnPolicy
-
-    def __init__(self, config: A2CConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
-        self.config = config
-        batch = config.n_envs * config.n_steps
-        fixed: dict[str, Any] = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
-        shared = {f.name for f in dataclasses.fields(Settings)} - set(fixed)
-        settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
-        self.engine = self.Engine(settings, env, policy, team, seed)
-        self.steps_per_iteration = self.engine.batch
-
-    def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:
-        """One rollout and one update, after a share `progress` of the training."""
-        config = self.config
-        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
-        return self.engine.iterate(clock, rate, math.inf)

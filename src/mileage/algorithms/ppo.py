@@ -8,7 +8,6 @@ steps on the clipped surrogate loss, the squared value error and an entropy bonu
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from mileage.algorithms._config import (
     SCHEDULES,
@@ -16,14 +15,10 @@ from mileage.algorithms._config import (
     check_actor_critic,
     one_of,
     require,
-    scheduled,
     unit_interval,
     zero_or_more,
 )
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels.machine.team import Team
-from mileage.meter import PhaseClock
-from mileage.policies import ActorCritic
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,26 +77,15 @@ class PPOConfig:
         require(self.clip > 0.0, "clip", self.clip, "above 0")
         zero_or_more(self, "value_clip", "target_kl")
         one_of(self, SCHEDULES, "clip_schedule")
-        require(self.n_envs * self.n_steps > 1, "n_envs * n_steps", self.n_envs * self.n_steps, "at least 2")
+        require(self.batch_size > 1, "n_envs * n_steps", self.batch_size, "at least 2")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one rollout, which one update learns from."""
+        return self.n_envs * self.n_steps
 
 
-class PPO:
+class PPO(NativeOnPolicy):
     """PPO on built parts: a vector environment, a policy, a team of threads."""
 
     Config = PPOConfig
-    make_policy = staticmethod(make_actor_critic)
-    kernels = staticmethod(on_policy_kernels)
-    Engine: type[OnPolicy] = OnPolicy
-
-    def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
-        self.config = config
-        settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)}
-        self.engine = self.Engine(Settings(**settings), env, policy, team, seed)
-        self.steps_per_iteration = self.engine.batch
-
-    def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:
-        """One rollout and one update, after a share `progress` of the training."""
-        config = self.config
-        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
-        clip = scheduled(config.clip, config.clip_schedule, progress)
-        return self.engine.iterate(clock, rate, clip)

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from mileage.bench.suite import OURS, BenchReport
-from mileage.bench.timing import ratio_of
+from mileage.experiments import Cause, Caveat
+from mileage.experiments.timing import ratio_of
 from mileage.tables import Cell, Strong, Table
 
 # Cases that a gathered warning names.
@@ -110,9 +111,7 @@ def machine_line(record: Mapping[str, Any]) -> str:
 
 def warning_lines(record: Mapping[str, Any]) -> list[str]:
     """Everything to keep in mind about a report."""
-    from mileage.bench.machine import Condition
-
-    lines = [f"{each['evidence']}: {Condition[each['kind']].value}" for each in record["conditions"]]
+    lines = [f"{each['evidence']}: {Caveat(Cause[each['kind']], '')}" for each in record["conditions"]]
     lines += _grouped(record["cases"])
     lines += [f"{each['case']}: {each['library']} is left out ({each['why']})" for each in record["absent"]]
     return lines

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mileage._errors import UsageError
+from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
-    from mileage.cli.profile_try import Trying
     from mileage.profiling.profile import Profile
+    from mileage.trying.session import Trying
 
 FORMATS = ("md", "html", "trace", "speedscope")
 
 
 def profile(
-    algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --run.")
-    ] = None,
+    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --run.")] = None,
     env: options.EnvId = None,
     steps: options.Steps = None,
     target: options.TargetText = None,
@@ -97,18 +97,20 @@ def profile(
             "price": price,
         } | agent
         if try_:
-            from mileage.cli.profile_try import Trying
+            from mileage.trying.session import Trying
 
-            shown = not (json_output or quiet)
-            trying = Trying(
-                algorithm, env, dict(words), budget=budget, without=without or (), out=preset_out, shown=shown
-            )
+            say = None if json_output or quiet else _tell
+            trying = Trying(algorithm, env, dict(words), budget=budget, without=without or (), out=preset_out, say=say)
             words["callback"] = trying.still_in_time
         found = _measured(algorithm, env, words)
     if trying is None:
         _show(found, export, out, json_output, quiet)
     else:
         _try(trying, found, export, out, json_output, quiet)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _try(trying: Trying, found: Profile, export: str | None, out: Path | None, json_output: bool, quiet: bool) -> None:

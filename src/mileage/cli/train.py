@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mileage._errors import UsageError
+from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ class _Options:
 
 
 def train(
-    algorithm: Annotated[
-        str | None, typer.Argument(help="ppo, a2c, impala, sac, td3 or dqn; not needed with --resume.")
-    ] = None,
+    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --resume.")] = None,
     env: options.EnvId = None,
     steps: options.Steps = None,
     target: options.TargetText = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.build.executor import LocalExecutor, TakingTurns
 from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.corpus import PatchSample, Verdict, load_corpus
+from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.project.projects import Project, detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
@@ -20,6 +20,9 @@ from mileage.coderl.trainers import (
     verl_compute_score,
 )
 
+Verdict = PatchVerdict
+"""As it was called first."""
+
 __all__ = [
     "BenchConfig",
     "BenchReport",
@@ -29,6 +32,7 @@ __all__ = [
     "KpiStore",
     "LocalExecutor",
     "PatchSample",
+    "PatchVerdict",
     "Progress",
     "Project",
     "RewardConfig",

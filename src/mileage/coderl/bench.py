@@ -12,12 +12,12 @@ from pathlib import Path
 
 from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
-from mileage.coderl.build.executor import Executor, Limits, LocalExecutor
+from mileage.coderl.build.executor import JobRunner, Limits, LocalExecutor
 from mileage.coderl.build.isolation import toolchain_paths
 from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
-from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts
+from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import Arm, Sample, SampleKind, measure
+from mileage.coderl.measure import Building, SampleKind, TimedBuild, measure
 from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
 from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
 from mileage.coderl.project.projects import Project
@@ -127,7 +127,7 @@ def run_bench(
     config: BenchConfig,
     *,
     store: KpiStore | None = None,
-    executor: Executor | None = None,
+    executor: JobRunner | None = None,
     work_base: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> BenchReport:
@@ -145,7 +145,7 @@ def run_bench(
         inputs = _check_arms(plans, arms, project, revision)
         run_id = store.start_run(project.name, revision, _setup_record(inputs, config)) if store else ""
 
-        def on_sample(sample: Sample, done: int, total: int) -> None:
+        def on_sample(sample: TimedBuild, done: int, total: int) -> None:
             if store:
                 store.add_sample(run_id, sample)
             on_progress(Progress(done, total, f"{sample.arm} {sample.kind} {sample.wall_seconds:.1f} s"))
@@ -200,7 +200,7 @@ def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
 
 
 def _make_arm(
-    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: Executor, limits: Limits
+    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits
 ) -> BuildArm | WarmArm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
@@ -290,12 +290,12 @@ def _measure_corpus(
             use_cache=False,
         )
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
-            found: list[Verdict] = []
+            found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
                 found.append(future.result().verdict)
                 on_progress(Progress(number, total, f"{plan.name} corpus"))
         verdicts[plan.name] = count_verdicts(found)
-        rates[plan.name] = found.count(Verdict.PASS) / total
+        rates[plan.name] = found.count(PatchVerdict.PASS) / total
     return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts
 
 
@@ -312,7 +312,7 @@ def _revision(root: Path, digest: str) -> str:
     return f"git {commit.stdout.strip()}{' with changes' if changed.stdout.strip() else ''}, tree {digest[:16]}"
 
 
-def _notes(method: object, arms: Sequence[Arm], area: WorkArea) -> list[str]:
+def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str]:
     notes = [
         f"copy of the project: {method}; page cache: not dropped, so sources and tools are read from memory "
         "after the first run",

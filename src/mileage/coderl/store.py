@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mileage._errors import LedgerError
-from mileage.coderl.measure import Sample
-from mileage.coderl.report import BenchReport
+from mileage.coderl.measure import TimedBuild
+from mileage.coderl.report import BenchReport, verdict_words
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row
 from mileage.ledger.store import Store
 from mileage.recording.recorder import Ledger, RunRecorder
@@ -62,7 +62,7 @@ class KpiStore:
         self._deliver([recorder.row])
         return recorder.run_id
 
-    def add_sample(self, run_id: str, sample: Sample) -> None:
+    def add_sample(self, run_id: str, sample: TimedBuild) -> None:
         """Commit one finished sample."""
         recorder, _ = self._runs[run_id]
         row = BuildSample(
@@ -123,9 +123,9 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
                 baseline_cold_secs=base.cold.value if base.cold else None,
                 slicer_cold_secs=arm.cold.value if arm.cold else None,
                 speedup=cold.value if cold else None,
-                speedup_low=cold.low if cold else None,
-                speedup_high=cold.high if cold else None,
-                verdict=str(against.cold_verdict) if against else None,
+                speedup_low=cold.interval.low if cold and cold.interval else None,
+                speedup_high=cold.interval.high if cold and cold.interval else None,
+                verdict=verdict_words(cold) if against else None,
                 baseline_throughput_per_hr=base.kpis.samples_per_hour,
                 slicer_throughput_per_hr=arm.kpis.samples_per_hour,
                 baseline_incr_secs=base.incremental.value if base.incremental else None,

@@ -338,7 +338,7 @@ def check_json(field: str, value: object) -> str:
 
 
 @functools.cache
-def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
+def field_types(kind: str) -> dict[str, tuple[type, ...]]:
     """What each field of a row may hold; whole numbers are fine where numbers are."""
     found = {}
     for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
@@ -349,7 +349,7 @@ def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
 
 def check_types(row: Any) -> Any:
     """`row` if every field has its type; a row from a file may hold anything."""
-    for name, allowed in _field_types(KIND_OF[type(row)]).items():
+    for name, allowed in field_types(KIND_OF[type(row)]).items():
         value = getattr(row, name)
         if type(value) not in allowed:
             raise UsageError(f"{name} of a {KIND_OF[type(row)]} row cannot be {str(value)[:80]!r}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from mileage.ledger.rows import ROW_TYPES
 
-HEAD = "0003"
-"""The newest migration; a test holds it against the migration scripts."""
+HEAD = max(path.name[1:5] for path in (Path(__file__).parent / "migrations" / "versions").glob("v*.py"))
+"""The newest migration, by the names of the scripts."""
 
 metadata = sa.MetaData()
 

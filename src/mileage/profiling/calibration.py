@@ -87,7 +87,7 @@ class Calibration:
 def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
     """Replay the parts of `run` on the agent that it left behind; `effort` scales how long is measured."""
     began = time.perf_counter()
-    limits = measure_limits(agent._threads)
+    limits = measure_limits(agent.threads)
     trace = replay(agent, seconds=effort * _TRACE_SECONDS)
     costs = phase_costs(trace)
     splits: dict[str, Mapping[str, float]] = {}
@@ -127,7 +127,7 @@ def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
 
 
 def _thread_counts(agent: Agent) -> tuple[int, ...]:
-    return tuple(sorted({1, usable_cores(), agent._threads}))
+    return tuple(sorted({1, usable_cores(), agent.threads}))
 
 
 def _native_splits(

@@ -216,7 +216,7 @@ def workload_of(agent: Agent) -> dict[str, Any]:
         "env": agent.env_id,
         "backend": agent.backend,
         "seed": agent.seed,
-        "threads": agent._threads,
+        "threads": agent.threads,
         "config": dataclasses.asdict(agent.config),
         "native_env": isinstance(agent.spec, NativeEnv),
         "machine": fingerprint().as_dict(),

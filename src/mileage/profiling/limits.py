@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mileage._cores import usable_cores
+from mileage.experiments.timing import every_call
 from mileage.kernels.machine.blas import sgemm, single_threaded_blas
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
@@ -100,44 +100,14 @@ class Limits:
         return min(self.gemm_gflops, intensity * self.memory_gb_per_s)
 
 
-def samples(
-    arms: Mapping[str, Callable[[], object]],
-    *,
-    seconds: float,
-    prepare: Callable[[str], object] | None = None,
-    least_rounds: int = 5,
-    most_rounds: int = 200,
-) -> dict[str, list[float]]:
-    """Seconds of every call of every arm; arms take turns, `prepare` gets the arm's name, untimed, before every call.
-
-    Rounds end after about `seconds` (per arm) or `most_rounds`, but not before `least_rounds`.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for name, run in arms.items():  # compile, touch memory
-        if prepare is not None:
-            prepare(name)
-        run()
-    end = time.perf_counter() + seconds * len(arms)
-    for turn in range(most_rounds):
-        if turn >= least_rounds and time.perf_counter() > end:
-            break
-        for name, run in arms.items():
-            if prepare is not None:
-                prepare(name)
-            start = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - start)
-    return taken
-
-
 def medians(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Median seconds per call of every arm; options as for `samples`."""
-    return {name: statistics.median(taken) for name, taken in samples(arms, **options).items()}
+    """Median seconds per call of every arm; options as for `every_call`."""
+    return {name: statistics.median(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def best(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `samples`."""
-    return {name: min(taken) for name, taken in samples(arms, **options).items()}
+    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `every_call`."""
+    return {name: min(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def product_frame(shapes: Sequence[Product], pieces: int, repeats: int, ranks: int) -> Frame:

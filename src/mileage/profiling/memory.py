@@ -59,7 +59,7 @@ class BufferSize:
 
 def buffer_sizes(agent: Any) -> tuple[BufferSize, ...]:
     """What an agent's buffers should take by its configuration, and what they do take."""
-    engine = agent._built().engine
+    engine = agent.learner
     sizes = (_replay_size(agent, engine),) if hasattr(engine, "replay") else (_rollout_size(agent, engine),)
     return (*sizes, *_network_sizes(agent, engine))
 
@@ -75,7 +75,7 @@ def _rollout_size(agent: Any, engine: Any) -> BufferSize:
     predicted = rows * (observation + policy.action_size * 4 + 6 * 4 + 2 + 8)
     names = "obs actions log_probs values rewards truncated_values terminated truncated advantages returns order"
     seen = sum(getattr(engine, name).nbytes for name in names.split())
-    seen += engine._raw_obs.nbytes if normalises else 0
+    seen += engine.raw_obs.nbytes if normalises else 0
     return BufferSize("rollout", predicted, seen)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,15 +90,16 @@ class NativeReplay:
     """A native agent whose kernels can be run again, in whole and in parts, without it learning anything."""
 
     def __init__(self, agent: Agent) -> None:
-        self.agent, self.engine = agent, agent._built().engine
+        self.agent = agent
+        self.engine = cast(Any, agent.learner)
         self.on_policy = agent.name in ON_POLICY
         # Collectors of their own collect while others learn: no rollout of the learner's is there to be replayed.
-        self.fused = self.on_policy and self.engine._native and agent.name not in SIDE_BY_SIDE
+        self.fused = self.on_policy and self.engine.fused and agent.name not in SIDE_BY_SIDE
         # What the update's threads share out: both networks on every chunk, chunks, or units of a network.
-        self._pieces: int = self.engine._chunks if agent.name in ("sac", "td3") else self.engine._pieces
+        self._pieces: int = self.engine.pieces
         if agent.name in SIDE_BY_SIDE:
-            self._pieces = min(self._pieces, self.engine._ranks)
-        self._update_frame: Frame = self.engine._update if self.on_policy else self.engine._frame
+            self._pieces = min(self._pieces, self.engine.ranks)
+        self._update_frame: Frame = self.engine.update_frame
         self._saved = [(array, array.copy()) for array in self.engine.state_arrays().values()]
         self._rates = {
             name: self._update_frame.value(name)
@@ -132,19 +133,19 @@ class NativeReplay:
 
     def _run_rollout(self) -> None:
         engine = self.engine
-        engine.team.run(fused.rollout, engine._rollout.record, len(engine._episode_sums))
+        engine.team.run(fused.rollout, engine.rollout_frame.record, len(engine.episode_sums))
 
     def rewind(self, arm: str = "fused") -> None:
         """Put environments and random streams back to where the stored rollout began."""
         for array, start in self._moving:
             array[...] = start
         self.engine.env.obs[...] = self._obs_after if arm == "inference" else self._obs_before
-        self.engine._episode_sums[:] = 0.0
+        self.engine.episode_sums[:] = 0.0
 
     def part(self, kernel: Any) -> Callable[[], object]:
         """A function that replays one part of the rollout."""
         engine = self.engine
-        return lambda: engine.team.run(kernel, engine._rollout.record, len(engine._episode_sums))
+        return lambda: engine.team.run(kernel, engine.rollout_frame.record, len(engine.episode_sums))
 
     def rollout_parts(self, seconds: float) -> RolloutParts:
         """Time the fused rollout and its parts in alternation."""
@@ -154,7 +155,7 @@ class NativeReplay:
             "inference": self.part(rollout_parts.inference),
             "storage": self.part(rollout_parts.storage),
             "products": self.products(self.work["rollout"]),
-            "call": self.empty_call(len(self.engine._episode_sums)),
+            "call": self.empty_call(len(self.engine.episode_sums)),
         }
         found = medians(arms, seconds=seconds, prepare=self.rewind)
         net = {name: max(0.0, seconds - found["call"]) for name, seconds in found.items()}
@@ -225,7 +226,7 @@ class NativeReplay:
 
     def _period(self) -> tuple[int, bool]:
         """After how many updates all stages have had their turn; whether only the last stage waits for it."""
-        config = self.agent.config
+        config: Any = self.agent.config
         if self.agent.name == "td3":
             return config.policy_delay, False
         return (config.target_every, True) if self.agent.name == "dqn" else (1, False)
@@ -235,7 +236,7 @@ class NativeReplay:
     @contextlib.contextmanager
     def on_team(self, team: Team) -> Iterator[None]:
         """Let the engine's kernels run on another team."""
-        frames = [self._update_frame, *([self.engine._rollout] if self.on_policy else [])]
+        frames = [self._update_frame, *([self.engine.rollout_frame] if self.on_policy else [])]
         kept, own = [frame.array("works") for frame in frames], self.engine.team
         width = self._update_frame.value("work_floats")
         works = np.zeros((team.n_ranks, width), np.float32)

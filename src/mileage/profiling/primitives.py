@@ -92,19 +92,19 @@ def _arrays() -> dict[str, tuple[Callable[[], object], int]]:
 
 
 def _policy(agent: Agent) -> dict[str, tuple[Callable[[], object], int]]:
-    engine = agent._built().engine
+    engine: Any = agent.learner
     if hasattr(engine, "replay"):
         engine._clock = TraceClock([])
-        arms: dict[str, tuple[Callable[[], object], int]] = {ACT: (lambda: engine._act(0.5), _CALLS)}
-        updates = agent.config.gradient_steps
-        if updates > 0 and len(engine.replay) >= agent.config.batch:
-            arms[UPDATE] = (lambda: engine._learn(updates, 0.5), 5)
+        arms: dict[str, tuple[Callable[[], object], int]] = {ACT: (lambda: engine.act(0.5), _CALLS)}
+        updates = engine.config.gradient_steps
+        if updates > 0 and len(engine.replay) >= engine.config.batch:
+            arms[UPDATE] = (lambda: engine.learn(updates), 5)
         return arms
     if agent.backend == "torch":
         return _torch_policy(agent, engine)
-    frame = Frame(kernels.ACT, **engine._policy_fields(), obs=engine._obs, n_envs=engine.n_envs)
+    frame = Frame(kernels.ACT, **engine.policy_fields(), obs=engine.shown_obs, n_envs=engine.n_envs)
     # The rollout's workspace is as large as its blocks need; one call for all environments may need more.
-    work = np.zeros(engine.n_envs * (sum(agent.policy.actor_sizes) + sum(agent.policy.critic_sizes)) + 64, np.float32)
+    work = np.zeros(engine.n_envs * (sum(engine.policy.actor_sizes) + sum(engine.policy.critic_sizes)) + 64, np.float32)
     frame.set(works=work)
     out = np.zeros(engine.n_envs, np.float32)
     return {
@@ -121,6 +121,6 @@ def _torch_policy(agent: Agent, engine: Any) -> dict[str, tuple[Callable[[], obj
 
     def value() -> None:
         with torch.no_grad(), contextlib.suppress(AttributeError):
-            agent.policy.run(agent.policy.view(engine._obs_twin.tensor[rows]), engine._memory, fast=True)
+            engine.policy.run(engine.policy.view(engine._obs_twin.tensor[rows]), engine._memory, fast=True)
 
     return {ACT: (lambda: engine._act(clock, 0, rows), 10), VALUE: (value, 10)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns as _now
 from typing import Any
 
+from mileage.algorithms._off_policy import OffPolicy
 from mileage.profiling.tracing import TraceClock
 from mileage.training.agent import Agent
 
@@ -47,8 +48,8 @@ def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
     """Watch some iterations with torch's own profiler; one where an iteration is a whole rollout."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    algorithm = agent._built()
-    iterations = 10 if hasattr(algorithm.engine, "replay") else 1
+    algorithm = agent.learner
+    iterations = 10 if isinstance(algorithm, OffPolicy) else 1
     extra = _watching_seconds()
     clock: Any = _WatchedClock(lambda name: record_function(_PREFIX + name))
     algorithm.iterate(clock, 0.5)
@@ -105,7 +106,7 @@ def _stages(agent: Agent, engine: Any) -> list[tuple[Any, str, str]]:
             *((engine.adam, name, stage) for name, stage in _ADAM),
         ]
     found: list[tuple[Any, str, str]] = [
-        (engine, "_learn", "gather and bookkeeping"),
+        (engine, "learn", "gather and bookkeeping"),
         (engine, "_update", "target, critic and actor forward"),
         (engine, "_follow", "polyak"),
         (engine.replay, "sample", "sample"),
@@ -122,7 +123,7 @@ def _stages(agent: Agent, engine: Any) -> list[tuple[Any, str, str]]:
 
 def update_stages(agent: Agent, iterations: int = 5) -> tuple[float, Mapping[str, float]]:
     """Seconds of learning per iteration, and of its stages."""
-    engine, algorithm = agent._built().engine, agent._built()
+    engine = algorithm = agent.learner
     spans: list[tuple[str, int, int]] = []
     clock: Any = TraceClock([])
     algorithm.iterate(clock, 0.5)

@@ -150,11 +150,11 @@ class Boundary:
 
 def boundaries(agent: Agent) -> list[Boundary]:
     """Every call of a training iteration that leaves Python for native code or for the environment."""
-    from mileage.algorithms import _on_policy, impala
+    from mileage.algorithms import _rollout_learner, impala
     from mileage.kernels.arrays import random
-    from mileage.kernels.learners import dqn, rollout, sac, td3
+    from mileage.kernels.learners import dqn, rollout
 
-    engine = agent._built().engine
+    engine: Any = agent.learner
     found = [Boundary(engine.env, "step", "env.step", ENVIRONMENT)]
     if hasattr(engine, "replay"):
         names = (
@@ -166,14 +166,14 @@ def boundaries(agent: Agent) -> list[Boundary]:
     elif agent.name == "impala":
         found.append(Boundary(impala, "vtrace", "vtrace", NATIVE))
     else:
-        found.append(Boundary(_on_policy, "run_shards", "gae", NATIVE))
+        found.append(Boundary(_rollout_learner, "run_shards", "gae", NATIVE))
     if agent.backend == "torch":
         return [*found, Boundary(random, "uniform_rows", "uniform_rows", NATIVE)]
     found.append(Boundary(engine.team, "run", "", NATIVE))
-    acts = {"sac": (sac, "sac_act"), "td3": (td3, "td3_act"), "dqn": (dqn, "dqn_act")}
-    if agent.name in acts:
-        module, name = acts[agent.name]
-        return [*found, Boundary(module, name, name, NATIVE)]
+    if agent.name in ("sac", "td3"):
+        return [*found, Boundary(engine, "act_kernel", f"{agent.name}_act", NATIVE)]
+    if agent.name == "dqn":
+        return [*found, Boundary(dqn, "dqn_act", "dqn_act", NATIVE)]
     return [*found, Boundary(rollout, "act", "act", NATIVE), Boundary(rollout, "values", "values", NATIVE)]
 
 
@@ -345,7 +345,7 @@ def replay(agent: Agent, *, seconds: float, most: int = 20_000, least: int = 4) 
     first one costs, with the arguments of real calls and the caches as training leaves them. In a fourth kind, phases
     are watched for the time that they are off the CPU, which is dear to find out.
     """
-    algorithm = agent._built()
+    algorithm = agent.learner
     found, cost = boundaries(agent), probe_cost()
     kinds = [_Blocks(0), _Blocks(1), _Blocks(2), _Blocks(1, watch_cpu=True)]
     with single_threaded_blas(), _no_collection():
@@ -361,7 +361,7 @@ def replay(agent: Agent, *, seconds: float, most: int = 20_000, least: int = 4) 
                 turn += 1
         finally:
             # Some algorithms collect on threads of their own.
-            getattr(algorithm, "rest", _nothing)()
+            algorithm.rest()
     plain, once, twice, watched = kinds
     spans, iterations = once.kept(), size * len(once.counted())
     factor = _in_place(plain.mean, once.mean, twice.mean, cost.of(spans) / iterations)
@@ -393,8 +393,7 @@ def _run_block(algorithm: Any, found: list[Boundary], kind: _Blocks, size: int) 
     with contextlib.ExitStack() as stack:
         for _ in range(kind.probes):
             stack.enter_context(probed(found, spans))
-            # Whoever can rest has threads of its own.
-            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu, threads=hasattr(algorithm, "rest"))
+            clock = TraceClock(spans, clock.phase, watch_cpu=kind.watch_cpu, threads=algorithm.own_threads)
         algorithm.iterate(clock, 0.5)
         spans.clear()
         keep = spans.append
@@ -418,7 +417,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def _nothing() -> None:
-    """What an algorithm without threads of its own does to rest."""

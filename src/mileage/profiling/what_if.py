@@ -14,6 +14,8 @@ from typing import Any
 
 from mileage._cores import usable_cores
 from mileage._errors import MileageError
+from mileage.algorithms._native_on_policy import NativeOnPolicy
+from mileage.contracts import Saved
 from mileage.envs.make import make_vec
 from mileage.kernels.learners import rollout as fused
 from mileage.kernels.machine.blas import single_threaded_blas
@@ -56,7 +58,7 @@ def what_ifs(
             found += _quietly(n_envs, agent, seconds)
     else:
         found += _quietly(batch, agent, seconds)
-    if agent.backend == "torch" and agent._algorithm.policy_name == "mlp":
+    if agent.backend == "torch" and agent.policy_name == "mlp":
         found += _quietly(native_backend, agent, 3 * seconds)
     return found
 
@@ -70,12 +72,12 @@ def _quietly(measure: Callable[[Agent, float], list[WhatIf]], agent: Agent, seco
 
 def threads(agent: Agent, scaling: Mapping[int, Mapping[str, float]]) -> list[WhatIf]:
     """Another number of threads, up to the number of cores."""
-    own = scaling.get(agent._threads)
+    own = scaling.get(agent.threads)
     if own is None:
         return []
     found = []
     for count, seconds in scaling.items():
-        if count != agent._threads and count <= usable_cores():
+        if count != agent.threads and count <= usable_cores():
             ratios = {phase: seconds[phase] / own[phase] for phase in own}
             found.append(WhatIf("threads", f"--threads {count}", ratios))
     return found
@@ -83,8 +85,8 @@ def threads(agent: Agent, scaling: Mapping[int, Mapping[str, float]]) -> list[Wh
 
 def minibatch(agent: Agent, limit: float) -> list[WhatIf]:
     """Larger minibatches of the same rollout."""
-    engine = agent._built().engine
-    size = min(engine.settings.minibatch, engine.batch)
+    engine: Any = agent.learner
+    size = min(engine.config.minibatch, engine.batch)
     sizes = [min(size * factor, engine.batch) for factor in _MINIBATCH_FACTORS]
     sizes = [other for other in dict.fromkeys(sizes) if other > size]
     if agent.name == "a2c" or not sizes:
@@ -102,22 +104,22 @@ def minibatch(agent: Agent, limit: float) -> list[WhatIf]:
 
 def n_envs(agent: Agent, limit: float) -> list[WhatIf]:
     """More environments for fewer steps each: rollouts of the same size from the fused collector."""
-    engine = agent._built().engine
-    steps, envs = engine.settings.n_steps, engine.n_envs
+    engine: Any = agent.learner
+    steps, envs = engine.config.n_steps, engine.n_envs
     if steps < 2 * _ENV_FACTOR:
         return []
     saved = _saved(engine)
-    env = make_vec(agent.spec, envs * _ENV_FACTOR, seed=agent.seed, threads=agent._threads)
-    settings = dataclasses.replace(engine.settings, n_steps=steps // _ENV_FACTOR)
-    other = type(engine)(settings, env, engine.policy, engine.team, agent.seed)
+    env = make_vec(agent.spec, envs * _ENV_FACTOR, seed=agent.seed, threads=agent.threads)
+    config = dataclasses.replace(engine.config, n_envs=envs * _ENV_FACTOR, n_steps=steps // _ENV_FACTOR)
+    other = type(engine)(config, env, engine.policy, engine.team, agent.seed)
 
     def collect(each: Any) -> Callable[[], object]:
-        return lambda: each.team.run(fused.rollout, each._rollout.record, len(each._episode_sums))
+        return lambda: each.team.run(fused.rollout, each.rollout_frame.record, len(each.episode_sums))
 
     seconds = best({"own": collect(engine), "other": collect(other)}, seconds=limit)
     env.close()
     _restore(saved)
-    samples = (envs * steps) / (other.n_envs * settings.n_steps)
+    samples = (envs * steps) / (other.n_envs * config.n_steps)
     ratio = seconds["other"] * samples / seconds["own"]
     setting = f"--set n_envs={envs * _ENV_FACTOR} --set n_steps={steps // _ENV_FACTOR}"
     return [WhatIf("n_envs", setting, {"rollout": ratio})]
@@ -125,7 +127,8 @@ def n_envs(agent: Agent, limit: float) -> list[WhatIf]:
 
 def batch(agent: Agent, limit: float) -> list[WhatIf]:
     """A larger batch, learnt from as much less often."""
-    engine, config = agent._built().engine, agent.config
+    engine: Any = agent.learner
+    config: Any = agent.config
     if config.batch >= _USUAL_BATCH or len(engine.replay) < _USUAL_BATCH:
         return []
     factor = _USUAL_BATCH // config.batch
@@ -134,7 +137,7 @@ def batch(agent: Agent, limit: float) -> list[WhatIf]:
     other = type(engine)(larger, engine.env, engine.policy, engine.team, agent.seed)
     other.replay = engine.replay
     updates = max(1, config.gradient_steps)
-    arms = {"own": lambda: engine._learn(updates, 0.5), "other": lambda: other._learn(updates, 0.5)}
+    arms = {"own": lambda: engine.learn(updates), "other": lambda: other.learn(updates)}
     seconds = best(arms, seconds=limit)
     _restore(saved)
     setting = f"--set batch={larger.batch} --set train_every={config.train_every * factor}"
@@ -145,7 +148,7 @@ def native_backend(agent: Agent, limit: float) -> list[WhatIf]:
     """The same algorithm and environment without torch."""
     settings = dataclasses.asdict(agent.config)
     native = type(agent)(
-        agent.spec, seed=agent.seed, preset="none", threads=agent._threads, backend="native", **settings
+        agent.spec, seed=agent.seed, preset="none", threads=agent.threads, backend="native", **settings
     )
     with native:
         native.prepare()
@@ -161,8 +164,8 @@ def native_backend(agent: Agent, limit: float) -> list[WhatIf]:
 
 def _iteration_phases(agent: Agent, seconds: float) -> dict[str, float]:
     """Shortest seconds per iteration of every phase."""
-    algorithm = agent._built()
-    config = agent.config
+    algorithm: Any = agent.learner
+    config: Any = agent.config
     if hasattr(config, "learning_starts"):
         # Learning starts as soon as there is a batch.
         while len(algorithm.replay) < max(config.batch * max(1, config.gradient_steps), config.learning_starts):
@@ -185,8 +188,8 @@ def _iteration_phases(agent: Agent, seconds: float) -> dict[str, float]:
 
 def _other_engine(engine: Any, **changes: Any) -> Any:
     """An engine with other settings and the same rollout in it."""
-    settings = dataclasses.replace(engine.settings, **changes)
-    other = type(engine)(settings, engine.env, engine.policy, engine.team, 0)
+    config = dataclasses.replace(engine.config, **changes)
+    other = type(engine)(config, engine.env, engine.policy, engine.team, 0)
     for name in ("obs", "actions", "log_probs", "values", "advantages", "returns"):
         getattr(other, name)[...] = getattr(engine, name)
     return other
@@ -194,20 +197,21 @@ def _other_engine(engine: Any, **changes: Any) -> Any:
 
 def _learner(engine: Any) -> Callable[[], object]:
     """A function that does one update of length 0."""
-    if engine._update is None:  # on torch
+    if not isinstance(engine, NativeOnPolicy):
         return lambda: engine._learn(0.0, 0.2)
     from mileage.kernels.learners import actor_critic
 
-    frame = engine._update.set(rate=0.0, clip=0.2, steps=1)
-    return lambda: engine.team.run(actor_critic.update, frame.record, engine._pieces)
+    frame = engine.update_frame.set(rate=0.0, clip=0.2, steps=1)
+    return lambda: engine.team.run(actor_critic.update, frame.record, engine.pieces)
 
 
-def _saved(engine: Any) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    return engine, {name: array.copy() for name, array in engine.state_arrays().items()}, engine.counters()
+def _saved(engine: Any) -> tuple[Any, Saved]:
+    """A copy of all but the replay buffer, which nothing here writes to."""
+    saved = engine.saved()
+    copies = {name: array.copy() for name, array in engine.state_arrays().items()}
+    return engine, Saved({**saved.arrays, **copies}, dict(saved.counters))
 
 
-def _restore(saved: tuple[Any, dict[str, Any], dict[str, int]]) -> None:
-    engine, arrays, counters = saved
-    for name, array in engine.state_arrays().items():
-        array[...] = arrays[name]
-    engine.set_counters(counters)
+def _restore(saved: tuple[Any, Saved]) -> None:
+    engine, state = saved
+    engine.restore(state)

@@ -153,21 +153,21 @@ def works(agent: Any) -> dict[str, Work]:
     sizes = network_sizes(agent)
     if sizes is None:
         return _by_operations(agent)
-    (actor, critic), config, engine = sizes, agent.config, agent._built().engine
+    (actor, critic), config, engine = sizes, agent.config, agent.learner
     if agent.name in ("ppo", "a2c", "impala"):
         minibatch = min(getattr(config, "minibatch", engine.batch), engine.batch)
-        rows, chunks = getattr(engine, "_chunk_rows", minibatch), getattr(engine, "_chunks", 1)
+        rows, chunks = getattr(engine, "chunk_rows", minibatch), getattr(engine, "chunks", 1)
         found = {"learn": on_policy_learn(config, actor, critic, rows, chunks)}
         if agent.name == "impala":
             return found
-        if agent.backend == "native" and engine._native:
-            return found | {"rollout": on_policy_rollout(config, actor, critic, engine._block)}
+        if agent.backend == "native" and engine.fused:
+            return found | {"rollout": on_policy_rollout(config, actor, critic, engine.block)}
         return found | {"inference": one_forward(config.n_envs, critic, actor)}
     rows, chunks = config.batch, 1
     if agent.backend == "native":
         by_rows = agent.name != "dqn"
-        rows = engine._frame.value("chunk_rows") if by_rows else config.batch
-        chunks = engine._chunks if by_rows else engine._pieces
+        rows = engine.chunk_rows if by_rows else config.batch
+        chunks = engine.pieces
     learn = off_policy_learn(agent.name, config, actor, critic, rows, chunks)
     return {"learn": learn, "inference": one_forward(config.n_envs, actor)}
 
@@ -177,7 +177,7 @@ def network_sizes(agent: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     policy, config = agent.policy, agent.config
     if agent.backend == "native":
         return tuple(policy.actor_sizes), tuple(getattr(policy, "critic_sizes", ()))
-    if agent._algorithm.policy_name != "mlp":
+    if agent.policy_name != "mlp":
         return None
     inputs, actions, hidden = policy.obs_size, policy.action_size, tuple(config.hidden)
     outputs = {"sac": 2 * actions, "td3": actions, "dqn": policy.n_actions + int(getattr(config, "dueling", False))}

@@ -27,7 +27,6 @@ from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
-from mileage.metrics import PEAKS, highest
 from mileage.recording.launch import launched_run
 
 if TYPE_CHECKING:
@@ -149,8 +148,7 @@ class Ledger:
 
         with Store(self.url, create=False) as store:
             selector = None if selection is None else Selector.parse(selection)
-            found: list[RecordedRun] = store.read(queries.records, selector, limit=limit)
-            return found
+            return store.read(queries.records, selector, limit=limit)
 
 
 class RunRecorder:
@@ -180,7 +178,6 @@ class RunRecorder:
         self._seq = 0
         self._phases_at = 0.0
         self._peaks_at = float("-inf")
-        self._peaks: dict[str, float | None] = dict.fromkeys(PEAKS)
         self._keep_rows = keep
         self._checkpoints: list[Checkpoint] = []
         self._episodes: list[Episode] = []
@@ -312,7 +309,6 @@ class RunRecorder:
         phases = self._phase_rows(times)
         reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
-        self._progress.see(self._peaks)
         end = end_row(self.row, self._progress, ending)
         self.result = RecordedRun(
             self.row,
@@ -364,7 +360,7 @@ class RunRecorder:
             path=path,
             sha256=sha256,
             claimed=None if claimed is None else check_json("claimed", dict(claimed)),
-            **self._peaks,
+            **self._progress.peaks,
         )
 
     def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
@@ -383,16 +379,13 @@ class RunRecorder:
     def _read_peaks(self, wall: float) -> None:
         if self._sampler is not None and wall - self._peaks_at >= PEAKS_EVERY_SECONDS:
             self._peaks_at = wall
-            self._see(self._sampler.peaks().readings)
-
-    def _see(self, readings: Mapping[str, float | None]) -> None:
-        self._peaks = {name: highest((kept, readings[name])) for name, kept in self._peaks.items()}
+            self._progress.see(self._sampler.peaks().readings)
 
     def _stop_sampler(self) -> str | None:
         if self._sampler is None:
             return None
         peaks = self._sampler.stop()
-        self._see(peaks.readings)
+        self._progress.see(peaks.readings)
         return None if peaks.per_gpu is None else check_json("gpus", peaks.per_gpu)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
-from mileage.report.arms import run_costs
 from mileage.report.cost import CostReport, report_lines
+from mileage.report.sides import run_costs
 from mileage.stats import ExpectedCost, expected_cost
 from mileage.tables import Table
 

@@ -44,7 +44,7 @@ def both(algorithm: str, env: str, **settings: Any) -> tuple[Any, Any]:
 
 def trained(agent: Any, steps: int) -> Any:
     agent.learn(steps, panel=agent.default_panel(episodes=1), eval_every=10**9)
-    return agent._parts.engine
+    return agent.learner
 
 
 def flat(agent: Any) -> Any:

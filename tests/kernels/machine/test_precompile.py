@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from mileage.algorithms._on_policy import on_policy_kernels
+
 from mileage.kernels.learners import rollout
 from mileage.kernels.machine import precompile as ahead
 from mileage.kernels.machine.jit import CACHE_ENV

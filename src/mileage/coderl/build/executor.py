@@ -1,6 +1,6 @@
 """Jobs and what runs them: the seam between the harness and real processes.
 
-An `Executor` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
+A `JobRunner` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
 processes; `FakeExecutor` answers from a function, so that everything above it can be tested without a clock.
 """
 
@@ -27,7 +27,7 @@ DEFAULT_OUTPUT_BYTES = 64 * 1024
 DEFAULT_SAMPLE_SECONDS = 0.05
 
 
-class Outcome(StrEnum):
+class StepOutcome(StrEnum):
     """How a command ended."""
 
     EXITED = "exited"
@@ -99,7 +99,7 @@ class StepResult:
     """What one command did; `output` is the beginning and the end of what it printed."""
 
     argv: tuple[str, ...]
-    outcome: Outcome
+    outcome: StepOutcome
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
@@ -109,7 +109,7 @@ class StepResult:
     @property
     def succeeded(self) -> bool:
         """Whether the command ended by itself with exit code 0."""
-        return self.outcome is Outcome.EXITED and self.exit_code == 0
+        return self.outcome is StepOutcome.EXITED and self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class JobResult:
         return sum(step.wall_seconds for step in self.steps)
 
 
-class Executor(Protocol):
+class JobRunner(Protocol):
     """Runs jobs."""
 
     def run(self, job: Job) -> JobResult:
@@ -204,7 +204,7 @@ class TakingTurns:
     benchmarks get their turn and this one does not wait for them before every build. Used by one thread.
     """
 
-    def __init__(self, executor: Executor, lock: Path, hold_seconds: float = 90.0) -> None:
+    def __init__(self, executor: JobRunner, lock: Path, hold_seconds: float = 90.0) -> None:
         self._executor = executor
         self._path = lock
         self._hold_seconds = hold_seconds
@@ -244,7 +244,7 @@ class FakeExecutor:
 
 
 def fake_result(
-    wall_seconds: float, exit_code: int = 0, outcome: Outcome = Outcome.EXITED, output: str = ""
+    wall_seconds: float, exit_code: int = 0, outcome: StepOutcome = StepOutcome.EXITED, output: str = ""
 ) -> JobResult:
     """Build a one-step result that took `wall_seconds`."""
     return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
@@ -305,7 +305,7 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
         tuple(
             StepResult(
                 argv=tuple(step["argv"]),
-                outcome=Outcome(step["outcome"]),
+                outcome=StepOutcome(step["outcome"]),
                 exit_code=step["exit_code"],
                 wall_seconds=step["wall_seconds"],
                 cpu_seconds=step["cpu_seconds"],

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import BuildError
-from mileage.coderl.build.executor import Change, Executor, Jail, Job, JobResult, Limits, TreeMount
+from mileage.coderl.build.executor import Change, Jail, Job, JobResult, JobRunner, Limits, TreeMount
 from mileage.coderl.build.isolation import isolation_problem, make_jail
 from mileage.coderl.project.workarea import CopyMethod, copy_tree, link_tree, remove_tree
 
@@ -66,7 +66,7 @@ class Snapshot:
     """One built tree and a place to use it; one user at a time (an overlay snapshot may be shared, see `share`)."""
 
     def __init__(
-        self, source: Path, directory: Path, method: SnapshotMethod, executor: Executor, surroundings: Surroundings
+        self, source: Path, directory: Path, method: SnapshotMethod, executor: JobRunner, surroundings: Surroundings
     ) -> None:
         self.method = method
         self._executor = executor

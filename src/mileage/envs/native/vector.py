@@ -197,7 +197,7 @@ class VecEnv(VectorBase):
 
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: arrays of states, ages, random streams and observations."""
-        return {"env_state": self.state, "env_elapsed": self.elapsed, "env_rng": self.rng, "env_obs": self.obs}
+        return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
 
     def close(self) -> None:
         """Let go of the threads."""

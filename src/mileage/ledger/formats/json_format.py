@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from mileage._errors import UsageError
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
-from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types
+from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
@@ -83,7 +84,9 @@ def _row(kind: str, values: dict[str, Any]) -> Any:
         for name, value in values.items()
         if name in row_type._fields
     }
-    missing = [name for name in row_type._fields if name not in packed]
+    allowed = field_types(kind)
+    missing = [name for name in row_type._fields if name not in packed and NoneType not in allowed[name]]
     if missing:
         raise UsageError(f"a {kind} row of the file has no {missing[0]!r}")
-    return check_types(row_type(**packed))
+    # What an earlier version did not know is absent.
+    return check_types(row_type(**(dict.fromkeys(row_type._fields) | packed)))

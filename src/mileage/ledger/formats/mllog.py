@@ -11,7 +11,7 @@ from typing import Any
 
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import Shown, shown
+from mileage.metrics import Shown, shown, startup_seconds
 
 NAMESPACE = "mileage"
 
@@ -19,7 +19,7 @@ NAMESPACE = "mileage"
 def lines(recorded: RecordedRun) -> list[str]:
     """The lines of one run in order of time."""
     run, end = recorded.run, recorded.end
-    init_seconds = end.init_seconds + end.compile_seconds if end else 0.0
+    init_seconds = startup_seconds(recorded.totals) if end else 0.0
     out = [
         _line(recorded, 0.0, "POINT_IN_TIME", key, value)
         for key, value in (

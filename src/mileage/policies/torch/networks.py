@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from mileage._types import F32
-from mileage.policies.native import ActorCritic
-from mileage.policies.off_policy import OffPolicyNetwork, QNetwork, SquashedActor
+from mileage.kernels.definitions import n_params
+from mileage.policies.actor_critic import ActorCritic
+from mileage.policies.mlp import FlatPolicy
+from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
 
 _ACTIVATIONS: dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu}
 
@@ -67,18 +69,18 @@ class MlpActorCritic(nn.Module):
 
     def __init__(self, native: ActorCritic) -> None:
         super().__init__()
-        self._split = len(native.hidden)
         hidden = (native.obs_size, *native.hidden)
         self.hidden = StackedMlp(hidden, native.activation, 2, activate_last=True)
         self.actor = StackedMlp((hidden[-1], native.actor_sizes[-1]), native.activation)
         self.critic = StackedMlp((hidden[-1], 1), native.activation)
-        if not native.n_actions:
+        self._gaussian = not native.n_actions
+        if self._gaussian:
             self.log_std = nn.Parameter(torch.from_numpy(native.params[native.log_std_offset :].copy()))
         actor, critic = (
             native.params[: native.critic_offset],
             native.params[native.critic_offset : native.log_std_offset],
         )
-        cut = sum(a * b + b for a, b in itertools.pairwise(hidden))
+        cut = n_params(hidden)
         self.hidden.load([actor[:cut], critic[:cut]])
         self.actor.load([actor[cut:]])
         self.critic.load([critic[cut:]])
@@ -93,7 +95,7 @@ class MlpActorCritic(nn.Module):
         """The parameters as the native policy's vector, (P,) float32."""
         both = np.split(self.hidden.flat(), 2)
         parts = [both[0], self.actor.flat(), both[1], self.critic.flat()]
-        if hasattr(self, "log_std"):
+        if self._gaussian:
             parts.append(self.log_std.detach().cpu().numpy())
         return np.concatenate(parts)
 
@@ -101,7 +103,7 @@ class MlpActorCritic(nn.Module):
 class MlpActor(nn.Module):
     """One network from observations to whatever chooses actions."""
 
-    def __init__(self, native: OffPolicyNetwork) -> None:
+    def __init__(self, native: FlatPolicy) -> None:
         super().__init__()
         self.network = StackedMlp(native.actor_sizes, native.activation)
         self.network.load([native.params])
@@ -137,7 +139,7 @@ def dueling(head: Tensor) -> Tensor:
 class MlpTwinCritic(nn.Module):
     """Two critics on (observation, action), computed side by side."""
 
-    def __init__(self, native: SquashedActor) -> None:
+    def __init__(self, native: TwinCriticPolicy) -> None:
         super().__init__()
         self.network = StackedMlp(native.critic_sizes, native.activation, 2)
         self.network.load(np.split(native.critic_params, 2))
@@ -154,6 +156,6 @@ class MlpTwinCritic(nn.Module):
 class MlpActorTwinCritic(nn.Module):
     """Actor and twin critics of SAC and TD3."""
 
-    def __init__(self, native: SquashedActor) -> None:
+    def __init__(self, native: TwinCriticPolicy) -> None:
         super().__init__()
         self.actor, self.critic = MlpActor(native), MlpTwinCritic(native)

@@ -151,6 +151,12 @@ class Inbox:
             np.copyto(twin.host, self._arrays[name])
             twin.push()
 
+    def put(self, name: str, values: NDArray[Any]) -> Tensor:
+        """Fill one array, send it, and return its tensor."""
+        np.copyto(self._arrays[name], values)
+        self.send()
+        return self.tensors[name]
+
 
 class LiveTensors:
     """Tensors by name as arrays for checkpoints: their own memory on the CPU, copies to and from it elsewhere."""

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from mileage.bench import timing
-from mileage.bench.timing import Arm, Caution, ClockExecutor, Measurement, MockExecutor, Sample, compare
+from mileage.experiments import Arm, Cause, MockExecutor, Sample, Turn, timing
+from mileage.experiments.timing import ClockExecutor, Measurement, Work, compare
 
 
-def arm(name: str) -> Arm:
-    return Arm(name, lambda: None)
+def arm(name: str) -> Arm[Work]:
+    return Arm(name, Work(lambda: None))
 
 
 def measurement(*walls: float) -> Measurement:
-    return Measurement("a", 1, (), tuple(Sample(wall, 2 * wall) for wall in walls))
+    return Measurement("a", 1, (), tuple(Sample("a", wall, 2 * wall) for wall in walls))
 
 
 def test_arms_alternate_and_each_leads_in_turn() -> None:
@@ -31,8 +31,8 @@ def test_short_arms_are_repeated_as_the_last_warmup_suggests() -> None:
     executor = MockExecutor({"a": [3.0, 0.0005, 0.0004], "b": [3.0, 3.0, 3.0]})
     got = compare("job", [arm("a"), arm("b")], rounds=1, executor=executor)
     assert (got["a"].repeats, got["b"].repeats) == (10, 1)
-    assert [sample.wall for sample in got["a"].warmups] == [3.0, 0.0005]
-    assert [sample.wall for sample in got["a"].samples] == [0.0004]
+    assert [sample.wall_seconds for sample in got["a"].warmups] == [3.0, 0.0005]
+    assert [sample.wall_seconds for sample in got["a"].samples] == [0.0004]
 
 
 def test_ratio_is_taken_within_rounds() -> None:
@@ -47,8 +47,8 @@ def test_summary() -> None:
     got = measurement(1.0, 5.0, 3.0, 2.0, 4.0)
     assert (got.median, got.median_cpu, got.best) == (3.0, 6.0, 1.0)
     assert got.spread == pytest.approx(2 / 3)
-    assert got.cautions == (Caution.NOISY,)
-    assert measurement(1.0, 1.0, 1.0).cautions == (Caution.FEW_ROUNDS,)
+    assert got.cautions == (Cause.NOISY,)
+    assert measurement(1.0, 1.0, 1.0).cautions == (Cause.FEW_ROUNDS,)
     assert measurement(*[1.0] * 5).cautions == ()
 
 
@@ -61,9 +61,10 @@ def test_record_keeps_every_sample() -> None:
 
 def test_clock_executor_runs_what_it_is_told() -> None:
     calls: list[str] = []
-    sample = ClockExecutor().sample(Arm("a", lambda: calls.append("run"), lambda: calls.append("prepare")), 3)
+    arm = Arm("a", Work(lambda: calls.append("run"), lambda: calls.append("prepare")))
+    sample = ClockExecutor().attempt(arm, Turn("a", repeats=3))
     assert calls == ["prepare", "run", "run", "run"]
-    assert sample.wall > 0.0
+    assert sample.wall_seconds > 0.0
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_clock_executor_runs_what_it_is_told() -> None:
         ([arm("a")], {"warmups": 0}, "rounds and warmups"),
     ],
 )
-def test_wrong_arguments_are_named(arms: list[Arm], options: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_named(arms: list[Arm[Work]], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare("job", arms, **options)
 
@@ -89,24 +90,24 @@ def test_unknown_arm_is_named() -> None:
 def test_times_are_per_job_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # A call of 64 jobs, 10 µs each, takes 640 µs: seven of them stay within 5 ms.
     executor = MockExecutor({"a": [1e-5, 1e-5, 1e-5]})
-    got = compare("job", [Arm("a", units=64)], rounds=1, executor=executor)
+    got = compare("job", [Arm("a", Work(units=64))], rounds=1, executor=executor)
     assert got["a"].repeats == 7
     # Two seconds for 4 calls of 5 jobs each, and one of CPU.
     ticks = {"perf_counter": iter([10.0, 12.0]).__next__, "process_time": iter([1.0, 2.0]).__next__}
     monkeypatch.setattr(timing, "time", SimpleNamespace(**ticks))
-    assert ClockExecutor().sample(Arm("a", units=5), 4) == Sample(0.1, 0.05)
+    assert ClockExecutor().attempt(Arm("a", Work(units=5)), Turn("a", repeats=4)) == Sample("a", 0.1, 0.05)
 
 
 def test_an_arm_may_time_itself() -> None:
     asked: list[int] = []
 
-    def timer(repeats: int) -> Sample:
+    def timer(repeats: int) -> tuple[float, float]:
         asked.append(repeats)
-        return Sample(0.001, 0.002)
+        return 0.001, 0.002
 
-    got = compare("job", [Arm("a", timer=timer), arm("b")], rounds=2, warmups=1)
+    got = compare("job", [Arm("a", Work(timer=timer)), arm("b")], rounds=2, warmups=1)
     assert asked == [1, 5, 5]
-    assert got["a"].samples == (Sample(0.001, 0.002),) * 2
+    assert [(each.wall_seconds, each.cpu_seconds) for each in got["a"].samples] == [(0.001, 0.002)] * 2
 
 
 @pytest.mark.parametrize(("budget", "rounds"), [(None, 9), (100.0, 9), (7.0, 7), (0.0, 5)])
@@ -118,6 +119,16 @@ def test_a_budget_cuts_rounds_of_slow_arms(budget: float | None, rounds: int) ->
 
 
 def test_instabilities_are_those_of_the_samples_in_order() -> None:
-    found = measurement(5.0, 1.0, 1.01, 0.99, 1.0).instabilities
-    assert [each.kind.value for each in found] == ["slow start"]
-    assert measurement(1.0, 1.0, 1.0, 1.0).instabilities == ()
+    found = measurement(5.0, 1.0, 1.01, 0.99, 1.0).caveats
+    assert [(each.arm, each.cause) for each in found] == [("a", Cause.SLOW_START)]
+    assert measurement(1.0, 1.0, 1.0, 1.0, 1.0).caveats == ()
+
+
+def test_every_call_is_kept_in_turn() -> None:
+    calls: list[str] = []
+    arms = {name: lambda name=name: calls.append(name) for name in "ab"}
+    taken = timing.every_call(arms, seconds=0.0, prepare=lambda name: calls.append(f"for {name}"), least_rounds=3)
+    # One call each to warm up, then three rounds in which a, b and a lead.
+    assert "".join(call for call in calls if "for" not in call) == "ab" + "ab" + "ba" + "ab"
+    assert calls[:2] == ["for a", "a"]
+    assert {name: len(seconds) for name, seconds in taken.items()} == {"a": 3, "b": 3}

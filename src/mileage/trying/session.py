@@ -1,25 +1,26 @@
-"""`mileage profile --try`: applies the fixes one by one and together, and says what each bought."""
+"""One search that somebody asked for: its options checked, its progress told, its preset written."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
-
-if TYPE_CHECKING:
-    from mileage.profiling.profile import Profile
-    from mileage.trying.runs import Setup
-    from mileage.trying.search import Note
-    from mileage.trying.tried import Tried
+from mileage.ledger.prices import freeze_price
+from mileage.profiling.profile import Profile
+from mileage.text import plain
+from mileage.trying.fixes import FIXES
+from mileage.trying.report import preset_text
+from mileage.trying.runs import Setup, TrainingExecutor
+from mileage.trying.search import BASELINE_CAP_SHARE, Note
+from mileage.trying.tried import Tried, try_fixes
 
 
 class Trying:
-    """A search that the command line asked for; checked before anything is trained."""
+    """A search that somebody asked for; checked before anything is trained."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class Trying:
         budget: float,
         without: Sequence[str] = (),
         out: Path | None = None,
-        shown: bool = True,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         """Take the words of `mileage.profiling.profile.profile` as `options`.
 
@@ -41,12 +42,8 @@ class Trying:
             budget: seconds.
             without: names of fixes to leave out.
             out: where the preset goes; a new file in `runs` if None.
-            shown: whether progress is shown.
+            say: told of progress, a line at a time.
         """
-        from mileage.ledger.prices import freeze_price
-        from mileage.trying.fixes import FIXES
-        from mileage.trying.runs import TrainingExecutor
-
         if options["target"] is None:
             raise UsageError('--try needs a target to train every arm to: add --target "mean_return>=475"')
         if not budget > 0:
@@ -56,7 +53,8 @@ class Trying:
         if unknown is not None:
             raise UnknownNameError("fix", unknown, names)
         self.fixes = [fix for fix in FIXES if fix.name not in without]
-        self.budget, self.shown = budget, shown
+        self.budget, self._say = budget, say or (lambda text: None)
+        self._started: float | None = None
         self.out = out if out is not None else _new_file(algorithm, env)
         self.setup: Setup = _setup(algorithm, env, options)
         self.price = freeze_price(options["price"], None).usd_per_hour
@@ -72,19 +70,12 @@ class Trying:
 
     def still_in_time(self, _: object) -> bool:
         """For the run that is profiled before: it may take as long as any other of the baseline."""
-        from mileage.trying.search import BASELINE_CAP_SHARE
-
-        return time.perf_counter() < self._deadline(self.budget * BASELINE_CAP_SHARE)
-
-    def _deadline(self, seconds: float) -> float:
-        if not hasattr(self, "_started"):
+        if self._started is None:
             self._started = time.perf_counter()
-        return self._started + seconds
+        return time.perf_counter() < self._started + self.budget * BASELINE_CAP_SHARE
 
     def search(self, profile: Profile) -> Tried:
         """Try fixes, those first that the profile suggests."""
-        from mileage.trying.tried import try_fixes
-
         return try_fixes(
             self.setup,
             str(self._executor.target),
@@ -99,8 +90,6 @@ class Trying:
 
     def write_preset(self, tried: Tried) -> str | None:
         """Write the best configuration if it was verified; returns what to tell the user."""
-        from mileage.trying.report import preset_text
-
         if not tried.is_verified:
             return None
         try:
@@ -115,16 +104,10 @@ class Trying:
         self._say(f"compiling {', '.join(names)} (once; kept for later runs) …")
 
     def _watch(self, note: Note) -> None:
-        self._say(f"{note.elapsed:5.0f} s of {note.budget:.0f}  {note.stage}: {note.text}")
-
-    def _say(self, text: str) -> None:
-        if self.shown:
-            print(_printable(text), file=sys.stderr, flush=True)
+        self._say(plain(f"{note.elapsed:5.0f} s of {note.budget:.0f}  {note.stage}: {note.text}"))
 
 
 def _setup(algorithm: str, env: str, options: Mapping[str, Any]) -> Setup:
-    from mileage.trying.runs import Setup
-
     apart = ("target", "episodes", "checkpoint", "db", "name", "price")
     return Setup.of(algorithm, env, **{name: value for name, value in options.items() if name not in apart})
 
@@ -132,7 +115,3 @@ def _setup(algorithm: str, env: str, options: Mapping[str, Any]) -> Setup:
 def _new_file(algorithm: str, env: str) -> Path:
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(env).name).strip("._") or "env"
     return Path("runs") / f"preset-{algorithm}-{label}-{time.strftime('%Y%m%d-%H%M%S')}.toml"
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

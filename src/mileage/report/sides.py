@@ -7,14 +7,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, shown, startup_seconds
 from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, iqm_estimate
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One side of a comparison, summarised. Absent numbers are None."""
+class Selection:
+    """What an arm of a comparison is made of: runs that have ended, in launch order."""
+
+    runs: Sequence[RecordedRun]
+    running: int = 0
+    """How many more are still running."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """An arm of a comparison, summarised. Absent numbers are None."""
 
     label: str
     runs: int
@@ -66,20 +76,21 @@ def _training_cost(run: RecordedRun, unit: str) -> float:
     return whole * (1.0 - _startup_share(run, run.wall_seconds))
 
 
-def summarise(label: str, runs: Sequence[RecordedRun], left_out: int, unit: str) -> Arm:
-    """What `runs` add up to, with costs in `unit`; `left_out` more are still running."""
+def summarise(arm: Arm[Selection], unit: str) -> Side:
+    """What the runs of an arm add up to, with costs in `unit`."""
+    runs = arm.subject.runs
     costs = run_costs(runs, unit)
     returns = tuple(value for run in runs if (value := run.metric("mean_return")) is not None)
     per = costs.successes or len(runs)
     phases: dict[str, float] = {}
     for phase, seconds in ((phase, seconds) for run in runs for phase, seconds in run.phases.items()):
         phases[phase] = phases.get(phase, 0.0) + seconds / per
-    return Arm(
-        label=label,
+    return Side(
+        label=arm.name,
         runs=len(runs),
         reached=costs.successes,
         states=dict(Counter(str(run.state) for run in runs)),
-        left_out=left_out,
+        left_out=arm.subject.running,
         expected=expected_cost(costs),
         costs=costs,
         returns=returns,

@@ -1,4 +1,4 @@
-"""An arm of an experiment, its runs, and how it is judged against the baseline."""
+"""Setups under trial with their runs, and how they are judged against the baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.stats import FEWEST_RUNS, CostComparison, ExpectedCost, Interval, RunCosts, Verdict, compare_costs
+from mileage.experiments import Arm, Estimate, Verdict
+from mileage.stats import FEWEST_RUNS, ExpectedCost, Interval, RunCosts, compare_costs, verdict_of_ratio
 from mileage.stats.cost import DEFAULT_DRAWS, expected_cost, posterior_draws
 from mileage.trying.runs import Setup, Trial
 
@@ -19,8 +20,8 @@ BASELINE = "baseline"
 NOTABLE = 0.05
 
 
-class Outcome(StrEnum):
-    """What an experiment says about a fix."""
+class Effect(StrEnum):
+    """What a fix did, as far as the runs with it show."""
 
     CHEAPER = "cheaper"
     """The interval of the ratio excludes 1."""
@@ -43,8 +44,8 @@ class Outcome(StrEnum):
 
 
 @dataclass
-class Arm:
-    """A setup under trial."""
+class Candidate:
+    """A setup under trial, with its runs so far."""
 
     name: str
     setup: Setup
@@ -61,6 +62,11 @@ class Arm:
     """What decides when it is tried, where nothing was estimated."""
     trials: list[Trial] = field(default_factory=list)
     """In the order in which they ran."""
+
+    @property
+    def arm(self) -> Arm[Setup]:
+        """What an executor gets of it."""
+        return Arm(self.name, self.setup, self.title)
 
     def on(self, seeds: Iterable[int]) -> list[Trial]:
         """Its runs with these seeds."""
@@ -164,7 +170,7 @@ class Comparison:
 def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], after: Setup) -> Comparison:
     """Hold an arm's runs against the baseline's: expected cost to target, failures counted."""
     a, b = run_costs(baseline, before), run_costs(arm, after)
-    verdict: CostComparison = compare_costs(a, b)
+    verdict = compare_costs(a, b)
     speeds = median_speed(arm, steady=True), median_speed(baseline, steady=True)
     point = None
     if a.successes and b.successes:
@@ -198,10 +204,16 @@ def paired(found: Comparison, baseline: Sequence[Trial], arm: Sequence[Trial]) -
     logs = np.log([a.seconds / b.seconds for a, b in pairs])
     half = float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
     middle = float(logs.mean())
-    low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
+    interval = Interval(float(np.exp(middle - half)), float(np.exp(middle + half)), 0.95)
     ratio = float(np.exp(middle))
+    verdict = verdict_of_ratio(Estimate(ratio, interval))
     return replace(
-        found, ratio=ratio, interval=Interval(low, high, 0.95), cheaper=low > 1, dearer=high < 1, seed_by_seed=True
+        found,
+        ratio=ratio,
+        interval=interval,
+        cheaper=verdict is Verdict.B_CHEAPER,
+        dearer=verdict is Verdict.A_CHEAPER,
+        seed_by_seed=True,
     )
 
 
@@ -213,14 +225,14 @@ def _at_least(a: RunCosts, b: RunCosts) -> float:
     return float(np.exp(np.quantile(logs, 0.025)))
 
 
-def judge(arm: Arm, baseline: Arm) -> tuple[Outcome, Comparison | None]:
+def judge(arm: Candidate, baseline: Candidate) -> tuple[Effect, Comparison | None]:
     """What the experiment says about an arm, from the seeds that both ran with."""
     mine = arm.trials
     theirs = baseline.on(arm.seeds)
     if not mine or not theirs:
-        return Outcome.UNTRIED, None
+        return Effect.UNTRIED, None
     if all(trial.steps == 0 for trial in mine):
-        return Outcome.ERROR, None
+        return Effect.ERROR, None
     found = compare(theirs, baseline.setup, mine, arm.setup)
     if arm.same_learning:
         found = paired(found, theirs, mine)
@@ -228,19 +240,19 @@ def judge(arm: Arm, baseline: Arm) -> tuple[Outcome, Comparison | None]:
     if not any(trial.reached for trial in mine):
         allowed = max(trial.cap_seconds for trial in mine) >= min(trial.seconds for trial in theirs)
         if not allowed:
-            return Outcome.STOPPED_EARLY, found
-        return (Outcome.FASTER_ONLY if faster else Outcome.TARGET_MISSED), found
+            return Effect.STOPPED_EARLY, found
+        return (Effect.FASTER_ONLY if faster else Effect.TARGET_MISSED), found
     if found.cheaper:
-        return Outcome.CHEAPER, found
+        return Effect.CHEAPER, found
     # A baseline that never got there has no ratio; what its arm did, it did for less than was spent on the baseline.
     gain = found.gain if found.gain is not None else 1.0 - cost_of(mine) / sum(trial.seconds for trial in theirs)
     if gain >= NOTABLE:
-        return Outcome.SEEMS_CHEAPER, found
+        return Effect.SEEMS_CHEAPER, found
     if faster:
-        return Outcome.FASTER_ONLY, found
+        return Effect.FASTER_ONLY, found
     if found.dearer:
-        return Outcome.DEARER, found
-    return (Outcome.SEEMS_DEARER if gain <= -NOTABLE else Outcome.NO_GAIN), found
+        return Effect.DEARER, found
+    return (Effect.SEEMS_DEARER if gain <= -NOTABLE else Effect.NO_GAIN), found
 
 
 def _cost_dict(cost: ExpectedCost) -> dict[str, Any]:
