@@ -33,11 +33,11 @@ class KpiSettings:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rollout_fraction <= 1.0:
-            raise UsageError(f"rollout_fraction is {self.rollout_fraction}: it must be above 0 and at most 1")
+            raise UsageError(f"rollout_fraction must be above 0 and at most 1, not {self.rollout_fraction}")
         if self.gpus < 1:
-            raise UsageError(f"gpus is {self.gpus}: it must be at least 1")
+            raise UsageError(f"gpus must be at least 1, not {self.gpus}")
         if self.price_usd_per_hour is not None and self.price_usd_per_hour < 0:
-            raise UsageError(f"price is {self.price_usd_per_hour}: it must not be negative")
+            raise UsageError(f"price must be 0 or more, not {self.price_usd_per_hour}")
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class RewardConfig:
         if unknown or not self.steps:
             raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"workers is {self.workers}: it must be at least 1")
+            raise UsageError(f"workers must be at least 1, not {self.workers}")
         if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
             raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
 

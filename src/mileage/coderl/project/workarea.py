@@ -136,7 +136,7 @@ def _skips(tree: Path, outputs: Iterable[str]) -> set[Path]:
 
 
 def walk_files(tree: Path, outputs: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield each file, link and directory of a tree in order, without outputs and version-control directories."""
+    """Each file, link and directory of a tree in order, without outputs and version-control directories."""
     skipped = _skips(tree, outputs)
     for directory, names, files in os.walk(tree):
         here = Path(directory)
