@@ -123,6 +123,7 @@ PUBLIC = {
     "mileage.contracts",
     "mileage.envs",
     "mileage.experiments",
+    "mileage.experiments.timing",
     "mileage.kernels",
     "mileage.ledger",
     "mileage.meter",
