@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pwd
@@ -27,6 +28,7 @@ from sample_rows import (
     make_sample,
 )
 
+import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
 from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
 from mileage.coderl.store import KpiStore
@@ -43,6 +45,8 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 def _cannot_serve() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "the postgres extra is not installed (psycopg)"
     if find_binaries() is None:
         return "PostgreSQL's initdb and postgres are not installed"
     if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -459,6 +463,7 @@ def test_sixteen_processes_write_a_thousand_rows_each(
 # Opening what cannot be opened
 
 
+@extras.POSTGRES
 def test_a_missing_server_is_one_sentence_without_the_password() -> None:
     with pytest.raises(LedgerError) as caught:
         Store("postgresql://me:secret@127.0.0.1:1/nothing")
