@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table, timing_table
+from mileage._cores import usable_cores
 from mileage.bench import clone, inputs
 from mileage.bench.inputs import ACTION_ROWS
 from mileage.bench.suite import Others
@@ -29,7 +30,6 @@ from mileage.experiments import Arm
 from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import call_int64, pointer_to
-from mileage.meter.machine import usable_cores
 
 SIZES = (8, 64, 1024)
 OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"

@@ -23,7 +23,7 @@ from mileage.experiments import Arm
 from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.learners import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.profiling.limits import product_frame, products
+from mileage.kernels.machine.gauges import product_frame, products
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.

@@ -37,7 +37,7 @@ from mileage.meter import Phase, PhaseClock
 from mileage.meter.memory import ProcessTree
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.memory import PhaseMemory
-from mileage.profiling.profile import profile
+from mileage.profiling.profile import profile_run
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
@@ -200,7 +200,7 @@ def sums(workload: Workload) -> dict[str, float | None]:
     def note(_: Any) -> None:
         ends.append(time.perf_counter())
 
-    found = profile(
+    found = profile_run(
         workload.algorithm, workload.env, steps=workload.steps, eval_every=NEVER, clock=clock, callback=note,
         **workload.options,
     )  # fmt: skip

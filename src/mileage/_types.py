@@ -1,8 +1,9 @@
-"""Array types used across the package: time-major, C-contiguous, float32 unless a name says otherwise."""
+"""Types used across the package. Arrays are time-major, C-contiguous, float32 unless a name says otherwise."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,3 +28,12 @@ class ObsLeaf(NamedTuple):
     """float32 or uint8."""
     start: int
     stop: int
+
+
+class Team(Protocol):
+    """Threads that run one compiled function together."""
+
+    n_ranks: int
+
+    def run(self, function: Callable[..., Any], record: Any, pieces: int) -> Any:
+        """Run `function(rank, n_ranks, barrier, record)` on as many ranks as there are `pieces` of work."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage._errors import UsageError
 from mileage._types import F32, Array, Bool, ObsLeaf
+from mileage._types import Team as Team
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,15 +40,6 @@ class Clock(Protocol):
 
     def phase(self, name: str) -> AbstractContextManager[object]:
         """Context manager that spends its body in phase `name`; may be kept and entered again."""
-
-
-class Team(Protocol):
-    """Threads that run one compiled function together."""
-
-    n_ranks: int
-
-    def run(self, function: Callable[..., Any], record: Any, pieces: int) -> Any:
-        """Run `function(rank, n_ranks, barrier, record)` on as many ranks as there are `pieces` of work."""
 
 
 class EnvSpec(abc.ABC):

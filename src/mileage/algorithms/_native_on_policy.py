@@ -14,6 +14,7 @@ from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
 from mileage.contracts import Clock, EnvSpec
+from mileage.description import Description
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, optim
 from mileage.kernels.learners import rollout as kernels
@@ -198,6 +199,12 @@ class NativeOnPolicy(RolloutLearner):
         """Keep normalised observations within [-limit, limit] from now on."""
         super().set_obs_limit(limit)
         self.rollout_frame.set(limit=limit)
+
+    def describe(self) -> Description:
+        """Rollout and update: their calls in parts and in stages, and their work."""
+        from mileage.algorithms._describe_on_policy import native_on_policy
+
+        return native_on_policy(self)
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | {"adam_mean": self.adam_mean, "adam_square": self.adam_square}

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import F32, F64, Array
 from mileage.algorithms._config import OffPolicyConfig
+from mileage.algorithms._describe import Sizes, network_buffers, one_forward, twin_critic_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.contracts import EnvSpec
+from mileage.description import Boundary, Description, Layer, Work
 from mileage.kernels.arrays import random
 from mileage.kernels.learners import optim, twin_critic
 from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
 from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import TwinCriticPolicy
-
-
-class TwinCriticConfig(OffPolicyConfig, Protocol):
-    """What the configurations of SAC and TD3 have in common."""
-
-    @property
-    def activation(self) -> str:
-        """`relu` or `tanh`."""
 
 
 class TwinCritic(OffPolicy):
@@ -45,7 +39,13 @@ class TwinCritic(OffPolicy):
     """Learns from a frame's batch, on a team."""
     act_kernel: ClassVar[Callable[..., Any]]
     """Acts on a frame's observations."""
-    config: TwinCriticConfig
+    stages: ClassVar[tuple[str, ...]]
+    """Of `update_kernel`."""
+    rates: ClassVar[tuple[str, ...]] = ("actor_rate", "critic_rate")
+    """Fields of `update_frame` that hold a learning rate."""
+    judges: ClassVar[int]
+    """Critics that judge the actor's actions in its loss."""
+    config: OffPolicyConfig
     policy: TwinCriticPolicy
 
     @classmethod
@@ -60,7 +60,7 @@ class TwinCritic(OffPolicy):
             raise UsageError(f"{cls.name} needs continuous actions: use dqn or ppo for discrete ones")
 
     @classmethod
-    def make_policy(cls, config: TwinCriticConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:
+    def make_policy(cls, config: OffPolicyConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:
         """The networks for an environment."""
         return cls.Policy(
             spec.obs_size,
@@ -179,6 +179,52 @@ class TwinCritic(OffPolicy):
     @abc.abstractmethod
     def _losses(self) -> dict[str, float]:
         """Means by name, from `totals`."""
+
+    @classmethod
+    def actor_every(cls, config: Any) -> int:
+        """Updates of the critics per update of the actor."""
+        return 1
+
+    @classmethod
+    def learn_work(cls, config: Any, actor: Sizes, critic: Sizes, rows: int, chunks: int) -> Work:
+        """The updates of one iteration, batches cut into `chunks` of `rows`."""
+        return twin_critic_learn(
+            actor,
+            critic,
+            rows=rows,
+            chunks=chunks,
+            batch=config.batch,
+            updates=max(1, config.gradient_steps),
+            judges=cls.judges,
+            actor_every=cls.actor_every(config),
+        )
+
+    def target_arrays(self) -> list[F32]:
+        """The parameters of all target networks."""
+        return [self.target_params]
+
+    def describe(self) -> Description:
+        """Acting and learning: their calls, stages and work."""
+        from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
+
+        policy, config = self.policy, self.config
+        return native_off_policy(
+            self,
+            NativeUpdate(
+                self.update_kernel,
+                self.update_frame,
+                self.pieces,
+                self.stages,
+                self.rates,
+                self.actor_every(config),
+            ),
+            Boundary(self, "act_kernel", self.act_kernel.__name__, Layer.NATIVE),
+            learn=self.learn_work(config, policy.actor_sizes, policy.critic_sizes, self.chunk_rows, self.pieces),
+            inference=one_forward(self.n_envs, policy.actor_sizes),
+            networks=network_buffers(
+                [policy.params, policy.critic_params], self.target_arrays(), list(self.adam.values())
+            ),
+        )
 
     def _learner_arrays(self) -> dict[str, Array]:
         return (

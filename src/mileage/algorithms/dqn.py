@@ -14,10 +14,12 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import F64, Array
-from mileage.algorithms._config import at_least_one, check_off_policy, require, unit_interval
+from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
+from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.contracts import EnvSpec
+from mileage.description import Boundary, Description, Layer, Work
 from mileage.kernels.learners import dqn as kernel
 from mileage.kernels.learners import units
 from mileage.kernels.machine.memory import aligned_zeros
@@ -27,27 +29,15 @@ from mileage.policies.off_policy import QNetwork
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(OffPolicyConfig):
     """Hyperparameters of DQN."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
     train_every: int = 4
     """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
     batch: int = 64
     """Samples per update."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
     capacity: int = 100_000
     """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
     target_every: int = 250
@@ -76,19 +66,12 @@ class DQNConfig:
     """Gradients are scaled down to this norm; 0 for no limit."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
+        super().__post_init__()
         at_least_one(self, "target_every", "priority_updates")
         require(self.huber > 0.0, "huber", self.huber, "above 0")
         unit_interval(self, "priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration")
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that one update learns from."""
-        return self.batch
 
     def epsilon(self, progress: float) -> float:
         """Share of random actions after a share `progress` of the training."""
@@ -236,6 +219,34 @@ class DQN(OffPolicy):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
         samples = max(self.totals[kernel.SAMPLES], 1.0)
         return {"loss": self.totals[kernel.LOSS] / samples, "q_value": self.totals[kernel.Q_VALUE] / samples}
+
+    @staticmethod
+    def learn_work(config: DQNConfig, sizes: Sizes, pieces: int) -> Work:
+        """The updates of one iteration, the network cut into `pieces`."""
+        updates = max(1, config.gradient_steps)
+        return q_learn(sizes, batch=config.batch, updates=updates, pieces=pieces, double=config.double)
+
+    def describe(self) -> Description:
+        """Acting and learning: their calls, stages and work."""
+        from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
+
+        config, policy = self.config, self.policy
+        return native_off_policy(
+            self,
+            NativeUpdate(
+                kernel.dqn_update,
+                self.update_frame,
+                self.pieces,
+                kernel.STAGES,
+                ("rate",),
+                config.target_every,
+                last_is_rare=True,
+            ),
+            Boundary(kernel, "dqn_act", "dqn_act", Layer.NATIVE),
+            learn=self.learn_work(config, policy.actor_sizes, self.pieces),
+            inference=one_forward(self.n_envs, policy.actor_sizes),
+            networks=network_buffers([policy.params], [self.target_params], list(self.adam.values())),
+        )
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | self.adam | {"target_params": self.target_params}

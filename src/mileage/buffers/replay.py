@@ -109,6 +109,11 @@ class ReplayBuffer(entries.HasEntry):
         return self.layout.capacity
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that hold transitions."""
+        return int(self._records.nbytes)
+
+    @property
     def frame(self) -> np.ndarray[Any, np.dtype[np.void]]:
         """The ring as a record for kernels that store transitions themselves (`mileage.kernels.storage.ring.store`)."""
         return self._record

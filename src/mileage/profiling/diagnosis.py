@@ -331,14 +331,14 @@ def _batch(run: EndToEnd, found: Calibration | None) -> Finding | None:
 
 
 def _threads(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
-    change = _best(run, found, "threads")
+    best = _best(run, found, "threads")
     threads, cores = int(workload.get("threads", 1)), usable_cores()
-    if change is None:
+    if best is None:
         return None
-    wanted = int(change[0].suggestion.rsplit(" ", 1)[1])
-    share = sum(run.share(phase) for phase in change[0].ratios)
-    if wanted > threads:
+    change, gain = best
+    share = sum(run.share(phase) for phase in change.ratios)
+    if (change.threads or 0) > threads:
         evidence = f"{threads} of {cores} cores used, {_percent(share)} in kernels that scale"
-        return Finding(Bottleneck.IDLE_CORES, share, evidence, change[1], change[0].suggestion, change[0].fix)
+        return Finding(Bottleneck.IDLE_CORES, share, evidence, gain, change.suggestion, change.fix)
     evidence = f"{threads} threads on {cores} cores, {_percent(share)} in kernels that wait for each other"
-    return Finding(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, change[1], change[0].suggestion, change[0].fix)
+    return Finding(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, gain, change.suggestion, change.fix)

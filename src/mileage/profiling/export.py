@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mileage._errors import UnknownNameError
-from mileage.profiling.layers import part_of
+from mileage.profiling.costs import part_of
 from mileage.profiling.profile import Profile
 from mileage.profiling.tables import tables
 from mileage.text import markdown as escaped

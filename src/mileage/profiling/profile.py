@@ -87,7 +87,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
         "rollout_parts": None if parts is None else dataclasses.asdict(parts) | {"difference": parts.difference},
         "update_stages": None if stages is None else dataclasses.asdict(stages) | {"difference": stages.difference},
         "scaling": {str(count): dict(seconds) for count, seconds in found.scaling.items()},
-        "what_ifs": [dataclasses.asdict(change) for change in found.what_ifs],
+        "what_ifs": [change.as_dict() for change in found.what_ifs],
         "buffers": [dataclasses.asdict(buffer) for buffer in found.buffers],
         "torch_operations": dict(found.torch_operations),
         "primitives": dict(found.primitives),
@@ -96,7 +96,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def profile(
+def profile_run(
     algorithm: str,
     env: Any,
     *,
@@ -118,7 +118,7 @@ def profile(
     """Train once and say where the time went.
 
     Args:
-        algorithm: `ppo`, `a2c`, `impala`, `sac`, `td3` or `dqn`.
+        algorithm: its name, or "package.module:Class" of a learner of your own.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -136,7 +136,7 @@ def profile(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
-        from mileage.profiling.calibration import REPLAYED, calibrate
+        from mileage.profiling.calibration import calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
 
@@ -144,7 +144,8 @@ def profile(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        calibration = calibrate(agent, run, effort) if agent.name in REPLAYED else None
+        described = agent.learner.describe()
+        calibration = None if described is None else calibrate(agent, described, run, effort)
     failed = 0.0 if db is False else failed_share(db, workload, name)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
     if run.run_id is not None:

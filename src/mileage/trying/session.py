@@ -33,7 +33,7 @@ class Trying:
         out: Path | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Take the words of `mileage.profiling.profile.profile` as `options`.
+        """Take the words of `mileage.profiling.profile_run` as `options`.
 
         Args:
             algorithm: of the baseline.

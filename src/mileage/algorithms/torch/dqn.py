@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from mileage._types import F64, I64, Array
+from mileage.algorithms._describe import Sizes
 from mileage.algorithms.dqn import DQN, DQNConfig, make_replay
 from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.description import Boundary, Work
 from mileage.kernels.arrays import random
 from mileage.meter import Phase
 from mileage.policies.torch.policy import TorchQ
@@ -22,6 +24,7 @@ class TorchDQN(TorchOffPolicy):
 
     Native, Config, Policy = DQN, DQNConfig, TorchQ
     config: DQNConfig
+    passes = 5
 
     def _make_replay(self) -> ReplayBuffer:
         return make_replay(self.config, self._replay_arguments())
@@ -61,6 +64,15 @@ class TorchDQN(TorchOffPolicy):
             errors = (value.detach() - targets).abs().cpu().numpy()
             self.replay.update_priorities(self.batch.indices, errors)
         return torch.stack([loss.detach(), value.detach().mean()])
+
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        return DQN.learn_work(self.config, actor, 1)
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch._describe import stages
+
+        network = stages(self._adam, gradients="network backward", descend="network optimizer")
+        return (*super()._methods(), *network)
 
     def _named_losses(self, means: F64) -> dict[str, float]:
         return {"loss": float(means[0]), "q_value": float(means[1])}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from mileage._types import F64, Array
+from mileage.algorithms._describe import Sizes
 from mileage.algorithms._off_policy import OffPolicy, OffPolicyStats
 from mileage.algorithms.torch.learner import TorchLearner
 from mileage.buffers import NextObs, PrioritizedReplay
 from mileage.contracts import Clock
+from mileage.description import Boundary, Description, Work
 from mileage.meter import Phase, PhaseClock
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.policy import TorchPolicy
@@ -30,8 +32,8 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
     """Collects into a replay buffer and learns from it, with any module."""
 
     policy: TorchPolicy
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
     def _replay_arguments(self) -> dict[str, Any]:
         # Images are large, and all but the last of an episode are the next observation of another.
@@ -129,6 +131,33 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
     @abc.abstractmethod
     def _named_losses(self, means: F64) -> dict[str, float]:
         """Names for the means of what `_update` returned."""
+
+    passes: ClassVar[int]
+    """Forward passes that an update is about as much work as."""
+
+    @abc.abstractmethod
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        """The updates of one iteration with plain networks of these widths."""
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        """Where an update spends its time, by stage."""
+        from mileage.algorithms.torch._describe import stages
+
+        forward = "target, critic and actor forward"
+        own = stages(self, learn="gather and bookkeeping", _update=forward, _follow="polyak")
+        return (*own, *stages(self.replay, sample="sample"))
+
+    def describe(self) -> Description:
+        """Acting and learning: their work, and the methods that an update spends its time in."""
+        from mileage.algorithms.torch._describe import off_policy
+
+        return off_policy(
+            self,
+            work=self._learn_work,
+            passes=self.passes,
+            tensors=self._live.arrays(),
+            methods=self._methods(),
+        )
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | self._live.arrays()

@@ -19,11 +19,13 @@ from torch import Tensor
 from mileage._errors import UsageError
 from mileage._types import Array
 from mileage.algorithms._config import OnPolicyConfig
+from mileage.algorithms._describe import Untimed
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.algorithms.torch.learner import TorchLearner
 from mileage.contracts import Clock, Saved, Team, VectorEnv
+from mileage.description import Description
 from mileage.kernels.arrays import random
 from mileage.kernels.definitions import HALF_LOG_TWO_PI, KL_SLACK
 from mileage.kernels.learners import actor_critic
@@ -51,8 +53,8 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
 
     Policy = TorchActorCritic
     policy: TorchActorCritic
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
     def __init__(self, config: OnPolicyConfig, env: VectorEnv, policy: TorchActorCritic, team: Team, seed: int) -> None:
         if config.normalise_observations and policy.leaves is not None:
@@ -342,6 +344,28 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
 
     def _live_memory(self) -> LiveTensors:
         return LiveTensors(state_tensors(self._memory) if self.policy.recurrent else {})
+
+    def describe(self) -> Description:
+        """Acting and learning: their work, and the methods that an update spends its time in."""
+        from mileage.algorithms.torch._describe import on_policy, stages
+
+        rows = slice(0, self.n_envs)
+        clock = Untimed()
+        return on_policy(
+            self,
+            choose=lambda: self._act(clock, 0, rows),
+            value=lambda: self._value(self._obs_twin.tensor[rows]),
+            update=lambda: self._update_policy(0.0, self.config.clip),
+            moments=list(self._live_adam.arrays().values()),
+            methods=(
+                *stages(self, _run="forward", _loss="loss", _learn="bookkeeping"),
+                *stages(self.adam, gradients="backward", descend="clip and optimizer"),
+            ),
+        )
+
+    @torch.no_grad()
+    def _value(self, obs: Tensor) -> Tensor:
+        return self.policy.run(self.policy.view(obs), self._memory, fast=True)[1]
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | self._live_adam.arrays()

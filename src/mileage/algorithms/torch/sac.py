@@ -14,6 +14,7 @@ from mileage.algorithms.sac import SAC, SACConfig, initial_temperature
 from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals
 from mileage.algorithms.torch.twin_critic import TorchTwinCriticLearner
+from mileage.description import Boundary
 from mileage.kernels.arrays import random
 from mileage.kernels.definitions import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
 from mileage.kernels.learners.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
@@ -27,6 +28,7 @@ class TorchSAC(TorchTwinCriticLearner):
 
     Native, Config, Policy = SAC, SACConfig, TorchSquashed
     config: SACConfig
+    passes = 12
 
     def _build_networks(self) -> None:
         super()._build_networks()
@@ -74,6 +76,11 @@ class TorchSAC(TorchTwinCriticLearner):
         mean = state[ALPHA_MEAN] / (1.0 - _BETA1**self.updates)
         square = state[ALPHA_SQUARE] / (1.0 - _BETA2**self.updates)
         state[LOG_ALPHA] -= self.config.learning_rate * mean / (square.sqrt() + _ADAM_EPS)
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch._describe import stages
+
+        return (*super()._methods(), *stages(self, _learn_temperature="temperature", _draw_noise="noise"))
 
     def _named_losses(self, means: F64) -> dict[str, float]:
         names = ("critic_loss", "actor_loss", "entropy", "q_value")

@@ -22,6 +22,7 @@ class TorchTD3(TorchTwinCriticLearner):
 
     Native, Config, Policy = TD3, TD3Config, TorchDeterministic
     config: TD3Config
+    passes = 10
 
     def _build_networks(self) -> None:
         super()._build_networks()

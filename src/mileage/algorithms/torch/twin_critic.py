@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mileage._types import F32, Array
+from mileage.algorithms._describe import Sizes
+from mileage.algorithms._twin_critic import TwinCritic
 from mileage.algorithms.torch.off_policy import TorchOffPolicy
 from mileage.algorithms.torch.on_policy import normals
+from mileage.description import Boundary, Work
 from mileage.kernels.arrays import random
 from mileage.meter import Phase
 from mileage.policies.torch.policy import TorchTwinCritic
@@ -21,6 +24,7 @@ from mileage.policies.torch.tensors import Inbox
 class TorchTwinCriticLearner(TorchOffPolicy):
     """An off-policy learner of modules `actor(obs)` and `critic(obs, action)`."""
 
+    Native: ClassVar[type[TwinCritic]]
     policy: TorchTwinCritic
 
     def _build_networks(self) -> None:
@@ -63,6 +67,16 @@ class TorchTwinCriticLearner(TorchOffPolicy):
         value = 0.5 * (first.detach().mean() + second.detach().mean())
         self._critic_adam.step(loss, self.config.learning_rate, self.config.max_grad_norm)
         return loss.detach(), value
+
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        return self.Native.learn_work(self.config, actor, critic, self.config.batch, 1)
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch._describe import stages
+
+        critic = stages(self._critic_adam, gradients="critic backward", descend="critic optimizer")
+        actor = stages(self._actor_adam, gradients="actor backward", descend="actor optimizer")
+        return (*super()._methods(), *critic, *actor)
 
     def _learner_arrays(self) -> dict[str, Array]:
         return super()._learner_arrays() | {"noise_rng": self.noise_rng}

@@ -159,3 +159,13 @@ class MlpActorTwinCritic(nn.Module):
     def __init__(self, native: TwinCriticPolicy) -> None:
         super().__init__()
         self.actor, self.critic = MlpActor(native), MlpTwinCritic(native)
+
+
+def sizes_of(module: nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Widths of actor or Q-network and of the critic, if any, inputs first; None for networks of another kind."""
+    if isinstance(module, MlpActorCritic):
+        hidden = module.hidden.sizes
+        return (*hidden, module.actor.sizes[-1]), (*hidden, 1)
+    if isinstance(module, MlpActorTwinCritic):
+        return module.actor.network.sizes, module.critic.network.sizes
+    return (module.network.sizes, ()) if isinstance(module, MlpActor) else None

@@ -1,15 +1,15 @@
-"""Layers of an iteration: native kernels, BLAS, torch, Python, environment, waiting, per rollout and per update."""
+"""What an iteration costs: by phase, by call, and by layer of software, for the rollout and for the update."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mileage.description import Layer
 from mileage.meter import Phase
-from mileage.profiling.tracing import ENVIRONMENT, NATIVE, Span, Trace
+from mileage.profiling.spans import Span
+from mileage.profiling.tracing import Trace
 
-BLAS, PYTHON, TORCH, WAITING = "BLAS", "Python", "torch", "waiting"
-LAYERS = (NATIVE, BLAS, TORCH, PYTHON, ENVIRONMENT, WAITING)
 ROLLOUT, UPDATE = "rollout", "update"
 _PART_OF_PHASE = {
     Phase.ROLLOUT: ROLLOUT,
@@ -175,17 +175,17 @@ def layer_table(
     """
     parts: dict[str, dict[str, float]] = {ROLLOUT: {}, UPDATE: {}}
     for cost in costs:
-        layers: dict[str, float] = dict.fromkeys(LAYERS, 0.0)
+        layers: dict[str, float] = dict.fromkeys(Layer, 0.0)
         for call in cost.calls:
             for layer, share in splits.get(call.label, {call.layer: 1.0}).items():
                 layers[layer] += share * call.seconds
         within = splits.get(f"phase:{cost.phase}", {})
         for layer, share in within.items():
             layers[layer] += share * cost.python
-        layers[PYTHON] += (1.0 - sum(within.values())) * cost.python
+        layers[Layer.PYTHON] += (1.0 - sum(within.values())) * cost.python
         # Off the CPU: nobody knows in which layer, so it is taken from all alike.
         running = 1.0 - cost.waiting / cost.seconds if cost.seconds > 0.0 else 1.0
-        layers = {layer: running * value for layer, value in layers.items()} | {WAITING: cost.waiting}
+        layers = {layer: running * value for layer, value in layers.items()} | {Layer.WAITING: cost.waiting}
         into = parts[cost.part if cost.phase != Phase.OTHER else ROLLOUT]
         for layer, seconds in layers.items():
             into[layer] = into.get(layer, 0.0) + seconds

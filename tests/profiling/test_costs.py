@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.profiling.layers import BLAS, PYTHON, WAITING, all_calls, layer_table, phase_costs
-from mileage.profiling.tracing import ENVIRONMENT, NATIVE, ProbeCost, Span, Trace
+from mileage.description import Layer
+from mileage.profiling.costs import all_calls, layer_table, phase_costs
+from mileage.profiling.probes import ProbeCost
+from mileage.profiling.spans import Span
+from mileage.profiling.tracing import Trace
 
 FREE = ProbeCost(0.0, 0.0, 0.0)
 MS = 1_000_000
@@ -18,9 +21,9 @@ def trace(cost: ProbeCost = FREE) -> Trace:
         spans += [
             Span("iteration", "iteration", first, first + 10 * MS),
             Span("env_step", "phase", first, first + 4 * MS, 4 * MS),
-            Span("env.step", "call", first + MS, first + 4 * MS, 0, ENVIRONMENT),
+            Span("env.step", "call", first + MS, first + 4 * MS, 0, Layer.ENVIRONMENT),
             Span("learn", "phase", first + 5 * MS, first + 10 * MS, 3 * MS),
-            Span("update", "call", first + 5 * MS, first + 9 * MS, 0, NATIVE),
+            Span("update", "call", first + 5 * MS, first + 9 * MS, 0, Layer.NATIVE),
         ]
     return Trace(tuple(spans), 2, cost, watched=tuple(spans))
 
@@ -35,16 +38,16 @@ def test_phases_are_exclusive_and_add_up() -> None:
 
 
 def test_layers_add_up_to_the_iteration() -> None:
-    table = layer_table(phase_costs(trace()), {"update": {BLAS: 0.75, NATIVE: 0.25}}, 5e-3, 5e-3, 10e-3)
+    table = layer_table(phase_costs(trace()), {"update": {Layer.BLAS: 0.75, Layer.NATIVE: 0.25}}, 5e-3, 5e-3, 10e-3)
     assert table.total == pytest.approx(10e-3)
     assert table.difference == pytest.approx(0.0)
-    assert table.rollout[ENVIRONMENT] == pytest.approx(3e-3)
-    assert table.rollout[PYTHON] == pytest.approx(2e-3)
+    assert table.rollout[Layer.ENVIRONMENT] == pytest.approx(3e-3)
+    assert table.rollout[Layer.PYTHON] == pytest.approx(2e-3)
     # 2 of the 5 ms were spent off the CPU, in all layers alike.
-    assert table.update[WAITING] == pytest.approx(2e-3)
-    assert table.update[BLAS] == pytest.approx(0.6 * 3e-3)
-    assert table.update[NATIVE] == pytest.approx(0.6 * 1e-3)
-    assert table.update[PYTHON] == pytest.approx(0.6 * 1e-3)
+    assert table.update[Layer.WAITING] == pytest.approx(2e-3)
+    assert table.update[Layer.BLAS] == pytest.approx(0.6 * 3e-3)
+    assert table.update[Layer.NATIVE] == pytest.approx(0.6 * 1e-3)
+    assert table.update[Layer.PYTHON] == pytest.approx(0.6 * 1e-3)
 
 
 def test_calls_are_counted_per_iteration() -> None:
