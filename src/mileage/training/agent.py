@@ -154,7 +154,7 @@ class Agent:
                 try:
                     learner.restore(saved)
                 except UsageError as error:
-                    raise CheckpointError(f"{source} is damaged or does not fit: {error}") from error
+                    raise CheckpointError(f"{source} is damaged: {error}") from error
                 self._kept = None
             self._learner = learner
         return self._learner
