@@ -25,12 +25,13 @@ PAGES = Path(__file__).with_name("algorithms")
 
 def field_texts(kind: type[Any]) -> dict[str, str]:
     """The sentence below each field of a dataclass; Python itself does not keep it."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            texts[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    for each in kind.__mro__[-2::-1]:  # bases first, so that what a configuration says itself comes last
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                texts[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return texts
 
 

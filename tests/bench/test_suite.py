@@ -22,6 +22,7 @@ from mileage.experiments import Cause, MockExecutor, Sample, Turn
 from mileage.experiments.timing import ClockExecutor
 from primitives import PEERS, PeerLibraries
 
+PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
 READING = Reading(0.1, 0.0, 3000.0, None, 0.0, 1e-3, 0.0)
 PHASE = next(case for case in CASES if case.primitive == "phase-event")
 GROUPS = next(case for case in CASES if case.primitive == "groups")
@@ -76,7 +77,7 @@ def test_every_primitive_has_a_small_run_and_peers_for_it_exist_by_name() -> Non
     assert set(PEERS) <= set(primitives())
     for peer in (peer for peers in PEERS.values() for peer in peers):
         module, name = peer.home.split(":")
-        source = clone.find() / f"{module}.py"
+        source = clone.find(PRIMITIVES) / f"{module}.py"
         assert f"def {name}(" in source.read_text(), peer
 
 
@@ -130,7 +131,7 @@ def test_arms_of_all_libraries_alternate(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("primitives.ProcessChannel", start)
     executor = MockExecutor({"mileage": itertools.repeat(1e-6), "rlox, fast": itertools.repeat(3e-6)})
     shown: list[str] = []
-    with clone.opened(clone.find(), (Path("one"), Path("two")), 2) as others:
+    with clone.opened(clone.find(PRIMITIVES), (Path("one"), Path("two")), 2) as others:
         report = bench.run(
             [GROUPS],
             BenchOptions(rounds=5),

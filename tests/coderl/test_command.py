@@ -122,7 +122,7 @@ def test_every_option_has_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--jobs", "0"), "jobs is 0"),
+        (("--jobs", "0"), "jobs must be at least 1, not 0"),
         (("--step", "fly"), "step 'fly' is not known"),
         (("--output", "x.md"), "needs a format"),
         (("--export", "md", "--output", "/proc/nowhere/x.md"), "cannot be written"),

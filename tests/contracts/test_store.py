@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pwd
@@ -27,8 +28,9 @@ from sample_rows import (
     make_sample,
 )
 
+import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
-from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.store import KpiStore
 from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
@@ -43,6 +45,8 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 def _cannot_serve() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "the postgres extra is not installed (psycopg)"
     if find_binaries() is None:
         return "PostgreSQL's initdb and postgres are not installed"
     if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -362,7 +366,7 @@ def test_a_benchmark_is_recorded_sample_by_sample(db: str) -> None:
     with KpiStore(db, price_usd_per_hour=1.0) as benchmark, Store(db) as reader:
         run_id = benchmark.start_run("p", "rev", {"runs": 2})
         for order in range(2):
-            benchmark.add_sample(run_id, Sample("baseline", SampleKind.COLD, 0, order, BuildOutcome.OK, 0, 1.5, 2.5, 1))
+            benchmark.add_sample(run_id, TimedBuild("baseline", 1.5, 2.5, kind=SampleKind.COLD, order=order))
             assert [row.order for row in reader.read(queries.samples, run_id)] == list(range(order + 1))
         assert [record.state for record in reader.read(queries.records)] == ["running"]
         benchmark.finish_run(run_id, None)
@@ -459,6 +463,7 @@ def test_sixteen_processes_write_a_thousand_rows_each(
 # Opening what cannot be opened
 
 
+@extras.POSTGRES
 def test_a_missing_server_is_one_sentence_without_the_password() -> None:
     with pytest.raises(LedgerError) as caught:
         Store("postgresql://me:secret@127.0.0.1:1/nothing")

@@ -33,7 +33,7 @@ def _check(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarra
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     if found.backend == "torch":
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="the torch extra is not installed")
     return found
 
 

@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import mileage
-import torch_modules as modules
 from mileage._errors import UsageError
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
 from mileage.envs.gymnasium.structured import StructuredEnv, pack, structured, view_of
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.off_policy import QNetwork, SquashedActor
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
+import torch
+
+import torch_modules as modules
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.build import build_policy

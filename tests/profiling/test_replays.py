@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mileage.algorithms._native_on_policy import NativeOnPolicy
-from mileage.algorithms._stateful import StatefulLearner
 
 import mileage
 from mileage._types import Array
+from mileage.algorithms._native_on_policy import NativeOnPolicy
+from mileage.algorithms._stateful import StatefulLearner
 from mileage.description import Description, Product
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic

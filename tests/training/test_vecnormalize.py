@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import extras
 import mileage
 from mileage._errors import UsageError
 
@@ -29,7 +30,7 @@ def agent_with(source: Any, **settings: Any) -> Any:
     return agent
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=extras.TORCH)])
 @pytest.mark.parametrize("kind", ["object", "arrays", "file"])
 def test_observations_are_normalised_as_before(backend: str, kind: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "statistics.npz", **ARRAYS)
@@ -47,7 +48,7 @@ def test_observations_are_normalised_as_before(backend: str, kind: str, tmp_path
     np.testing.assert_allclose(agent.policy.obs_mean, MEAN)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=extras.TORCH)])
 def test_statistics_go_on_from_what_they_were(backend: str) -> None:
     agent = agent_with(vecnormalize(), backend=backend, normalise_observations=True, normalise_rewards=True)
     engine = agent.learner

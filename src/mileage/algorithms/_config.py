@@ -1,6 +1,4 @@
-"""What configurations have in common: which fields, how they are checked, and schedules."""
-
-# The fields are documented where they are defined.
+"""What configurations have in common: fields, how they are checked, and schedules."""
 
 from __future__ import annotations
 
@@ -8,90 +6,71 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage.contracts import LearnerConfig
 
 SCHEDULES = ("constant", "linear")
 
 
-class OffPolicyConfig(LearnerConfig, Protocol):
-    """What every configuration of off-policy learning has; the fields of `SACConfig` say what they are."""
+@dataclasses.dataclass(frozen=True)
+class OnPolicyConfig:
+    """What every configuration of actor-critic learning has.
+
+    A rollout is learned from once, whole and unclipped, unless a configuration has fields for that.
+    """
+
+    n_envs: int = 16
+    """Environments stepped side by side."""
+    n_steps: int = 8
+    """Steps of each environment per rollout."""
+    learning_rate: float = 2e-3
+    """Adam's step size at the start."""
+    learning_rate_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    gamma: float = 0.99
+    """Discount."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the squared value error."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 for no limit."""
+    normalise_advantages: bool = False
+    """Centre and scale the advantages of every minibatch; a rollout learned from whole is one."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    activation: str = "tanh"
+    """`tanh` or `relu`."""
+    log_std_init: float = 0.0
+    """Logarithm of the initial deviation of continuous actions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        at_least_one(self, "n_envs", "n_steps")
+        unit_interval(self, "gamma")
+        positive(self, "learning_rate", "adam_eps")
+        zero_or_more(self, "max_grad_norm")
+        finite = "0 or more and finite"
+        require_each(self, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
+        require_each(self, "finite", math.isfinite, "log_std_init")
+        one_of(self, SCHEDULES, "learning_rate_schedule")
 
     @property
-    def batch(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def gradient_steps(self) -> int: ...
-    @property
-    def hidden(self) -> tuple[int, ...]: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def learning_starts(self) -> int: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def n_step(self) -> int: ...
-    @property
-    def tau(self) -> float: ...
-    @property
-    def train_every(self) -> int: ...
-
-
-class OnPolicyConfig(LearnerConfig, Protocol):
-    """What every configuration of actor-critic learning has; the fields of `PPOConfig` say what they are."""
+    def batch_size(self) -> int:
+        """Samples of one rollout, which one update learns from."""
+        return self.n_envs * self.n_steps
 
     @property
-    def n_steps(self) -> int: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def minibatch(self) -> int: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def learning_rate_schedule(self) -> str: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def gae_lambda(self) -> float: ...
-    @property
-    def clip(self) -> float: ...
-    @property
-    def clip_schedule(self) -> str: ...
-    @property
-    def value_clip(self) -> float: ...
-    @property
-    def entropy_coef(self) -> float: ...
-    @property
-    def value_coef(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def target_kl(self) -> float: ...
-    @property
-    def normalise_advantages(self) -> bool: ...
-    @property
-    def normalise_observations(self) -> bool: ...
-    @property
-    def normalise_rewards(self) -> bool: ...
-    @property
-    def adam_eps(self) -> float: ...
-    @property
-    def hidden(self) -> tuple[int, ...]: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def log_std_init(self) -> float: ...
-
-
-class OneStepPerRollout:
-    """The part of a configuration that is fixed where every rollout is learned from once, whole and unclipped."""
+    def gae_lambda(self) -> float:
+        """Decay of the traces; 1 is the n-step return."""
+        return 1.0
 
     @property
     def epochs(self) -> int:
@@ -99,29 +78,77 @@ class OneStepPerRollout:
         return 1
 
     @property
-    def minibatch(self: LearnerConfig) -> int:
+    def minibatch(self) -> int:
         """Samples per optimizer step."""
         return self.batch_size
 
     @property
     def clip(self) -> float:
-        """Probability ratios may move as far as they like."""
+        """How far probability ratios may move."""
         return math.inf
 
     @property
     def clip_schedule(self) -> str:
-        """And go on doing so."""
+        """How that changes."""
         return "constant"
 
     @property
     def value_clip(self) -> float:
-        """Values may, too."""
+        """How far values may move; 0 for no limit."""
         return 0.0
 
     @property
     def target_kl(self) -> float:
-        """No update stops early."""
+        """How far the policy may move; 0 for no limit."""
         return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class OffPolicyConfig:
+    """What every configuration of learning from replay has."""
+
+    n_envs: int = 1
+    """Environments stepped side by side."""
+    train_every: int = 1
+    """Steps of every environment per iteration."""
+    gradient_steps: int = 1
+    """Updates per iteration."""
+    batch: int = 256
+    """Samples per update."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    learning_starts: int = 1000
+    """Steps taken at random before learning starts."""
+    capacity: int = 1_000_000
+    """Transitions that the replay buffer holds."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Steps of reward before bootstrapping."""
+    tau: float = 0.005
+    """Share that target networks move towards the learned ones when they move."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 for no limit."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: str = "relu"
+    """`relu` or `tanh`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step")
+        zero_or_more(self, "gradient_steps", "learning_starts", "max_grad_norm")
+        widths = self.hidden
+        require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
+        unit_interval(self, "gamma")
+        require(0.0 < self.tau <= 1.0, "tau", self.tau, "above 0 and at most 1")
+        positive(self, "learning_rate")
+        require(self.capacity >= self.batch, "capacity", self.capacity, f"at least the batch, {self.batch}")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that one update learns from."""
+        return self.batch
 
 
 def require(condition: bool, name: str, value: object, need: str) -> None:
@@ -154,32 +181,6 @@ def unit_interval(config: object, *names: str) -> None:
 def positive(config: object, *names: str) -> None:
     """Raise for the first of these fields that is not above 0 and finite."""
     require_each(config, "above 0 and finite", lambda value: 0.0 < value < math.inf, *names)
-
-
-def check_actor_critic(config: OnPolicyConfig) -> None:
-    """Check the fields that all configurations of actor-critic learning have."""
-    object.__setattr__(config, "hidden", tuple(config.hidden))
-    at_least_one(config, "n_envs", "n_steps")
-    unit_interval(config, "gamma")
-    positive(config, "learning_rate", "adam_eps")
-    zero_or_more(config, "max_grad_norm")
-    finite = "0 or more and finite"
-    require_each(config, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
-    require_each(config, "finite", math.isfinite, "log_std_init")
-    one_of(config, SCHEDULES, "learning_rate_schedule")
-
-
-def check_off_policy(config: OffPolicyConfig) -> None:
-    """Check the fields that all configurations of off-policy learning have."""
-    object.__setattr__(config, "hidden", tuple(config.hidden))
-    at_least_one(config, "n_envs", "capacity", "batch", "train_every", "n_step")
-    zero_or_more(config, "gradient_steps", "learning_starts", "max_grad_norm")
-    widths = config.hidden
-    require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
-    unit_interval(config, "gamma")
-    require(0.0 < config.tau <= 1.0, "tau", config.tau, "above 0 and at most 1")
-    positive(config, "learning_rate")
-    require(config.capacity >= config.batch, "capacity", config.capacity, f"at least the batch, {config.batch}")
 
 
 def one_of(config: object, choices: Sequence[str], *names: str) -> None:
@@ -217,6 +218,11 @@ def _of_type(name: str, value: Any, default: Any) -> Any:
     if flag or not isinstance(value, wanted):
         raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
     return type(default)(value)
+
+
+def varied(config: OnPolicyConfig, changes: dict[str, int]) -> OnPolicyConfig:
+    """The configuration with some of its fields changed."""
+    return type(config)(**(dataclasses.asdict(config) | changes))
 
 
 def scheduled(value: float, schedule: str, progress: float) -> float:

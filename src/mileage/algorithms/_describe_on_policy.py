@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
+from mileage.algorithms._config import varied
 from mileage.algorithms._rollout_learner import GAE as GAE
 from mileage.description import (
     ACT,
@@ -117,7 +117,7 @@ def other_minibatches(learner: RolloutLearner, update: Call) -> Iterator[Variant
 
     @contextlib.contextmanager
     def other(size: int) -> Iterator[Action]:
-        config = dataclasses.replace(learner.config, minibatch=size)
+        config = varied(learner.config, {"minibatch": size})
         found = type(learner)(config, learner.env, learner.policy, learner.team, learner.seed)
         for name in _LEARNED_FROM:
             getattr(found, name)[...] = getattr(learner, name)
@@ -245,7 +245,7 @@ class _Replay:
 
         @contextlib.contextmanager
         def other() -> Iterator[Action]:
-            config = dataclasses.replace(learner.config, **settings)
+            config = varied(learner.config, settings)
             env = learner.env.spec.vector(settings["n_envs"], seed=learner.seed, threads=learner.team.n_ranks)
             with contextlib.closing(env):
                 found = type(learner)(config, env, learner.policy, learner.team, learner.seed)

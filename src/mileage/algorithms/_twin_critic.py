@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,14 +21,6 @@ from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
 from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import TwinCriticPolicy
-
-
-class TwinCriticConfig(OffPolicyConfig, Protocol):
-    """What the configurations of SAC and TD3 have in common."""
-
-    @property
-    def activation(self) -> str:
-        """`relu` or `tanh`."""
 
 
 class TwinCritic(OffPolicy):
@@ -53,7 +45,7 @@ class TwinCritic(OffPolicy):
     """Fields of `update_frame` that hold a learning rate."""
     judges: ClassVar[int]
     """Critics that judge the actor's actions in its loss."""
-    config: TwinCriticConfig
+    config: OffPolicyConfig
     policy: TwinCriticPolicy
 
     @classmethod
@@ -68,7 +60,7 @@ class TwinCritic(OffPolicy):
             raise UsageError(f"{cls.name} needs continuous actions: use dqn or ppo for discrete ones")
 
     @classmethod
-    def make_policy(cls, config: TwinCriticConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:
+    def make_policy(cls, config: OffPolicyConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:
         """The networks for an environment."""
         return cls.Policy(
             spec.obs_size,

@@ -14,7 +14,7 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import F64, Array
-from mileage.algorithms._config import at_least_one, check_off_policy, require, unit_interval
+from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
@@ -29,27 +29,15 @@ from mileage.policies.off_policy import QNetwork
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(OffPolicyConfig):
     """Hyperparameters of DQN."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
     train_every: int = 4
     """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
     batch: int = 64
     """Samples per update."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
     capacity: int = 100_000
     """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
     target_every: int = 250
@@ -78,19 +66,12 @@ class DQNConfig:
     """Gradients are scaled down to this norm; 0 for no limit."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
+        super().__post_init__()
         at_least_one(self, "target_every", "priority_updates")
         require(self.huber > 0.0, "huber", self.huber, "above 0")
         unit_interval(self, "priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration")
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that one update learns from."""
-        return self.batch
 
     def epsilon(self, progress: float) -> float:
         """Share of random actions after a share `progress` of the training."""

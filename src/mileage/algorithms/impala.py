@@ -18,9 +18,8 @@ from mileage._errors import UsageError
 from mileage._types import F32, I64, Array
 from mileage.algorithms._collectors import Collect, Crew, Slots
 from mileage.algorithms._config import (
-    OneStepPerRollout,
+    OnPolicyConfig,
     at_least_one,
-    check_actor_critic,
     one_of,
     positive,
     require,
@@ -45,7 +44,7 @@ MOST_LAG = 31
 
 
 @dataclasses.dataclass(frozen=True)
-class IMPALAConfig(OneStepPerRollout):
+class IMPALAConfig(OnPolicyConfig):
     """Hyperparameters of IMPALA."""
 
     n_envs: int = 16
@@ -60,41 +59,15 @@ class IMPALAConfig(OneStepPerRollout):
     """In `async`, finished rollouts that may wait for the learner."""
     lag: int = 1
     """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
-    learning_rate: float = 2e-3
-    """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
     trace_lambda: float = 1.0
     """Extra decay of the traces."""
     rho_bar: float = 1.0
     """Clip of the probability ratios that weigh temporal differences."""
     c_bar: float = 1.0
     """Clip of the probability ratios in the traces; at most `rho_bar`."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the squared value error."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
-    normalise_advantages: bool = False
-    """Centre and scale the advantages of every rollout."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
-    activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_actor_critic(self)
+        super().__post_init__()
         at_least_one(self, "collectors", "queue")
         zero_or_more(self, "lag")
         shared = self.n_envs % self.collectors == 0

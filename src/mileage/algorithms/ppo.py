@@ -11,8 +11,8 @@ import dataclasses
 
 from mileage.algorithms._config import (
     SCHEDULES,
+    OnPolicyConfig,
     at_least_one,
-    check_actor_critic,
     one_of,
     require,
     unit_interval,
@@ -22,7 +22,7 @@ from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(OnPolicyConfig):
     """Hyperparameters of PPO."""
 
     n_envs: int = 8
@@ -35,10 +35,6 @@ class PPOConfig:
     """Samples per optimizer step."""
     learning_rate: float = 2.5e-4
     """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
     gae_lambda: float = 0.95
     """Decay of GAE's traces."""
     clip: float = 0.2
@@ -49,40 +45,19 @@ class PPOConfig:
     """How far a value may move from the old one before its gradient is cut; 0 for no limit."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the squared value error."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
     target_kl: float = 0.0
     """An update stops once the policy has moved 1.5 times this far; 0 for no limit."""
     normalise_advantages: bool = True
     """Centre and scale the advantages of every minibatch."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
-    activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_actor_critic(self)
+        super().__post_init__()
         at_least_one(self, "epochs", "minibatch")
         unit_interval(self, "gae_lambda")
         require(self.clip > 0.0, "clip", self.clip, "above 0")
         zero_or_more(self, "value_clip", "target_kl")
         one_of(self, SCHEDULES, "clip_schedule")
         require(self.batch_size > 1, "n_envs * n_steps", self.batch_size, "at least 2")
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of one rollout, which one update learns from."""
-        return self.n_envs * self.n_steps
 
 
 class PPO(NativeOnPolicy):

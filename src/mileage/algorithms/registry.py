@@ -9,18 +9,19 @@ presets of its own in a TOML file, and a name on the command line:
     mileage.register_algorithm("mine", "my_package.mine:Mine", title="My own algorithm")
     agent = mileage.agent_class("mine")("CartPole-v1")
 
-From the shell its home is its name, as the module has to be imported before anything can be registered there:
+From the shell its home is its name, as nothing can be registered there first; a file will do as well:
 
     mileage train my_package.mine:Mine CartPole-v1
+    mileage train path/to/mine.py:Mine CartPole-v1
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._places import load, split
 
 if TYPE_CHECKING:
     from mileage.contracts import Learner
@@ -99,7 +100,7 @@ def register_algorithm(
 
     Args:
         name: what users type, in small letters.
-        home: "package.module:Class" of a `mileage.contracts.Learner`.
+        home: "package.module:Class" or "path/to/file.py:Class" of a `mileage.contracts.Learner`.
         title: its name in words.
         torch_home: of its learner on torch, a `mileage.algorithms.torch.learner.TorchLearner`.
         on_policy: whether it learns from what it has just collected, rather than from a replay buffer.
@@ -119,7 +120,7 @@ def algorithms() -> tuple[Algorithm, ...]:
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm called `name`, in whatever case, or the learner at "package.module:Class"."""
+    """The algorithm called `name`, in whatever case, or the learner at "package.module:Class" or "file.py:Class"."""
     if ":" in name:
         known = {each.home: each for each in _algorithms.values()}
         return known.get(name) or register_algorithm(name.rpartition(":")[2].lower(), name)
@@ -136,19 +137,14 @@ def names_in_words(separator: str = "or") -> str:
 
 
 def _checked_home(home: str) -> str:
-    module, separator, name = home.rpartition(":")
-    if not separator or not module or not name:
-        raise UsageError(f"home must be 'package.module:Class', not {home!r}")
+    if not all(split(home) or ("",)):
+        raise UsageError(f"home must be 'package.module:Class' or 'path/to/file.py:Class', not {home!r}")
     return home
 
 
 def _import(home: str) -> Any:
-    module, _, name = home.rpartition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise
-        raise UsageError(f"module {module!r} cannot be found: check its spelling and the Python path") from error
-    except AttributeError:
-        raise UsageError(f"module {module!r} has no class {name!r}") from None
+    place, _, name = home.rpartition(":")
+    found = vars(load(place, "algorithm")).get(name)
+    if found is None:
+        raise UsageError(f"{place!r} has no class {name!r}")
+    return found

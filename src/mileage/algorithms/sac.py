@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from mileage._types import F64, Array
-from mileage.algorithms._config import check_off_policy, require
+from mileage.algorithms._config import OffPolicyConfig, require
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import sac as kernel
 from mileage.kernels.machine.pointers import Frame
@@ -19,49 +19,20 @@ from mileage.policies.off_policy import SquashedActor
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig:
+class SACConfig(OffPolicyConfig):
     """Hyperparameters of SAC."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
-    train_every: int = 1
-    """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
-    batch: int = 256
-    """Samples per update."""
     learning_rate: float = 3e-4
     """Adam's step size for actor, critics and temperature."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
-    capacity: int = 1_000_000
-    """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
-    tau: float = 0.005
-    """Share that target networks move towards the critics per update."""
     temperature: float = 0.0
     """Fixed weight of the entropy; 0 learns it."""
     target_entropy: float = 0.0
     """Entropy that a learned temperature aims at; 0 is minus the number of action dimensions."""
-    max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 for no limit."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
+        super().__post_init__()
         require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (learned) or more, and finite")
         require(math.isfinite(self.target_entropy), "target_entropy", self.target_entropy, "finite")
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that one update learns from."""
-        return self.batch
 
 
 class SAC(TwinCritic):

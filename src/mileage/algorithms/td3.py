@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from mileage._types import F32, Array
-from mileage.algorithms._config import at_least_one, check_off_policy, require_each
+from mileage.algorithms._config import OffPolicyConfig, at_least_one, require_each
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import td3 as kernel
 from mileage.kernels.machine.pointers import Frame
@@ -19,27 +19,9 @@ from mileage.policies.off_policy import DeterministicActor
 
 
 @dataclasses.dataclass(frozen=True)
-class TD3Config:
+class TD3Config(OffPolicyConfig):
     """Hyperparameters of TD3."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
-    train_every: int = 1
-    """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
-    batch: int = 256
-    """Samples per update."""
-    learning_rate: float = 1e-3
-    """Adam's step size for actor and critics."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
-    capacity: int = 1_000_000
-    """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
     tau: float = 0.005
     """Share that target networks move towards the learned ones per policy update."""
     policy_delay: int = 2
@@ -50,23 +32,12 @@ class TD3Config:
     """Deviation of the noise that smooths target actions."""
     noise_limit: float = 0.5
     """Where that noise is clipped."""
-    max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 for no limit."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
+        super().__post_init__()
         at_least_one(self, "policy_delay")
         noises = ("exploration_noise", "target_noise", "noise_limit")
         require_each(self, "0 or more and finite", lambda value: 0.0 <= value < math.inf, *noises)
-
-    @property
-    def batch_size(self) -> int:
-        """Samples that one update learns from."""
-        return self.batch
 
 
 class TD3(TwinCritic):

@@ -93,7 +93,7 @@ def rl_bench(
 
 
 def _report_path(export: ExportFormat | None, output: Path | None) -> Path | None:
-    """Return where the report goes; a place that cannot be written is refused before anything is measured."""
+    """Where the report goes; a place that cannot be written is refused before anything is measured."""
     if export is None:
         if output is not None:
             raise UsageError(f"--output {output} needs a format: add --export md or --export html")
@@ -117,7 +117,7 @@ def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
 
 
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None]]:
-    """Return a progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
+    """A progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
 
     @contextmanager
     def show() -> Iterator[Callable[[Progress], None]]:

@@ -12,7 +12,13 @@ from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
 from mileage.coderl.store import KpiStore, kpi_rows
-from mileage.coderl.trainers import async_trl_reward, async_verl_compute_score, trl_reward, verl_compute_score
+from mileage.coderl.trainers import (
+    async_trl_reward,
+    async_verl_compute_score,
+    candidate,
+    trl_reward,
+    verl_compute_score,
+)
 
 Verdict = PatchVerdict
 """As it was called first."""
@@ -36,6 +42,7 @@ __all__ = [
     "Verdict",
     "async_trl_reward",
     "async_verl_compute_score",
+    "candidate",
     "describe",
     "detect",
     "kpi_rows",

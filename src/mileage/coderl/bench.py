@@ -34,30 +34,30 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 class BenchConfig:
     """What to measure."""
 
-    # Cold builds and incremental checks of each arm.
     runs: int = DEFAULT_RUNS
+    """Cold builds and incremental checks of each arm."""
     modes: tuple[str, ...] = ()
     settings: KpiSettings = field(default_factory=KpiSettings)
-    # Parallel jobs of each build; None is one per usable core.
     jobs: int | None = None
+    """Parallel jobs of each build; None is one per usable core."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    # A rustup toolchain that all arms use.
     toolchain: str | None = None
-    # Candidate patches for the pass rate of KPI 3.
+    """A rustup toolchain that all arms use."""
     corpus: tuple[PatchSample, ...] = ()
+    """Candidate patches for the pass rate of KPI 3."""
     corpus_steps: tuple[str, ...] = ("build",)
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.runs < 1:
-            raise UsageError(f"runs is {self.runs}: it must be at least 1")
+            raise UsageError(f"runs must be at least 1, not {self.runs}")
         if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"jobs is {self.jobs}: it must be at least 1")
+            raise UsageError(f"jobs must be at least 1, not {self.jobs}")
         unknown = [step for step in self.corpus_steps if step not in STEPS]
         if unknown or not self.corpus_steps:
             raise UsageError(f"step {unknown[0] if unknown else ''!r} is not known: use {', '.join(STEPS)}")
         if self.timeout_seconds <= 0:
-            raise UsageError(f"timeout is {self.timeout_seconds}: it must be above 0 seconds")
+            raise UsageError(f"timeout must be above 0 seconds, not {self.timeout_seconds}")
         if len(set(self.modes)) != len(self.modes) or BASELINE in self.modes:
             raise UsageError(f"modes {', '.join(self.modes)} must be different, and the baseline is always there")
 
@@ -82,7 +82,7 @@ class _Plan:
 
 
 def plan_arms(project: Project, config: BenchConfig) -> tuple[_Plan, ...]:
-    """Return the arms: the baseline, then one for each mode."""
+    """The arms: the baseline, then one for each mode."""
     jobs = config.jobs or len(os.sched_getaffinity(0))
     base = baseline_setup(project, jobs, config.toolchain)
     plans = [_Plan(BASELINE, "the project as it is", base)]
@@ -300,7 +300,7 @@ def _measure_corpus(
 
 
 def _revision(root: Path, digest: str) -> str:
-    """Return the git commit of the project, marked where the tree differs, with the hash of what was measured."""
+    """The git commit of the project, marked where the tree differs, with the hash of what was measured."""
     git = ("git", "--no-optional-locks", "-C", str(root))
     try:
         commit = subprocess.run((*git, "rev-parse", "HEAD"), capture_output=True, text=True)
@@ -331,7 +331,7 @@ def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str
 
 
 def _machine() -> dict[str, str]:
-    """Return what the report says about the machine."""
+    """What the report says about the machine."""
     model = platform.processor() or "unknown"
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -39,7 +39,7 @@ class PatchSample:
     content: str | None = None
 
     def changes(self, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
-        """Return what the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
+        """What the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
         if self.patch is not None:
             return apply_diff(self.patch, tree, protected)
         if self.path is None or self.content is None:
@@ -82,7 +82,7 @@ def _sample(path: Path, number: int, line: str) -> PatchSample:
 
 
 def judge(result: JobResult, compile_steps: int) -> tuple[PatchVerdict, str]:
-    """Return the verdict on a job and its first diagnostic; the first `compile_steps` commands compile."""
+    """The verdict on a job and its first diagnostic; the first `compile_steps` commands compile."""
     last = result.steps[-1]
     if result.succeeded:
         return PatchVerdict.PASS, ""
@@ -95,6 +95,6 @@ def judge(result: JobResult, compile_steps: int) -> tuple[PatchVerdict, str]:
 
 
 def count_verdicts(verdicts: Iterable[PatchVerdict]) -> dict[str, int]:
-    """Return how often each verdict was given, in the order of the enum."""
+    """How often each verdict was given, in the order of the enum."""
     counts = Counter(verdicts)
     return {str(verdict): counts[verdict] for verdict in PatchVerdict if counts[verdict]}

@@ -170,7 +170,7 @@ def _facts(report: BenchReport) -> list[str]:
 
 
 def to_text(report: BenchReport) -> str:
-    """Return the report for a terminal."""
+    """The report for a terminal."""
     lines = [f"rl-bench: {plain(report.project)} ({report.kind})", ""]
     for table in tables(report):
         lines += [f"  {table.title}", table.text(indent="    "), ""]
@@ -178,7 +178,7 @@ def to_text(report: BenchReport) -> str:
 
 
 def to_markdown(report: BenchReport) -> str:
-    """Return the report as Markdown, raw samples included."""
+    """The report as Markdown, raw samples included."""
     lines = [f"# rl-bench: {markdown(report.project)}", ""]
     for table in tables(report):
         lines += [f"## {table.title}", "", table.markdown(), ""]
@@ -207,7 +207,7 @@ def sample_table(report: BenchReport) -> Table:
 
 
 def to_html(report: BenchReport) -> str:
-    """Return the report as one self-contained page."""
+    """The report as one self-contained page."""
     parts = [f"<h1>rl-bench: {html.escape(plain(report.project))}</h1>"]
     for table in tables(report):
         parts += [f"<h2>{html.escape(table.title)}</h2>", table.html()]
@@ -219,5 +219,5 @@ def to_html(report: BenchReport) -> str:
 
 
 def to_json(report: BenchReport) -> str:
-    """Return the report as JSON, with every raw sample and both fingerprints."""
+    """The report as JSON, with every raw sample and both fingerprints."""
     return json.dumps(report.as_dict(), indent=2, sort_keys=True)

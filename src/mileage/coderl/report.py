@@ -116,8 +116,8 @@ class ArmInput:
     about: str
     fingerprint: Fingerprint
     difference: Difference | None = None
-    # Share of corpus patches that passed, where a corpus was given.
     corpus_pass_rate: float | None = None
+    """Share of corpus patches that passed, where a corpus was given."""
 
 
 def good_times(samples: Sequence[TimedBuild], arm: str, kind: SampleKind) -> list[float]:

@@ -45,32 +45,32 @@ class Isolation(StrEnum):
 class RewardConfig:
     """How candidates are judged."""
 
-    # Which of check, build and test a candidate must pass.
     steps: tuple[str, ...] = ("build",)
-    # Candidates built at the same time; None is one per usable core.
+    """Which of check, build and test a candidate must pass."""
     workers: int | None = None
-    # Parallel jobs of each build.
+    """Candidates built at the same time; None is one per usable core."""
     jobs: int = 1
+    """Parallel jobs of each build."""
     timeout_seconds: float = 120.0
     memory_bytes: int = 4 << 30
-    # What one candidate may write, where it runs isolated.
     disk_bytes: int = 2 << 30
+    """What one candidate may write, where it runs isolated."""
     max_processes: int = 512
     network: bool = False
     isolation: Isolation = Isolation.AUTO
-    # Start from a built tree; False builds every candidate from clean.
     warm: bool = True
-    # How snapshots are restored; None is the best this machine has.
+    """Start from a built tree; False builds every candidate from clean."""
     method: SnapshotMethod | None = None
-    # Glob patterns of paths that candidates may not change, such as the tests that judge them.
+    """How snapshots are restored; None is the best this machine has."""
     protected: tuple[str, ...] = ()
-    # Further paths of this machine that builds may read.
+    """Glob patterns of paths that candidates may not change, such as the tests that judge them."""
     readable: tuple[str, ...] = ()
-    # A file to keep verdicts in between runs.
+    """Further paths of this machine that builds may read."""
     cache_path: Path | None = None
+    """A file to keep verdicts in between runs."""
     use_cache: bool = True
-    # Reward of each verdict; a verdict that is not named earns 0.
     rewards: Mapping[PatchVerdict, float] = field(default_factory=lambda: {PatchVerdict.PASS: 1.0})
+    """Reward of each verdict; a verdict that is not named earns 0."""
     allow_broken_base: bool = False
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class RewardConfig:
         if unknown or not self.steps:
             raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"workers is {self.workers}: it must be at least 1")
+            raise UsageError(f"workers must be at least 1, not {self.workers}")
         if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
             raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
 

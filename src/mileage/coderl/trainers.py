@@ -21,20 +21,20 @@ AsyncVerlScore = Callable[..., Awaitable[dict[str, Any]]]
 
 
 def completion_text(completion: Any) -> str:
-    """Return the text of a completion: a string, or the last message of a conversation."""
+    """The text of a completion: a string, or the last message of a conversation."""
     if isinstance(completion, str):
         return completion
     return str(completion[-1]["content"]) if completion else ""
 
 
 def code_of(text: str) -> str:
-    """Return the first fenced block of `text`, or all of it if there is none."""
+    """The first fenced block of `text`, or all of it if there is none."""
     match = _FENCE.search(text)
     return match[1] if match else text
 
 
 def candidate(path: str | None = None) -> ToSample:
-    """Return a rule that reads a completion as a diff, or else as the new content of `path`.
+    """A rule that reads a completion as a diff, or else as the new content of `path`.
 
     A `path` column of the dataset goes before the `path` given here.
     """
@@ -50,7 +50,7 @@ def candidate(path: str | None = None) -> ToSample:
 
 
 def _samples(completions: Sequence[Any], columns: dict[str, Any], to_sample: ToSample) -> list[PatchSample]:
-    """Return the candidates of a batch; `columns` holds one list per dataset column, as long as the batch."""
+    """The candidates of a batch; `columns` holds one list per dataset column, as long as the batch."""
     lists = {
         name: values for name, values in columns.items() if isinstance(values, list) and len(values) == len(completions)
     }
@@ -61,7 +61,7 @@ def _samples(completions: Sequence[Any], columns: dict[str, Any], to_sample: ToS
 
 
 def trl_reward(pool: BuildReward, to_sample: ToSample | None = None, name: str = "build_reward") -> TrlReward:
-    """Return a reward function for `trl.GRPOTrainer(reward_funcs=...)`; `name` is what its logs call it."""
+    """A reward function for `trl.GRPOTrainer(reward_funcs=...)`; `name` is what its logs call it."""
     rule = to_sample or candidate()
 
     def function(completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -74,7 +74,7 @@ def trl_reward(pool: BuildReward, to_sample: ToSample | None = None, name: str =
 def async_trl_reward(
     pool: BuildReward, to_sample: ToSample | None = None, name: str = "build_reward"
 ) -> AsyncTrlReward:
-    """Return the same as a coroutine function, which TRL awaits together with its other rewards."""
+    """The same as a coroutine function, which TRL awaits together with its other rewards."""
     rule = to_sample or candidate()
 
     async def function(completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -96,7 +96,7 @@ def _verl_score(result: RewardResult) -> dict[str, Any]:
 
 
 def verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> VerlScore:
-    """Return a `compute_score(data_source, solution_str, ground_truth, extra_info)` for verl."""
+    """A `compute_score(data_source, solution_str, ground_truth, extra_info)` for verl."""
     rule = to_sample or candidate()
 
     def compute_score(
@@ -112,7 +112,7 @@ def verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> 
 
 
 def async_verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> AsyncVerlScore:
-    """Return the same as a coroutine function, for verl's asynchronous reward managers."""
+    """The same as a coroutine function, for verl's asynchronous reward managers."""
     rule = to_sample or candidate()
 
     async def compute_score(

@@ -16,7 +16,7 @@ from typing import Any
 from mileage._errors import UsageError
 from mileage.experiments.arms import Arm, Executor, Sample, Turn
 from mileage.experiments.caveats import Cause, Caveat, instabilities
-from mileage.experiments.turns import Budget, run, schedule
+from mileage.experiments.turns import Budget, arms_by_name, run, schedule
 
 # A sample repeats its arm until it takes at least this long: the clock and the loop then cost below 0.1 %.
 MIN_SAMPLE_SECONDS = 0.005
@@ -187,9 +187,7 @@ def compare(
 
     With a `budget` in seconds there are fewer rounds, though never fewer than five, if the arms are slow.
     """
-    names = [arm.name for arm in arms]
-    if len(set(names)) < len(names) or not names:
-        raise UsageError(f"arms must have distinct names, and there must be one at least, not {names}")
+    names = list(arms_by_name(arms))
     if rounds < 1 or warmups < 1:
         raise UsageError(f"rounds and warmups must be at least 1, not {rounds} and {warmups}")
     executor = executor or ClockExecutor()

@@ -60,6 +60,14 @@ def schedule(arms: Sequence[str], rounds: int, kinds: Iterable[str] = ("",), see
     return turns
 
 
+def arms_by_name(arms: Sequence[Arm[Subject]]) -> dict[str, Arm[Subject]]:
+    """The arms of an experiment, which must have names of their own."""
+    found = {arm.name: arm for arm in arms}
+    if len(found) < len(arms) or not arms:
+        raise UsageError(f"arms must have distinct names, and there must be one at least, not {[a.name for a in arms]}")
+    return found
+
+
 def run(
     arms: Sequence[Arm[Subject]],
     executor: Executor[Subject, Taken],
@@ -80,9 +88,7 @@ def run(
         on_sample: told of every new sample, with how many turns of how many are done; whoever stores samples does it
             here, so that a killed experiment loses the attempt that was under way and nothing else.
     """
-    by_name = {arm.name: arm for arm in arms}
-    if len(by_name) < len(arms) or not arms:
-        raise UsageError(f"arms must have distinct names, and there must be one at least, not {[a.name for a in arms]}")
+    by_name = arms_by_name(arms)
     samples = {(sample.arm, sample.kind, sample.round): sample for sample in done}
     budget = budget or Budget()
     prepared: set[str] = set()

@@ -47,7 +47,7 @@ def too_few(n: int) -> str:
 
 
 def samples(values: ArrayLike, name: str = "values", ndim: int = 1) -> F64:
-    """Return `values` as finite float64 of `ndim` dimensions, at least one element."""
+    """`values` as finite float64 of `ndim` dimensions, at least one element."""
     array = np.asarray(values, np.float64)
     if array.ndim != ndim or array.size == 0 or not np.isfinite(array).all():
         raise UsageError(f"{name} must be a non-empty array of finite numbers with {ndim} dimension(s)")

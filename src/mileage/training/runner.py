@@ -118,7 +118,7 @@ class _Ends:
         self.truncations = None if found is None or self.truncations is None else self.truncations + found
 
     def take(self) -> dict[str, int]:
-        """Return the counts and start anew; nothing if they are not known."""
+        """The counts so far, which start anew; nothing if they are not known."""
         if self.truncations is None:
             return {}
         counts = {"terminated": self.episodes - self.truncations, "truncated": self.truncations}

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import mileage
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
 from mileage.algorithms.torch.off_policy import TorchOffPolicy
 from mileage.algorithms.torch.on_policy import TorchOnPolicy
 

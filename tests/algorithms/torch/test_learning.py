@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import mileage
 import tiny_envs
-import torch_modules as modules
 from mileage._errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
+import torch
+from torch import nn
+
+import torch_modules as modules
 
 PPO = {"n_envs": 8, "n_steps": 16, "epochs": 10, "minibatch": 64, "learning_rate": 5e-3, "entropy_coef": 0.0}
 FAST: dict[str, dict[str, Any]] = {

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mileage.algorithms._on_policy import on_policy_kernels
 
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.kernels.learners import rollout
 from mileage.kernels.machine import precompile as ahead
 from mileage.kernels.machine.jit import CACHE_ENV
 
-NATIVE_RUN, BRIDGED_RUN = on_policy_kernels(True), on_policy_kernels(False)
+NATIVE_RUN, BRIDGED_RUN = NativeOnPolicy.kernels(True), NativeOnPolicy.kernels(False)
 
 
 def test_what_training_calls_is_what_was_compiled_ahead() -> None:

@@ -32,8 +32,8 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
     """Collects into a replay buffer and learns from it, with any module."""
 
     policy: TorchPolicy
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
     def _replay_arguments(self) -> dict[str, Any]:
         # Images are large, and all but the last of an episode are the next observation of another.

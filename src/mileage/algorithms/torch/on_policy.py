@@ -53,8 +53,8 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
 
     Policy = TorchActorCritic
     policy: TorchActorCritic
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
     def __init__(self, config: OnPolicyConfig, env: VectorEnv, policy: TorchActorCritic, team: Team, seed: int) -> None:
         if config.normalise_observations and policy.leaves is not None:

@@ -18,13 +18,13 @@ CACHED = frozenset({PatchVerdict.PASS, PatchVerdict.COMPILE_ERROR, PatchVerdict.
 
 
 def context_key(revision: str, steps: Sequence[Sequence[str]], fingerprint: Mapping[str, str]) -> str:
-    """Return a hash of all that decides a verdict besides the candidate."""
+    """A hash of all that decides a verdict besides the candidate."""
     data = json.dumps([revision, [list(step) for step in steps], dict(fingerprint)], sort_keys=True)
     return hashlib.sha256(data.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def content_key(context: str, changes: Sequence[Change]) -> str:
-    """Return the key of a candidate: its context and the files it leaves behind, in order of their names."""
+    """The key of a candidate: its context and the files it leaves behind, in order of their names."""
     digest = hashlib.sha256(context.encode())
     for change in sorted(changes, key=lambda change: change.path):
         name = change.path.encode("utf-8", "surrogateescape")
@@ -48,7 +48,7 @@ class ResultCache:
             raise LedgerError(f"the result cache {path} cannot be opened: {error}") from None
 
     def get(self, key: str) -> tuple[PatchVerdict, str] | None:
-        """Return the verdict and diagnostic of a key, if known."""
+        """The verdict and diagnostic of a key, if known."""
         with self._lock:
             row = self._db.execute("SELECT verdict, diagnostic FROM verdict WHERE key = ?", (key,)).fetchone()
         return (PatchVerdict(row[0]), row[1]) if row else None

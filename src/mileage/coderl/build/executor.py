@@ -117,8 +117,8 @@ class JobResult:
     """The steps that were started; the last one is the one that failed, if any did."""
 
     steps: tuple[StepResult, ...]
-    # Starting the launcher, making namespaces and mounts, applying changes, killing and reaping.
     overhead_seconds: float = 0.0
+    """Starting the launcher, making namespaces and mounts, applying changes, killing and reaping."""
 
     @property
     def succeeded(self) -> bool:
@@ -238,7 +238,7 @@ class FakeExecutor:
         self.jobs: list[Job] = []
 
     def run(self, job: Job) -> JobResult:
-        """Return what the function says about `job`."""
+        """What the function says about `job`."""
         self.jobs.append(job)
         return self._answer(job)
 
@@ -251,7 +251,7 @@ def fake_result(
 
 
 def _wire(job: Job) -> dict[str, Any]:
-    """Return `job` as the launcher reads it."""
+    """`job` as the launcher reads it."""
     return {
         "steps": [list(step) for step in job.steps],
         "cwd": job.cwd,
@@ -318,5 +318,5 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the argument vector of a command given as a shell line or as a list."""
+    """The argument vector of a command given as a shell line or as a list."""
     return ("sh", "-c", command) if isinstance(command, str) else tuple(command)

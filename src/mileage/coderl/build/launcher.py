@@ -210,7 +210,7 @@ class Watch:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def processes(self) -> list[int]:
-        """Return the ids of all descendants."""
+        """The ids of all descendants."""
         if self.is_init:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         found: list[int] = []
@@ -352,7 +352,7 @@ class Output:
             pass
 
     def text(self) -> str:
-        """Return the beginning, a mark where bytes were left out, and the end."""
+        """The beginning, a mark where bytes were left out, and the end."""
         gap = f"\n... {self.dropped} bytes left out ...\n".encode() if self.dropped else b""
         return (self.head + gap + self.tail).decode("utf-8", "replace")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mileage.kernels.machine.blas import sgemm
 from mileage.kernels.machine.jit import inner
-from mileage.kernels.machine.kinds import Count, Ptr32, PtrI64, Real32
+from mileage.kernels.machine.kinds import Count, Index, Ptr32, PtrI64, Real32
 from mileage.kernels.machine.pointers import shift
 
 TANH, RELU = 0, 1
@@ -113,6 +113,16 @@ def forward(params: Ptr32, sizes: PtrI64, n_sizes: Count, rows: Count, x: Ptr32,
 
 
 @inner
+def _last_layer(sizes: PtrI64, n_sizes: Count, rows: Count) -> tuple[Index, Index]:
+    """Where the last layer's weights start, and its output."""
+    first, activations = 0, 0
+    for layer in range(n_sizes - 2):
+        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
+        activations += rows * sizes[layer + 1]
+    return first, activations
+
+
+@inner
 def backward(
     params: Ptr32, sizes: PtrI64, n_sizes: Count, rows: Count, x: Ptr32, hidden: Ptr32, delta: Ptr32, spare: Ptr32,
     kind: Count, grads: Ptr32,
@@ -122,10 +132,7 @@ def backward(
     `delta` holds the loss gradient by the output, `(rows, sizes[-1])`; it and `spare` are scratch ranges of
     `rows * max(sizes[1:])` floats each. `forward` must have run with the same `hidden`.
     """
-    first, activations = 0, 0
-    for layer in range(n_sizes - 2):
-        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        activations += rows * sizes[layer + 1]
+    first, activations = _last_layer(sizes, n_sizes, rows)
     for step in range(n_sizes - 1):
         layer = n_sizes - 2 - step
         inputs, outputs = sizes[layer], sizes[layer + 1]
@@ -150,10 +157,7 @@ def input_gradient(
 
     Arguments are those of `backward`; `delta` and `spare` are overwritten.
     """
-    first, activations = 0, 0
-    for layer in range(n_sizes - 2):
-        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        activations += rows * sizes[layer + 1]
+    first, activations = _last_layer(sizes, n_sizes, rows)
     for step in range(n_sizes - 1):
         layer = n_sizes - 2 - step
         inputs, outputs = sizes[layer], sizes[layer + 1]

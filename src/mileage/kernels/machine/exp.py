@@ -50,7 +50,7 @@ def _power_of_low_bits(typingctx: Any, shifted: Any) -> Any:
 
 @kernel(fastmath={"contract"})
 def _split_32(x: Real32) -> tuple[Real32, Real32, Real32]:
-    """Return (2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float32 x in [LOW_32, HIGH_32]."""
+    """(2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float32 x in [LOW_32, HIGH_32]."""
     f = np.float32
     shifted = x * f(_LOG2_E) + _MAGIC_32
     k = shifted - _MAGIC_32
@@ -67,7 +67,7 @@ def _split_32(x: Real32) -> tuple[Real32, Real32, Real32]:
 
 @kernel(fastmath={"contract"})
 def _split_64(x: Real64) -> tuple[Real64, Real64, Real64]:
-    """Return (2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float64 x in [LOW_64, HIGH_64]."""
+    """(2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float64 x in [LOW_64, HIGH_64]."""
     shifted = x * _LOG2_E + _MAGIC_64
     k = shifted - _MAGIC_64
     scale = _power_of_low_bits(shifted)
