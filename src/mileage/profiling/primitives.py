@@ -34,7 +34,7 @@ def primitives(agent: Agent, described: Description, effort: float = 1.0) -> dic
     with single_threaded_blas(), described.at_rest():
         # Each group by itself: an update leaves nothing of the others in the caches, and they nothing of its own.
         for group in (_environments(agent), _storage(agent.policy), _arrays(), described.operations):
-            seconds |= _seconds(group, 0.02 * effort)
+            seconds |= _seconds(group, 0.02 * effort) if group else {}
     return seconds
 
 
