@@ -30,7 +30,7 @@ from sample_rows import (
 
 import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
-from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.store import KpiStore
 from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
@@ -366,7 +366,8 @@ def test_a_benchmark_is_recorded_sample_by_sample(db: str) -> None:
     with KpiStore(db, price_usd_per_hour=1.0) as benchmark, Store(db) as reader:
         run_id = benchmark.start_run("p", "rev", {"runs": 2})
         for order in range(2):
-            benchmark.add_sample(run_id, Sample("baseline", SampleKind.COLD, 0, order, BuildOutcome.OK, 0, 1.5, 2.5, 1))
+            sample = TimedBuild("baseline", 1.5, 2.5, kind=SampleKind.COLD, order=order, peak_rss_bytes=1)
+            benchmark.add_sample(run_id, sample)
             assert [row.order for row in reader.read(queries.samples, run_id)] == list(range(order + 1))
         assert [record.state for record in reader.read(queries.records)] == ["running"]
         benchmark.finish_run(run_id, None)

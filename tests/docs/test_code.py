@@ -130,6 +130,7 @@ PUBLIC = {
     "mileage.profiling",
     "mileage.recording",
     "mileage.stats",
+    "mileage.tables",
     *NEED_TORCH,
 }
 
