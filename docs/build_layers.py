@@ -28,13 +28,13 @@ TARGET = ROOT / "docs" / "images" / "layers.svg"
 # Which of the four parts a package belongs to; one that is not here belongs to all of them.
 PARTS = {
     "engine": ["kernels", "envs", "buffers", "policies", "algorithms", "training"],
-    "ledger": ["meter", "stats", "ledger", "recording", "report"],
+    "ledger": ["meter", "ledger", "recording", "report"],
     "profiler": ["profiling", "trying", "bench"],
     "code RL": ["coderl"],
 }
 
 WIDTH, MARGIN = 940, 36
-BOX_HEIGHT, ROW_GAP, BOX_GAP, LONE_GAP, LANE = 54, 50, 44, 10, 3.4
+BOX_HEIGHT, ROW_GAP, BOX_GAP, LONE_GAP, LANE = 54, 50, 44, 6, 3.4
 PIXELS_PER_LINE, MIN_BOX = 0.042, 144
 FONT = "ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -50,7 +50,7 @@ STYLE = """
           --all: #161b22; --all-line: #9198a1; } }
   .paper { fill: var(--paper); }
   .name { font-weight: 600; font-size: 15px; fill: var(--ink); text-anchor: middle; }
-  .small { font-size: 12px; }
+  .small { font-size: 10.5px; }
   .size { font-size: 11px; fill: var(--soft); text-anchor: middle; }
   .note { font-size: 12px; fill: var(--soft); }
   .wire { fill: none; stroke: var(--edge); stroke-linecap: round; opacity: 0.6; }
@@ -268,10 +268,11 @@ def _box(graph: Graph, box: Box) -> str:
 
 
 def _legend(y: float) -> Iterator[str]:
-    widths = [34 + 8 * len(part) for part in PARTS]
+    shown = {**{part: part.split()[0] for part in PARTS}, "shared": "all"}
+    widths = [34 + 8 * len(part) for part in shown]
     x = (WIDTH - sum(widths)) / 2
-    for part, width in zip(PARTS, widths, strict=True):
-        yield f'<rect class="box {part.split()[0]}" x="{x:.0f}" y="{y - 11}" width="14" height="14" rx="3"/>'
+    for (part, colours), width in zip(shown.items(), widths, strict=True):
+        yield f'<rect class="box {colours}" x="{x:.0f}" y="{y - 11}" width="14" height="14" rx="3"/>'
         yield f'<text class="note" x="{x + 20:.0f}" y="{y}">{part}</text>'
         x += width
     text = (
