@@ -48,7 +48,7 @@ def read_statistics(source: Any) -> dict[str, F64]:
 
 
 def _from_object(source: Any) -> Record:
-    if not hasattr(source.obs_rms, "mean"):
+    if isinstance(source.obs_rms, Mapping):
         raise UsageError("statistics of dict observations cannot be taken over: normalise inside the module instead")
     return {
         "obs_mean": source.obs_rms.mean,

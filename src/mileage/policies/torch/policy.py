@@ -19,6 +19,17 @@ from mileage.policies import draw
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state
 
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+# What mixes the rows of a batch, or draws anew for each.
+_MIXING = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
+
 
 @runtime_checkable
 class Recurrent(Protocol):
@@ -105,7 +116,7 @@ class TorchPolicy(Policy):
 
         def count(module: nn.Module, _: Any, output: Any) -> None:
             # torch's own counter would import its compiler, which takes a second.
-            places = math.prod(output.shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else 1
+            places = math.prod(output.shape[2:]) if isinstance(module, _CONVOLUTIONS) else 1
             counted[0] += 2.0 * places * sum(each.numel() for each in module.parameters(recurse=False))
 
         hooks = [module.register_forward_hook(count) for module in self.module.modules()]
@@ -121,8 +132,7 @@ class TorchPolicy(Policy):
     @functools.cached_property
     def row_by_row(self) -> bool:
         """Whether rows of a batch are computed apart from each other, so that a batch may be cut into pieces."""
-        mixing = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-        return not self.recurrent and not any(isinstance(each, mixing) for each in self.module.modules())
+        return not self.recurrent and not any(isinstance(each, _MIXING) for each in self.module.modules())
 
     def live_arrays(self) -> dict[str, Array]:
         """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
