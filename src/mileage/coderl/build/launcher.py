@@ -24,8 +24,10 @@ import select
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from mileage._types import Record
+if TYPE_CHECKING:  # as a script it has the standard library alone
+    from mileage._types import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
