@@ -15,8 +15,9 @@ imports against the layers
 private accesses
     ``x._name``, ``getattr(x, "_name")`` and ``from module import _name``, unless x is ``self``, ``cls``, ``super()``
     or a class of the same module, or a class of the same module defines ``_name``. Names of the form ``__name__`` do
-    not count, nor those that Python's and torch's documentation gives to users (``_DOCUMENTED``). Those whose name the package defines nowhere, or that are looked
-    up in a module of another library, count too and are listed as other libraries'.
+    not count, nor those that Python's and torch's documentation gives to users (``_DOCUMENTED``). Those whose name the
+    package defines nowhere, or that are looked up in a module of another library, count too and are listed as other
+    libraries'.
 capability checks
     ``hasattr(x, name)`` and ``getattr(x, name, default)``: questions to an object about what it can do. They do not
     count where x is a module or the answer is for a ``__del__``, whose object may be half made, and not where the name
