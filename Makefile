@@ -19,11 +19,12 @@ demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20
 
-# Installs what tests start beside Python packages, from Debian, as root. Only on request: without it, tests name what is missing.
+# What tests start beside Python packages, from Debian, where apt-get and the right to use it are there; a machine without
+# them keeps what it has, and tests name what is missing.
 services:
 	@bash .ci/install-services
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev services
 	$(BIN)/python -m pytest -n 2
 
 # The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
@@ -42,7 +43,7 @@ test-minimal: $(MINIMAL)/.base
 	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
 	$(MINIMAL)/bin/python -m pytest -n 2 -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.dev

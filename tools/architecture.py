@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +55,8 @@ UNTYPED = "kernels"
 
 _QUESTIONS = {("hasattr", 2), ("getattr", 3)}
 _FOREIGN = "# foreign: "
-_DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_field_defaults"}
+# Names with an underscore that Python's and torch's documentation tells users to call.
+_DOCUMENTED = re.compile(r"_replace|_asdict|_fields|_make|_field_defaults|_exit|_foreach_\w+")
 
 
 # --- what one object asks of another ------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def _private(module: Module, node: ast.AST, modules: dict[str, Module]) -> Itera
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__") and name != "_" and name not in _DOCUMENTED
+    return name.startswith("_") and not name.endswith("__") and name != "_" and not _DOCUMENTED.fullmatch(name)
 
 
 def _is_own(value: ast.expr, module: Module) -> bool:

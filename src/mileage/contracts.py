@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage._errors import UsageError
-from mileage._types import F32, Array, Bool, ObsLeaf
+from mileage._types import F32, Array, Bool, ObsLeaf, Record
 from mileage._types import Team as Team
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mileage.description import Description
 
-Step = tuple[Array, F32, Bool, Bool, dict[str, Any]]
+Step = tuple[Array, F32, Bool, Bool, Record]
 """Observations (N, ...), rewards (N,) float32, terminated (N,) bool, truncated (N,) bool, infos."""
 
 
@@ -92,9 +92,7 @@ class VectorEnv(abc.ABC):
     """What all environments show now, (N, O) float32, or rows of bytes if the spec has `leaves`."""
 
     @abc.abstractmethod
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: Record | None = None) -> tuple[Array, Record]:
         """Start all episodes anew; an int seeds all environments, a sequence each by its own."""
 
     @abc.abstractmethod
@@ -205,7 +203,7 @@ class Saved:
 class LearnerConfig(Protocol):
     """Hyperparameters: a frozen dataclass whose fields all have a default, which says of what type they are."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[Record]
 
     @property
     def n_envs(self) -> int:
@@ -275,7 +273,7 @@ class Learner(abc.ABC):
     def rest(self, *, abandon: bool = False) -> None:  # noqa: B027 (most learners have no threads of their own)
         """End threads of one's own; with `abandon`, without finishing what they are at."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Record:
         """What is worth telling at the end of a run, beside what every run tells."""
         return {}
 

@@ -111,8 +111,8 @@ def run_doctest(test: doctest.DocTest) -> None:
     assert not said, "".join(said)
 
 
-# What the documentation teaches to import: packages that say in `__all__` what is theirs, some modules, and the parts of
-# code RL that need torch.
+# What the documentation teaches to import: packages that say in `__all__` what is theirs, some modules, and the parts
+# of code RL that need torch.
 NEED_TORCH = {"mileage.coderl.grpo", "mileage.coderl.transformer"}
 PUBLIC = {
     "mileage",
@@ -130,6 +130,7 @@ PUBLIC = {
     "mileage.profiling",
     "mileage.recording",
     "mileage.stats",
+    "mileage.tables",
     *NEED_TORCH,
 }
 

@@ -17,9 +17,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mileage._errors import UsageError
+from mileage._types import Array
 from mileage.contracts import Clock
 from mileage.meter import Phase
 from mileage.policies import ActorCritic
@@ -60,7 +60,7 @@ class Slots:
             "version": ((), np.int64),
             "collector": ((), np.int64),
         } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
-        self.arrays: dict[str, NDArray[Any]] = {
+        self.arrays: dict[str, Array] = {
             name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
         }
         self._n_actions = policy.n_actions
@@ -68,7 +68,7 @@ class Slots:
     def __len__(self) -> int:
         return len(self.arrays["state"])
 
-    def __getattr__(self, name: str) -> NDArray[Any]:
+    def __getattr__(self, name: str) -> Array:
         try:
             return self.__dict__["arrays"][name]  # type: ignore[no-any-return]
         except KeyError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
 
@@ -188,7 +189,7 @@ def one_of(config: object, choices: Sequence[str], *names: str) -> None:
     require_each(config, f"one of {', '.join(choices)}", choices.__contains__, *names)
 
 
-def checked(kind: type[Any], algorithm: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked(kind: type[Any], algorithm: str, values: ReadRecord) -> Record:
     """Hyperparameters by name as plain Python values of the types that the fields of `kind` have.
 
     NumPy's numbers become Python's, a whole number may stand for a float, and everything else must be of its type.

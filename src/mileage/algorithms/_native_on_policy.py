@@ -5,11 +5,9 @@ The kernels see plain memory; this class owns it and says how large it is.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from mileage._types import F32, Array
+from mileage._types import F32, Array, Record
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
@@ -91,7 +89,7 @@ class NativeOnPolicy(RolloutLearner):
         if not self.fused:
             self.shown_obs[:] = self.env.obs
 
-    def policy_fields(self) -> dict[str, Any]:
+    def policy_fields(self) -> Record:
         """The policy's fields of a frame that acts, and where what it does is stored."""
         policy = self.policy
         return policy.frame_fields() | {

@@ -10,12 +10,11 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, F64, Array
+from mileage._types import F32, F64, Array, Record
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
@@ -75,7 +74,7 @@ class OffPolicy(StatefulLearner):
         """Iterations done."""
         return self._steps // self.steps_per_iteration
 
-    def _replay_arguments(self) -> dict[str, Any]:
+    def _replay_arguments(self) -> Record:
         """Arguments of a replay buffer for these environments."""
         config, policy = self.config, self.policy
         return {

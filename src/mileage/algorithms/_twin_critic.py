@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, F64, Array
+from mileage._types import F32, F64, Array, Record
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, twin_critic_learn
 from mileage.algorithms._off_policy import OffPolicy
@@ -97,7 +97,7 @@ class TwinCritic(OffPolicy):
     def _update_frame(self) -> Frame:
         """The arguments of `update_kernel`."""
 
-    def _actor_fields(self) -> dict[str, Any]:
+    def _actor_fields(self) -> Record:
         """Fields of both frames."""
         policy = self.policy
         return {
@@ -109,7 +109,7 @@ class TwinCritic(OffPolicy):
             "activation": ACTIVATIONS[policy.activation],
         }
 
-    def _acting_fields(self) -> dict[str, Any]:
+    def _acting_fields(self) -> Record:
         """Fields of a frame that acts, but for those of one algorithm."""
         policy = self.policy
         return self._actor_fields() | {
@@ -123,7 +123,7 @@ class TwinCritic(OffPolicy):
             "n_envs": self.n_envs,
         }
 
-    def _learning_fields(self) -> dict[str, Any]:
+    def _learning_fields(self) -> Record:
         """Fields of a frame that learns, but for those of one algorithm."""
         config, policy, batch = self.config, self.policy, self.batch
         n_actor, n_critic = policy.params.size, policy.critic_params.size

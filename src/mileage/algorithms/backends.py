@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mileage._errors import MissingExtraError, UnknownNameError, UsageError
+from mileage._types import Record
 from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, Team, VectorEnv
 
 if TYPE_CHECKING:
@@ -136,5 +137,5 @@ class TorchBackend(Backend):
         if not issubclass(kind, TorchLearner):
             raise UsageError(f"{kind.__name__} must derive from TorchLearner to have a torch back end")
         kind.check_spec(spec)
-        options: dict[str, Any] = {"device": self.device, "compile_mode": self.compile_mode}
+        options: Record = {"device": self.device, "compile_mode": self.compile_mode}
         return kind.make_policy(config, spec, seed, algorithm=self._algorithm, network=self._network, **options)

@@ -7,13 +7,11 @@ The update is one native call (`mileage.kernels.learners.dqn`) for any number of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F64, Array
+from mileage._types import F64, Array, ReadRecord, Record
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy
@@ -79,7 +77,7 @@ class DQNConfig(OffPolicyConfig):
         return float(self.epsilon_start + done * (self.epsilon_end - self.epsilon_start))
 
 
-def make_replay(config: DQNConfig, arguments: Mapping[str, Any]) -> ReplayBuffer:
+def make_replay(config: DQNConfig, arguments: ReadRecord) -> ReplayBuffer:
     """The replay buffer of a configuration; `arguments` are those that every kind of it takes."""
     if not config.prioritised:
         return ReplayBuffer(**arguments)
@@ -142,7 +140,7 @@ class DQN(OffPolicy):
         self.pieces = units.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
         layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self.pieces)
-        network: dict[str, Any] = {
+        network: Record = {
             "params": policy.params,
             "sizes": np.array(policy.actor_sizes, np.int64),
             "n_sizes": len(policy.actor_sizes),

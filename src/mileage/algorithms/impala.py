@@ -10,12 +10,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, I64, Array
+from mileage._types import F32, I64, Array, Record
 from mileage.algorithms._collectors import Collect, Crew, Slots
 from mileage.algorithms._config import (
     OnPolicyConfig,
@@ -162,7 +161,7 @@ class IMPALA(NativeOnPolicy):
         rows = max(self.block, self.n_envs)
         floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
         raw = slots.raw_obs if self.config.normalise_observations else slots.obs
-        fields: dict[str, Any] = {
+        fields: Record = {
             "params": slots.params[slot],
             "mean": slots.mean[slot],
             "scale": slots.scale[slot],
@@ -294,7 +293,7 @@ class IMPALA(NativeOnPolicy):
 
         return learner_alone(self, Boundary(sys.modules[__name__], "vtrace", "vtrace", Layer.NATIVE))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Record:
         """The policy lag of all updates: their number, mean and maximum, and how many had which lag."""
         updates = int(self.lags.sum())
         counts = {str(lag): int(count) for lag, count in enumerate(self.lags) if count}

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from mileage._types import Record
 from mileage.experiments import Cause, Caveat
 
 # Share of all cores that other work may use.
@@ -39,7 +39,7 @@ class Reading:
     at: float
     """Seconds on a monotonic clock."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The reading as JSON-ready values."""
         return asdict(self)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord, Record
 from mileage.bench import machine as bench_machine
 from mileage.bench.cases import Case
 from mileage.bench.machine import Reader, Reading, conditions
@@ -47,9 +48,7 @@ class Others(Protocol):
     def absent(self) -> Mapping[tuple[str, str], str]:
         """Why a library has no arm for a job, by title and library."""
 
-    def arms(
-        self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()
-    ) -> list[Arm[Work]]:
+    def arms(self, title: str, primitive: str, params: ReadRecord, without: Collection[str] = ()) -> list[Arm[Work]]:
         """Arms of the libraries that can do the job, but for those in `without`."""
 
     def drop(self) -> None:
@@ -79,7 +78,7 @@ class CaseResult:
         """What to keep in mind about this case."""
         return tuple(caveat for each in self.comparison.measurements for caveat in each.caveats)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data."""
         case = self.case
         description = {"primitive": case.primitive, "title": case.title, "work": case.work, "unit": case.unit}
@@ -97,7 +96,7 @@ class BenchReport:
     """One run of the benchmarks."""
 
     results: tuple[CaseResult, ...]
-    machine: Mapping[str, Any]
+    machine: ReadRecord
     hardware_id: str
     readings: tuple[Reading, Reading]
     conditions: tuple[Caveat, ...]
@@ -109,7 +108,7 @@ class BenchReport:
     command: str = ""
     time: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data, raw samples included."""
         return {
             "format": FORMAT,

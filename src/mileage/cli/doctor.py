@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from mileage._types import Record
 
 _EXTRAS = {
     "torch": "torch",
@@ -36,7 +38,7 @@ def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.
         raise typer.Exit(1)
 
 
-def _examine() -> dict[str, Any]:
+def _examine() -> Record:
     from mileage._version import __version__
     from mileage.algorithms.registry import find_algorithm
     from mileage.kernels.machine import precompile as ahead

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from mileage._errors import UsageError
+from mileage._types import Record
 
 EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
@@ -64,7 +65,7 @@ class RunArguments:
     json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
 
-    def agent(self) -> dict[str, Any]:
+    def agent(self) -> Record:
         """What `mileage.PPO` and the other agents take, but for the seed."""
         return {
             "preset": self.preset,
@@ -106,9 +107,9 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     return command_of
 
 
-def hyperparameters(pairs: list[str]) -> dict[str, Any]:
+def hyperparameters(pairs: list[str]) -> Record:
     """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
         if not sign or not name:
@@ -120,7 +121,7 @@ def hyperparameters(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def json_object(option: str, text: str | None) -> dict[str, Any]:
+def json_object(option: str, text: str | None) -> Record:
     """Read a JSON object that was given to `option`; none is an empty one."""
     if text is None:
         return {}

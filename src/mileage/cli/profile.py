@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
@@ -60,7 +61,7 @@ class Arguments(options.RunArguments):
         if self.run is None and (self.algorithm is None or self.env is None):
             raise UsageError("name an algorithm and an environment: mileage profile ppo CartPole-v1")
 
-    def words(self) -> dict[str, Any]:
+    def words(self) -> Record:
         """The options of `mileage.profiling.profile_run`."""
         return {
             "seed": self.seed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from mileage._types import Record
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
@@ -86,7 +86,7 @@ class BenchReport:
         """The arm all others are compared with."""
         return self.arms[0]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The report as plain JSON data."""
         data = dataclasses.asdict(self)
         for arm, plain in zip(self.arms, data["arms"], strict=True):
@@ -101,7 +101,7 @@ class BenchReport:
         return data
 
 
-def _estimate_dict(estimate: Estimate | None) -> dict[str, Any] | None:
+def _estimate_dict(estimate: Estimate | None) -> Record | None:
     if estimate is None:
         return None
     low, high, level = dataclasses.astuple(estimate.interval) if estimate.interval else (None, None, None)

@@ -7,12 +7,12 @@ accelerated mode whatever it is, and `mode` names it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from mileage._errors import LedgerError
+from mileage._types import ReadRecord
 from mileage.coderl.measure import TimedBuild
 from mileage.coderl.report import BenchReport, verdict_words
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row
@@ -45,7 +45,7 @@ class KpiStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def start_run(self, project: str, revision: str, setup: Mapping[str, Any]) -> str:
+    def start_run(self, project: str, revision: str, setup: ReadRecord) -> str:
         """Launch the run of a benchmark; its id."""
         self._store.recover()
         recorder = self._ledger.run(

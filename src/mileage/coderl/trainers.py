@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from mileage._types import Record
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, RewardResult
 
@@ -13,11 +14,11 @@ _FENCE = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _DIFF = re.compile(r"^(?:diff --git |--- )", re.MULTILINE)
 
 # From the text of a completion and the row of the dataset it belongs to, to a candidate.
-ToSample = Callable[[str, dict[str, Any]], PatchSample]
+ToSample = Callable[[str, Record], PatchSample]
 TrlReward = Callable[..., list[float]]
 AsyncTrlReward = Callable[..., Awaitable[list[float]]]
-VerlScore = Callable[..., dict[str, Any]]
-AsyncVerlScore = Callable[..., Awaitable[dict[str, Any]]]
+VerlScore = Callable[..., Record]
+AsyncVerlScore = Callable[..., Awaitable[Record]]
 
 
 def completion_text(completion: Any) -> str:
@@ -39,7 +40,7 @@ def candidate(path: str | None = None) -> ToSample:
     A `path` column of the dataset goes before the `path` given here.
     """
 
-    def to_sample(text: str, row: dict[str, Any]) -> PatchSample:
+    def to_sample(text: str, row: Record) -> PatchSample:
         code = code_of(text)
         name = str(row.get("id", ""))
         if _DIFF.search(code):
@@ -49,7 +50,7 @@ def candidate(path: str | None = None) -> ToSample:
     return to_sample
 
 
-def _samples(completions: Sequence[Any], columns: dict[str, Any], to_sample: ToSample) -> list[PatchSample]:
+def _samples(completions: Sequence[Any], columns: Record, to_sample: ToSample) -> list[PatchSample]:
     """The candidates of a batch; `columns` holds one list per dataset column, as long as the batch."""
     lists = {
         name: values for name, values in columns.items() if isinstance(values, list) and len(values) == len(completions)
@@ -84,14 +85,14 @@ def async_trl_reward(
     return function
 
 
-def _verl_sample(solution: str, ground_truth: Any, extra_info: dict[str, Any] | None, rule: ToSample) -> PatchSample:
+def _verl_sample(solution: str, ground_truth: Any, extra_info: Record | None, rule: ToSample) -> PatchSample:
     row = dict(extra_info or {})
     if isinstance(ground_truth, dict):
         row = {**ground_truth, **row}
     return rule(solution, row)
 
 
-def _verl_score(result: RewardResult) -> dict[str, Any]:
+def _verl_score(result: RewardResult) -> Record:
     return {"score": result.reward, "verdict": str(result.verdict), "diagnostic": result.diagnostic}
 
 
@@ -103,9 +104,9 @@ def verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> 
         data_source: str,
         solution_str: str,
         ground_truth: Any = None,
-        extra_info: dict[str, Any] | None = None,
+        extra_info: Record | None = None,
         **_: Any,
-    ) -> dict[str, Any]:
+    ) -> Record:
         return _verl_score(pool.reward([_verl_sample(solution_str, ground_truth, extra_info, rule)])[0])
 
     return compute_score
@@ -119,9 +120,9 @@ def async_verl_compute_score(pool: BuildReward, to_sample: ToSample | None = Non
         data_source: str,
         solution_str: str,
         ground_truth: Any = None,
-        extra_info: dict[str, Any] | None = None,
+        extra_info: Record | None = None,
         **_: Any,
-    ) -> dict[str, Any]:
+    ) -> Record:
         results = await pool.areward([_verl_sample(solution_str, ground_truth, extra_info, rule)])
         return _verl_score(results[0])
 

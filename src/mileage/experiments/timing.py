@@ -11,9 +11,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.experiments.arms import Arm, Executor, Sample, Turn
 from mileage.experiments.caveats import Cause, Caveat, instabilities
 from mileage.experiments.turns import Budget, arms_by_name, run, schedule
@@ -128,7 +128,7 @@ class Measurement:
         cautions = tuple(Caveat(cause, cause.sentence, self.arm) for cause in self.cautions)
         return instabilities(self.seconds, self.arm) + cautions
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data, raw samples included."""
         return {
             "arm": self.arm,
@@ -164,7 +164,7 @@ class Comparison:
         """How many times as long `slower` takes: the median over rounds of the ratio within each round."""
         return ratio_of(_plain(self[slower].samples), _plain(self[faster].samples))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data, raw samples included."""
         return {"job": self.job, "arms": [measurement.record() for measurement in self.measurements]}
 

@@ -10,16 +10,15 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UsageError
 from mileage._seeding import HELD_OUT_START, HELD_OUT_STOP, held_out_seeds
+from mileage._types import ReadRecord, Record
 
 DEFAULT_PANEL_SIZE = 100
 
@@ -80,7 +79,7 @@ class Panel:
     """Environment id, as given to the registry."""
     seeds: tuple[int, ...]
     """One reset seed per evaluation episode, in the order they are played."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: ReadRecord = field(default_factory=dict)
     """Keyword arguments of the environment, plain JSON."""
     env_version: str = ""
     """Version of the environment's code, so that a changed simulator is a changed exam."""
@@ -127,7 +126,7 @@ class Panel:
         n: int = DEFAULT_PANEL_SIZE,
         *,
         panel_seed: int = 0,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: ReadRecord | None = None,
         env_version: str = "",
         max_episode_steps: int | None = None,
         success: str | None = None,
@@ -148,7 +147,7 @@ class Panel:
             deterministic=deterministic,
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The panel as plain JSON values."""
         return {
             "env_id": self.env_id,

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"
@@ -124,18 +124,18 @@ def user_book_path() -> Path:
     return platformdirs.user_config_path("mileage") / "prices.toml"
 
 
-def price_book() -> dict[str, Mapping[str, Any]]:
+def price_book() -> dict[str, ReadRecord]:
     """All known instances: the shipped catalog overlaid with the user's file."""
     return {**shipped_book(), **_read(user_book_path(), required=ENVIRONMENT_VARIABLE in os.environ)}
 
 
 @functools.cache
-def shipped_book() -> Mapping[str, Mapping[str, Any]]:
+def shipped_book() -> Mapping[str, ReadRecord]:
     """The catalog that ships with the package."""
     return _read(Path(__file__).with_name("prices.toml"), required=True)
 
 
-def _read(path: Path, *, required: bool) -> dict[str, Mapping[str, Any]]:
+def _read(path: Path, *, required: bool) -> dict[str, ReadRecord]:
     import tomllib
 
     try:

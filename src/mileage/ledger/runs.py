@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from mileage._types import ReadRecord
 from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
 from mileage.ledger.targets import Evaluation
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
@@ -92,7 +93,7 @@ class RecordedRun:
         return self.run.price_usd_per_hour > 0
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> ReadRecord:
         """All hyperparameters."""
         return {name: _frozen(value) for name, value in json.loads(self.run.config).items()}
 
@@ -156,7 +157,7 @@ class RecordedRun:
         return next((row.path for row in reversed(self.checkpoints) if row.path is not None), None)
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> ReadRecord:
         """What the algorithm counted beyond phases, such as the policy lag of its updates."""
         return json.loads(self.profiles[-1].summary) if self.profiles else {}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mileage._cores import usable_cores
+from mileage._types import ReadRecord, Record
 
 FINGERPRINT_VERSION = 1
 _PACKAGES = ("numpy", "numba", "torch", "jax")
@@ -51,13 +52,13 @@ class Machine:
         """Twelve hex digits that are equal where the whole record is."""
         return _digest(self.as_dict())
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The record as JSON-ready values."""
         record = asdict(self)
         return record | {"gpus": list(self.gpus), "versions": dict(self.versions)}
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Machine:
+    def from_dict(cls, record: ReadRecord) -> Machine:
         """The inverse of `as_dict`."""
         return cls(**{**record, "gpus": tuple(record["gpus"]), "versions": dict(record["versions"])})
 

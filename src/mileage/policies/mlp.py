@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import F32, Array
+from mileage._types import F32, Array, Record
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds
@@ -102,7 +102,7 @@ class FlatPolicy(Policy):
         """What a checkpoint holds of the policy, by name: the policy's own memory."""
         return {"params": self.params, "obs_mean": self.obs_mean, "obs_scale": self.obs_scale}
 
-    def frame_fields(self) -> dict[str, Any]:
+    def frame_fields(self) -> Record:
         """The policy's fields of a kernel frame (see `mileage.kernels.learners.rollout`), without `action_rng`."""
         critic_sizes = self.critic_sizes if self.critic_offset else ()
         return {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from mileage._types import ReadRecord, Record
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
@@ -23,7 +24,7 @@ FORMAT = 1
 class Profile:
     """What a profile found. Immutable; `as_dict` is what the ledger and `--json` get."""
 
-    workload: Mapping[str, Any]
+    workload: ReadRecord
     """Algorithm, environment, back end, threads, configuration, machine."""
     run: EndToEnd
     """The profiled run."""
@@ -44,7 +45,7 @@ class Profile:
         of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
         return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
         found = {
             "format": FORMAT,
@@ -58,7 +59,7 @@ class Profile:
         return found
 
 
-def run_dict(run: EndToEnd) -> dict[str, Any]:
+def run_dict(run: EndToEnd) -> Record:
     """A run as plain data, with the quantities that follow from it."""
     own = {name: value for name, value in vars(run).items() if name != "recorded"}
     named = ("run_id", "wall_seconds", "phases", "entries", "env_steps", "state", "evaluations", "peak_rss_gb")
@@ -74,7 +75,7 @@ def run_dict(run: EndToEnd) -> dict[str, Any]:
     )
 
 
-def calibration_dict(found: Calibration) -> dict[str, Any]:
+def calibration_dict(found: Calibration) -> Record:
     """A calibration as plain data, without its trace."""
     parts, stages = found.rollout_parts, found.update_stages
     return {

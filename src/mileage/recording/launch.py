@@ -6,10 +6,9 @@ import getpass
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from mileage._seeding import check_training_seed
+from mileage._types import ReadRecord
 from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
@@ -31,7 +30,7 @@ def launched_run(
     price: Price,
     instances: int,
     seed: int | None,
-    config: Mapping[str, Any],
+    config: ReadRecord,
     algorithm: str,
     env_id: str | None,
     framework: str,

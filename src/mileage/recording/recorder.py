@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
@@ -62,7 +63,7 @@ class Ledger:
         spot: bool = False,
         instances: int = 1,
         seed: int | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: ReadRecord | None = None,
         algorithm: str = "",
         env_id: str | None = None,
         framework: str = "custom",
@@ -237,7 +238,7 @@ class RunRecorder:
         path: str | os.PathLike[str] | None = None,
         sha256: str | None = None,
         reset_reasons: Mapping[str, int] | None = None,
-        claimed: Mapping[str, Any] | None = None,
+        claimed: ReadRecord | None = None,
     ) -> Checkpoint:
         """Record where the run stands.
 
@@ -278,7 +279,7 @@ class RunRecorder:
         if self._writer is not None:
             self._writer.append(rows)
 
-    def profile(self, summary: Mapping[str, Any]) -> None:
+    def profile(self, summary: ReadRecord) -> None:
         """Record a profiler's summary under this run's id."""
         text = check_json("profiler summary", dict(summary))
         with self._log:
@@ -339,7 +340,7 @@ class RunRecorder:
         path: str | None,
         sha256: str | None,
         reset_reasons: Mapping[str, int] | None,
-        claimed: Mapping[str, Any] | None,
+        claimed: ReadRecord | None,
     ) -> Checkpoint:
         value = met = None
         if evaluation is not None and self.target is not None:

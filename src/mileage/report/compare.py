@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
@@ -79,7 +80,7 @@ class Comparison:
             f"verdict: {self.verdict}",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The comparison as plain JSON values."""
         costs = self.costs
         return {
@@ -271,14 +272,14 @@ _ROWS: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
-def _estimate_dict(estimate: Estimate | None) -> dict[str, Any] | None:
+def _estimate_dict(estimate: Estimate | None) -> Record | None:
     if estimate is None:
         return None
     interval = None if estimate.interval is None else [estimate.interval.low, estimate.interval.high]
     return {"value": estimate.value, "interval": interval, "statement": estimate.statement}
 
 
-def _arm_dict(arm: Side) -> dict[str, Any]:
+def _arm_dict(arm: Side) -> Record:
     expected = arm.expected
     return {
         "label": arm.label,

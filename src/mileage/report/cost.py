@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from mileage._types import Record
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import Phase
 from mileage.ledger.runs import RecordedRun
@@ -100,7 +100,7 @@ class CostReport:
             found.append(f"{percent(share)} of the wall-clock is in no phase: wrap it in run.phase(...)")
         return found
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The report as plain JSON values."""
         recorded, run = self.recorded, self.recorded.run
         shares = {

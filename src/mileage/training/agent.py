@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError
 from mileage._seeding import check_training_seed
+from mileage._types import Array, Record
 from mileage.algorithms._config import checked
 from mileage.algorithms.backends import choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
@@ -50,7 +51,7 @@ class Agent:
         seed: int = 0,
         preset: str = "default",
         threads: int | None = None,
-        env_kwargs: dict[str, Any] | None = None,
+        env_kwargs: Record | None = None,
         processes: bool = False,
         backend: str = "auto",
         policy: Any = None,
@@ -132,7 +133,7 @@ class Agent:
         """Environment steps that one update learns from."""
         return self.config.batch_size
 
-    def _make_config(self, values: dict[str, Any]) -> LearnerConfig:
+    def _make_config(self, values: Record) -> LearnerConfig:
         kind = self.algorithm.learner().Config
         config: LearnerConfig = kind(**checked(kind, self.name, values))
         return config
@@ -153,7 +154,7 @@ class Agent:
                 try:
                     learner.restore(saved)
                 except UsageError as error:
-                    raise CheckpointError(f"{source} is damaged or does not fit: {error}") from error
+                    raise CheckpointError(f"{source} is damaged: {error}") from error
                 self._kept = None
             self._learner = learner
         return self._learner
@@ -304,7 +305,7 @@ class Agent:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
-    ) -> tuple[NDArray[Any], Any]:
+    ) -> tuple[Array, Any]:
         """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
 
         Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`

@@ -15,19 +15,18 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mileage._errors import CheckpointError, UsageError
-from mileage._types import Array
+from mileage._types import Array, ReadRecord, Record
 from mileage.contracts import Saved
 
 FORMAT = 1
 _KEY = "mileage"
 
 
-def write(path: Path, arrays: Mapping[str, Array], metadata: dict[str, Any]) -> None:
+def write(path: Path, arrays: Mapping[str, Array], metadata: Record) -> None:
     """Write a checkpoint so that `path` is either the old file or the whole new one."""
     from safetensors.numpy import save
 
@@ -51,7 +50,7 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: dict[str, Any]) -> 
             Path(temporary).unlink(missing_ok=True)
 
 
-def read(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Array], Record]:
     """Read a checkpoint's arrays and metadata."""
     from safetensors import SafetensorError, safe_open
 
@@ -98,7 +97,7 @@ class Checkpoint:
 
     algorithm: str
     env: str
-    env_kwargs: dict[str, Any]
+    env_kwargs: Record
     seed: int
     steps: int
     """Environment steps taken."""
@@ -107,9 +106,9 @@ class Checkpoint:
     run_id: str | None
     """The run in the ledger."""
     target: str | None
-    config: dict[str, Any]
+    config: Record
     """Hyperparameters by name."""
-    run_defaults: dict[str, Any]
+    run_defaults: Record
     backend: str
     policy: str
     """`mlp`, `cnn`, or `module` for a user's own."""
@@ -125,7 +124,7 @@ class Checkpoint:
         write(path, self.saved.arrays, metadata | {"counters": dict(self.saved.counters)})
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> Checkpoint:
+    def of(cls, arrays: Mapping[str, Array], metadata: ReadRecord) -> Checkpoint:
         """From what `read` returned; KeyError, TypeError or ValueError if that makes no sense."""
         counters = {name: int(count) for name, count in metadata["counters"].items()}
         run_id, limit = metadata.get("run_id"), metadata["obs_limit"]

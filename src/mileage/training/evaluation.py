@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mileage._errors import UsageError
+from mileage._types import Array, Record
 from mileage.contracts import EnvSpec, Policy, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
@@ -93,7 +92,7 @@ class NativeEvaluator:
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
         env = self._env
-        live: tuple[NDArray[Any], ...] = (env.state, env.elapsed, env.rng, env.obs)
+        live: tuple[Array, ...] = (env.state, env.elapsed, env.rng, env.obs)
         for array, start in zip(live, self._start, strict=True):
             array[:] = start
         self._action_rng[:] = self._action_rng_start
@@ -118,7 +117,7 @@ class BridgeEvaluator:
         obs, _ = env.reset(seed=list(self.panel.seeds))
         rng = None if self.panel.deterministic else np.random.default_rng(self.panel.seeds)
         returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-        ended: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
+        ended: Record = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
         alive = np.ones(n, np.bool_)
         says_success = False
         limit = self.panel.max_episode_steps or math.inf

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F64
+from mileage._types import F64, ReadRecord, Record
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.registry import BUILT_IN
 from mileage.contracts import Learner
@@ -32,7 +32,7 @@ def read_statistics(source: Any) -> dict[str, F64]:
             raise UsageError(f"{path} is a pickle, which is not loaded here: export it to .npz from Stable-Baselines3")
         try:
             with np.load(path, allow_pickle=False) as file:
-                found: Mapping[str, Any] = dict(file)
+                found: ReadRecord = dict(file)
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as an .npz file of statistics") from error
     elif isinstance(source, Mapping):
@@ -47,8 +47,8 @@ def read_statistics(source: Any) -> dict[str, F64]:
     return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
 
-def _from_object(source: Any) -> dict[str, Any]:
-    if not hasattr(source.obs_rms, "mean"):
+def _from_object(source: Any) -> Record:
+    if isinstance(source.obs_rms, Mapping):
         raise UsageError("statistics of dict observations cannot be taken over: normalise inside the module instead")
     return {
         "obs_mean": source.obs_rms.mean,

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
+from mileage._types import Record
 from mileage.experiments import Arm, Estimate, Verdict
 from mileage.stats import FEWEST_RUNS, ExpectedCost, Interval, RunCosts, compare_costs, verdict_of_ratio
 from mileage.stats.cost import DEFAULT_DRAWS, expected_cost, posterior_draws
@@ -151,7 +151,7 @@ class Comparison:
         """The interval of `gain`."""
         return None if self.interval is None else (1.0 - 1.0 / self.interval.low, 1.0 - 1.0 / self.interval.high)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
         return {
             "baseline": _cost_dict(self.baseline),
@@ -255,7 +255,7 @@ def judge(arm: Candidate, baseline: Candidate) -> tuple[Effect, Comparison | Non
     return (Effect.SEEMS_DEARER if gain <= -NOTABLE else Effect.NO_GAIN), found
 
 
-def _cost_dict(cost: ExpectedCost) -> dict[str, Any]:
+def _cost_dict(cost: ExpectedCost) -> Record:
     return {
         "seconds": cost.value,
         "interval": None if cost.interval is None else [cost.interval.low, cost.interval.high],

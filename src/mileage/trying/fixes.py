@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mileage._types import Record
 from mileage.meter import Phase
 from mileage.profiling.findings import Finding, amdahl
 from mileage.trying.runs import Setup
@@ -243,7 +244,7 @@ def _preset(setup: Setup, evidence: Evidence) -> Setup | None:
     return setup.but(config=config, eval_every=run.get("eval_every", setup.eval_every))
 
 
-def _as_dict(config: Any) -> dict[str, Any]:
+def _as_dict(config: Any) -> Record:
     return dict(vars(config))
 
 

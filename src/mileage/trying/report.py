@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from mileage._types import ReadRecord, Record
 from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
 from mileage.tables import Column, Table
@@ -232,7 +233,7 @@ def _paragraph(lines: Sequence[str]) -> list[str]:
     return [lines[0], ""] + [f"- {line.strip()}" for line in lines[1:]]
 
 
-def as_dict(tried: Tried) -> dict[str, Any]:
+def as_dict(tried: Tried) -> Record:
     """Plain data: verdict, every arm, every run, the machine."""
     found = tried.verification
     return {
@@ -257,7 +258,7 @@ def as_dict(tried: Tried) -> dict[str, Any]:
     }
 
 
-def setup_dict(setup: Setup) -> dict[str, Any]:
+def setup_dict(setup: Setup) -> Record:
     """A setup as plain data."""
     names = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
     return {
@@ -270,7 +271,7 @@ def setup_dict(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _arm_dict(arm: Candidate, tried: Tried) -> dict[str, Any]:
+def _arm_dict(arm: Candidate, tried: Tried) -> Record:
     outcome, found = judge(arm, tried.baseline)
     return {
         "name": arm.name,
@@ -308,6 +309,6 @@ def preset_text(tried: Tried) -> str:
     return "\n".join(lines + _toml(machine) + _toml(setup.config)) + "\n"
 
 
-def _toml(values: Mapping[str, Any]) -> list[str]:
+def _toml(values: ReadRecord) -> list[str]:
     # Numbers, flags, strings and lists of them are written the same in JSON and TOML.
     return [f"{name} = {json.dumps(list(v) if isinstance(v, tuple) else v)}" for name, v in values.items()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord, Record
 from mileage.envs.native.env import NativeEnv
 from mileage.experiments import Arm, Outcome, Sample, Turn
 from mileage.ledger.runs import RecordedRun
@@ -29,7 +30,7 @@ class Setup:
     algorithm: str
     env: Any
     """As for `mileage.PPO`: an id, or an environment made with `@mileage.env`."""
-    config: Mapping[str, Any]
+    config: ReadRecord
     """All hyperparameters by name."""
     total_steps: int
     """Environment steps after which a run gives up."""
@@ -43,7 +44,7 @@ class Setup:
     compile: bool | str = False
     policy: Any = None
     device: str = "auto"
-    env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    env_kwargs: ReadRecord = dataclasses.field(default_factory=dict)
     native_env: bool = True
     """Whether the environment is stepped by native code."""
     env_id: str = ""
@@ -191,7 +192,7 @@ class Trial(Sample):
         """Seconds by phase, of the whole run."""
         return self.run.phases if self.run else {}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
         return {
             "arm": self.arm,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord
 from mileage.ledger.prices import freeze_price
 from mileage.profiling.profile import Profile
 from mileage.text import plain
@@ -26,7 +26,7 @@ class Trying:
         self,
         algorithm: str,
         env: str,
-        options: Mapping[str, Any],
+        options: ReadRecord,
         *,
         budget: float,
         without: Sequence[str] = (),
@@ -107,7 +107,7 @@ class Trying:
         self._say(plain(f"{note.elapsed:5.0f} s of {note.budget:.0f}  {note.stage}: {note.text}"))
 
 
-def _setup(algorithm: str, env: str, options: Mapping[str, Any]) -> Setup:
+def _setup(algorithm: str, env: str, options: ReadRecord) -> Setup:
     apart = ("target", "episodes", "checkpoint", "db", "name", "price")
     return Setup.of(algorithm, env, **{name: value for name, value in options.items() if name not in apart})
 

@@ -141,6 +141,6 @@ def test_blocks_depend_on_the_number_of_environments_alone() -> None:
 def test_raw_observations_are_kept_where_they_are_needed() -> None:
     # Raw observations are kept apart only where statistics are made of them.
     plain, _ = collect(VecEnv("CartPole-v1", 2))
-    assert plain._raw_obs is plain.obs
+    assert plain.raw_obs is plain.obs
     engine, policy = collect(VecEnv("CartPole-v1", 2), normalise_observations=True)
     np.testing.assert_allclose(normalised(policy, engine.raw_obs), engine.obs, rtol=1e-6)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F64, I64, Array
+from mileage._types import F64, I64, Array, Record
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms.dqn import DQN, DQNConfig, make_replay
 from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
@@ -48,7 +46,7 @@ class TorchDQN(TorchOffPolicy):
         self.actions[:, 0] = choices
         return choices
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         config = self.config
         with torch.no_grad():
             values = self._target(batch["next_obs"])

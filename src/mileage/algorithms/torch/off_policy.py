@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from mileage._types import F64, Array
+from mileage._types import F64, Array, Record
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms._off_policy import OffPolicy, OffPolicyStats
 from mileage.algorithms.torch.learner import TorchLearner
@@ -35,7 +35,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
     separate: bool | None = None
     """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
-    def _replay_arguments(self) -> dict[str, Any]:
+    def _replay_arguments(self) -> Record:
         # Images are large, and all but the last of an episode are the next observation of another.
         next_obs = NextObs.DERIVED if self.policy.leaves else NextObs.STORED
         return super()._replay_arguments() | {"obs_dtype": self.policy.obs_dtype, "next_obs": next_obs}
@@ -125,7 +125,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
         return self._named_losses((totals / n_updates).double().cpu().numpy())
 
     @abc.abstractmethod
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         """One update on a batch, tensors by the names of `Batch`; returns statistics, a vector."""
 
     @abc.abstractmethod
@@ -174,7 +174,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
             adam.set_steps(counters[f"adam_steps{index}"])
 
 
-def bootstrap(batch: dict[str, Any], values: Tensor) -> Tensor:
+def bootstrap(batch: Record, values: Tensor) -> Tensor:
     """Bellman targets (B,): rewards plus what the values of the next observations are worth."""
     alive = batch["discounts"].masked_fill(batch["terminated"], 0.0)
     return torch.addcmul(batch["rewards"], alive, values)

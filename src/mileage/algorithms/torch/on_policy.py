@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mileage._errors import UsageError
-from mileage._types import Array
+from mileage._types import Array, Record
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._describe import Untimed
 from mileage.algorithms._rollout_learner import RolloutLearner
@@ -132,7 +132,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             self._draw_noise()
         self._transfer(clock, self._noise_twin)
         self._memory_start = map_state(Tensor.clone, self._memory) if policy.recurrent else None
-        cut: list[tuple[NDArray[np.int64], NDArray[Any], Any]] = []
+        cut: list[tuple[NDArray[np.int64], Array, Any]] = []
         for t in range(self.config.n_steps):
             rows = slice(t * n, (t + 1) * n)
             with inference:
@@ -165,7 +165,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._noise_twin.host[:] = noise.transpose(1, 0, 2)
 
     @torch.no_grad()
-    def _act(self, clock: Clock, t: int, rows: slice) -> NDArray[Any]:
+    def _act(self, clock: Clock, t: int, rows: slice) -> Array:
         """One forward pass: store observation, action, log-probability and value; return the environment's action."""
         policy, twin = self.policy, self._obs_twin
         if self.raw_obs is not self.obs:
@@ -195,7 +195,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         chosen = self.actions[rows]
         return chosen[:, 0].astype(np.int64) if policy.n_actions else policy.to_env(chosen)
 
-    def _note_ends(self, done: Any, rows: slice, infos: dict[str, Any], cut: list[Any]) -> None:
+    def _note_ends(self, done: Any, rows: slice, infos: Record, cut: list[Any]) -> None:
         """Count episodes that ended, keep final observations that need a value, and forget what was remembered."""
         ended = self.episode[done]
         self.episode_sums[0] += (len(ended), *ended.sum(axis=0))
@@ -210,7 +210,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             self._memory = reset_rows(self._memory, self.policy.initial_state(self.n_envs), starts)
 
     @torch.no_grad()
-    def _value_cut_and_last(self, cut: list[Any], last_obs: NDArray[Any]) -> None:
+    def _value_cut_and_last(self, cut: list[Any], last_obs: Array) -> None:
         policy, device = self.policy, self.policy.device
         if cut:
             where, obs, memories = zip(*cut, strict=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mileage._types import F32, F64
+from mileage._types import F32, F64, Record
 from mileage.algorithms.sac import SAC, SACConfig, initial_temperature
 from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals
@@ -47,7 +46,7 @@ class TorchSAC(TorchTwinCriticLearner):
         draws = normals(random.uniform_rows(self.noise_rng, 4 * self.policy.action_size))
         return self._noise.put("noise", draws.reshape(self.config.batch, 2, -1).transpose(1, 0, 2))
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         config = self.config
         noise = self._draw_noise()
         alpha = self.temperature[LOG_ALPHA].exp().float()

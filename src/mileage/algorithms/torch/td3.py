@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F32, F64
+from mileage._types import F32, F64, Record
 from mileage.algorithms.td3 import TD3, TD3Config
 from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals
@@ -33,7 +31,7 @@ class TorchTD3(TorchTwinCriticLearner):
         deviation = np.float32(self.config.exploration_noise)
         return np.clip(torch.tanh(head).numpy() + deviation * noise, -1.0, 1.0)
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         config = self.config
         draws = normals(random.uniform_rows(self.noise_rng, 2 * self.policy.action_size))
         draws *= np.float32(config.target_noise)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F32, Array
+from mileage._types import F32, Array, Record
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.algorithms.torch.off_policy import TorchOffPolicy
@@ -60,7 +60,7 @@ class TorchTwinCriticLearner(TorchOffPolicy):
     def _explore(self, head: Tensor, noise: F32) -> F32:
         """Actions (N, A) in [-1, 1] from the actor's output and standard normal draws (N, A)."""
 
-    def _learn_critics(self, batch: dict[str, Any], targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    def _learn_critics(self, batch: Record, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """One step of both critics towards `targets` (B,), their errors weighed; the loss and the mean value."""
         first, second = self._critic(batch["obs"], batch["actions"])
         loss = weight * ((first - targets).square().mean() + (second - targets).square().mean())

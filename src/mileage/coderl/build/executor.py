@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from mileage._errors import BuildError
+from mileage._types import Record
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 DEFAULT_OUTPUT_BYTES = 64 * 1024
@@ -250,7 +251,7 @@ def fake_result(
     return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
 
 
-def _wire(job: Job) -> dict[str, Any]:
+def _wire(job: Job) -> Record:
     """`job` as the launcher reads it."""
     return {
         "steps": [list(step) for step in job.steps],
@@ -274,7 +275,7 @@ def _wire(job: Job) -> dict[str, Any]:
     }
 
 
-def _wire_jail(jail: Jail) -> dict[str, Any]:
+def _wire_jail(jail: Jail) -> Record:
     return {
         "root": str(jail.root),
         "tree": {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
+from mileage._types import ReadRecord
 from mileage.coderl.project.cargo import configured_rustflags
 from mileage.coderl.project.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
 from mileage.coderl.project.projects import Project, steps_of
@@ -154,7 +154,7 @@ def find_mode(name: str, project: Project) -> Mode:
 _MODE_KEYS = {"difference", "about", "env", "build", "check", "jobs", "profile", "toolchain", "fill_runs", "files"}
 
 
-def _user_mode(name: str, table: Mapping[str, Any]) -> Mode:
+def _user_mode(name: str, table: ReadRecord) -> Mode:
     """A mode of a project's rl-bench.toml."""
     unknown = set(table) - _MODE_KEYS
     if unknown:
@@ -172,7 +172,7 @@ def _user_mode(name: str, table: Mapping[str, Any]) -> Mode:
     )
 
 
-def _apply_table(setup: ArmSetup, table: Mapping[str, Any]) -> ArmSetup:
+def _apply_table(setup: ArmSetup, table: ReadRecord) -> ArmSetup:
     """The setup with what a TOML table changes."""
     env = {**setup.env, **{key: str(value) for key, value in table.get("env", {}).items()}}
     if "toolchain" in table:

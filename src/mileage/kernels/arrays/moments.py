@@ -56,8 +56,9 @@ class RunningMoments:
 
     def update(self, batch: F32 | F64, *, check_finite: bool = False) -> None:
         """Take in the samples of `batch`, (B, *shape) float32 or float64, C-contiguous; B may be 0."""
-        dtype = F64_DTYPE if getattr(batch, "dtype", None) is F64_DTYPE else F32_DTYPE
-        length = len(batch) if isinstance(batch, np.ndarray) and batch.ndim else 0
+        is_array = isinstance(batch, np.ndarray)
+        dtype = F64_DTYPE if is_array and batch.dtype is F64_DTYPE else F32_DTYPE
+        length = len(batch) if is_array and batch.ndim else 0
         check_array("batch", batch, (length, *self.shape), dtype)
         if check_finite:
             check_all_finite(batch=batch)

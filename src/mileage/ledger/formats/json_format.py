@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
@@ -32,7 +33,7 @@ def dumps(runs: Sequence[RecordedRun]) -> str:
     )
 
 
-def as_dict(recorded: RecordedRun) -> dict[str, Any]:
+def as_dict(recorded: RecordedRun) -> Record:
     """One run as plain JSON values."""
     return {
         "state": str(recorded.state),
@@ -52,7 +53,7 @@ def is_ours(document: object) -> bool:
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
-def loads(document: dict[str, Any]) -> list[Row]:
+def loads(document: Record) -> list[Row]:
     """The rows of a document written by `dumps`; delivering them twice changes nothing."""
     version = document.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -75,7 +76,7 @@ def loads(document: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _row(kind: str, values: dict[str, Any]) -> Any:
+def _row(kind: str, values: Record) -> Any:
     row_type = ROW_TYPES[kind]
     packed = {
         name: json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mileage._types import F32
+from mileage._types import F32, Record
 from mileage.kernels.definitions import n_params
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.mlp import FlatPolicy
 from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
 
-_ACTIVATIONS: dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu}
+_ACTIVATIONS: Record = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class StackedMlp(nn.Module):

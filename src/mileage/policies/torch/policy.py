@@ -10,15 +10,25 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mileage._errors import UsageError
-from mileage._types import F32, ObsLeaf
+from mileage._types import F32, Array, ObsLeaf
 from mileage.contracts import EnvSpec, Policy
 from mileage.policies import draw
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+# What mixes the rows of a batch, or draws anew for each.
+_MIXING = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 
 
 @runtime_checkable
@@ -106,7 +116,7 @@ class TorchPolicy(Policy):
 
         def count(module: nn.Module, _: Any, output: Any) -> None:
             # torch's own counter would import its compiler, which takes a second.
-            places = math.prod(output.shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else 1
+            places = math.prod(output.shape[2:]) if isinstance(module, _CONVOLUTIONS) else 1
             counted[0] += 2.0 * places * sum(each.numel() for each in module.parameters(recurse=False))
 
         hooks = [module.register_forward_hook(count) for module in self.module.modules()]
@@ -122,10 +132,9 @@ class TorchPolicy(Policy):
     @functools.cached_property
     def row_by_row(self) -> bool:
         """Whether rows of a batch are computed apart from each other, so that a batch may be cut into pieces."""
-        mixing = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-        return not self.recurrent and not any(isinstance(each, mixing) for each in self.module.modules())
+        return not self.recurrent and not any(isinstance(each, _MIXING) for each in self.module.modules())
 
-    def live_arrays(self) -> dict[str, NDArray[Any]]:
+    def live_arrays(self) -> dict[str, Array]:
         """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
         return {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale, **self._live.arrays()}
 
@@ -143,7 +152,7 @@ class TorchPolicy(Policy):
             parts[leaf.name] = part.view(len(rows), *leaf.shape) if len(leaf.shape) > 1 else part
         return parts if self.leaves[0].name else parts[""]
 
-    def normalised(self, obs: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def normalised(self, obs: Array, out: Array | None = None) -> Array:
         """Observation rows centred and scaled by the statistics, if there are any."""
         if math.isinf(self.obs_limit):
             if out is None:
@@ -161,18 +170,18 @@ class TorchPolicy(Policy):
         return map_state(lambda part: part.to(self.device), self.module.initial_state(n))
 
     @abc.abstractmethod
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """Actions of the environment for what the module sees, and the next state; drawn where `rng` is given."""
 
-    def actions(self, obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
         """Actions for observation rows (N, O), without memory: indices (N,) int64 or (N, A) float32."""
         return self.player(len(obs))(obs, rng)
 
-    def player(self, n: int) -> Callable[[NDArray[Any], np.random.Generator | None], NDArray[Any]]:
+    def player(self, n: int) -> Callable[[Array, np.random.Generator | None], Array]:
         """A function from observation rows to actions that remembers `n` episodes from their start."""
         state = self.initial_state(n)
 
-        def play(obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        def play(obs: Array, rng: np.random.Generator | None = None) -> Array:
             nonlocal state
             rows = torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device)
             with torch.no_grad():
@@ -183,7 +192,7 @@ class TorchPolicy(Policy):
 
     def predict(
         self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Any]:
+    ) -> tuple[Array, Any]:
         """Actions for one observation or a batch in the environment's own form, and the state for the next call."""
         obs, single = self._batched(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
@@ -284,7 +293,7 @@ class TorchActorCritic(TorchPolicy):
         """Logarithms of the deviations of continuous actions, (A,) float32."""
         return self.module.log_std  # type: ignore[return-value]
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The mode, or a draw where `rng` is given; see `TorchPolicy.choose`."""
         found, _, state = self.run(obs, state)
         head = _array(found)
@@ -307,7 +316,7 @@ class TorchQ(TorchPolicy):
         outputs = spec.n_actions + int(config.dueling)
         return images.TrunkHead(leaves, config.hidden, outputs, is_dueling=config.dueling)
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The best action, or one in twenty at random where `rng` is given; see `TorchPolicy.choose`."""
         return draw.from_values(_array(self.module(obs)), rng), state
 
@@ -346,7 +355,7 @@ class TorchSquashed(TorchTwinCritic):
 
     outputs_per_action = 2
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
         return self.to_env(draw.from_squashed(_array(self._actor(obs)), rng)), state
 
@@ -354,7 +363,7 @@ class TorchSquashed(TorchTwinCritic):
 class TorchDeterministic(TorchTwinCritic):
     """`module.actor(obs)` returns actions (N, A) before tanh."""
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
         return self.to_env(draw.from_tanh(_array(self._actor(obs)), rng)), state
 
