@@ -58,6 +58,7 @@ class TorchOffPolicy(OffPolicy):
     def _build(self) -> None:
         config, policy = self.config, self.policy
         self.obs = np.array(self.env.obs)
+        self._following = np.zeros_like(self.obs)
         # Priorities of one update decide what the next one samples: then batches are drawn one by one.
         together = 1 if isinstance(self.replay, PrioritizedReplay) else max(1, config.gradient_steps)
         self.batch = self.replay.batch(config.batch * together)
