@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow services check bench docs clean
+.PHONY: demo test test-minimal test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,12 +19,29 @@ demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20
 
-# What the tests need beside Python packages; a machine without apt-get keeps what it has, and tests name what is missing.
+# What tests start beside Python packages, from Debian, where apt-get and the right to use it are there; a machine without
+# them keeps what it has, and tests name what is missing.
 services:
 	@bash .ci/install-services
 
 test: $(VENV)/.dev services
 	$(BIN)/python -m pytest -n 2
+
+# The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
+# start compilers of other languages, search for minutes, or look at the source tree: no extra changes them.
+MINIMAL := .venv-minimal
+LEFT_OUT := benchmarks coderl/build coderl/project coderl/test_bench.py coderl/test_command.py coderl/test_crash.py \
+	coderl/test_hostile_patches.py coderl/test_reward.py cli/test_profile_try.py docs profiling/test_planted.py tools
+
+$(MINIMAL)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt . \
+		hypothesis pytest pytest-xdist
+	@touch $@
+
+test-minimal: $(MINIMAL)/.base
+	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
+	$(MINIMAL)/bin/python -m pytest -n 2 -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
 
 test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow
@@ -34,13 +51,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/architecture.py --check
 
 bench: $(VENV)/.dev
 	flock /tmp/mileage-bench.lock $(BIN)/python benchmarks/run_all.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build_reference.py
+	$(BIN)/python docs/build_layers.py
 	$(BIN)/python benchmarks/readme_table.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(MINIMAL) .mypy_cache .pytest_cache .ruff_cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mileage.bench.timing import Comparison
+from mileage.experiments.timing import Comparison
 from mileage.meter import machine
 from mileage.tables import Strong, Table
 

@@ -97,8 +97,8 @@ def matched(options: argparse.Namespace) -> dict[str, Any]:
         "steps_per_second": steps_per_second,
         **whole,
         "learn_s": run.phases["learn"],
-        "updates": agent._parts.updates,
-        "updates_per_second": agent._parts.updates / run.phases["learn"],
+        "updates": agent.learner.updates,
+        "updates_per_second": agent.learner.updates / run.phases["learn"],
         "held_out_mean_return": run.final.mean_return,
         "evaluations": [(point.steps, point.evaluation.mean_return) for point in run.evaluations],
     }

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table, timing_table
+from mileage._cores import usable_cores
 from mileage.bench import clone, inputs
 from mileage.bench.inputs import ACTION_ROWS
 from mileage.bench.suite import Others
-from mileage.bench.timing import Arm, Comparison, compare
 from mileage.envs import VecEnv, native, registered, resolve
+from mileage.experiments import Arm
+from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import call_int64, pointer_to
-from mileage.meter.machine import usable_cores
 
 SIZES = (8, 64, 1024)
 OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"
@@ -93,7 +94,7 @@ def in_python(name: str, step: Callable[[Any], Any], actions: Sequence[Any]) -> 
         for action in actions:
             step(action)
 
-    return Arm(name, run, units=len(actions))
+    return Arm(name, Work(run, units=len(actions)))
 
 
 def started(spec: Any, n: int) -> VecEnv:
@@ -118,7 +119,7 @@ def called_natively(n: int) -> Arm:
     vec = started("CartPole-v1", n)
     call, actions = vec._call(slice(0, n)), inputs.actions(n).astype(np.float32)
     run = functools.partial(_native_loop, int(call[0]), call[1:9], actions, n, vec.max_steps)
-    return Arm(NATIVE, lambda: (run(), vec), units=ACTION_ROWS)
+    return Arm(NATIVE, Work(lambda: (run(), vec), units=ACTION_ROWS))
 
 
 @functools.cache
@@ -144,7 +145,7 @@ def c_arms(n: int) -> list[Arm]:
         keep = (vec, actions)
         if name == PLAIN_C:
             run = functools.partial(function, *pointers, n, 500, ACTION_ROWS, ACTION_ROWS)
-            arms.append(Arm(name, lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS))
+            arms.append(Arm(name, Work(lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS)))
         else:
             rows = [pointers[3] + 4 * n * k for k in range(ACTION_ROWS)]
             head, tail = pointers[:3], (*pointers[4:], n, 500, 1, 1)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, timing_table
+from mileage._cores import usable_cores
 from mileage.bench import clone, inputs
 from mileage.bench import suite as bench
 from mileage.bench.cases import Case, chosen
 from mileage.bench.inputs import GAMMA, LAMBDA
 from mileage.kernels import reference
-from mileage.meter.machine import usable_cores
 
 PRIMITIVES = ("gae", "vtrace", "nstep", "token-kl", "groups")
 TOLERANCE = 2e-4
@@ -81,7 +81,7 @@ def main() -> None:
         + "."
     )
     peers = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    warnings = [f"{evidence}: {kind.value}." for kind, evidence in report.conditions]
+    warnings = [f"{each.evidence}: {each}." for each in report.conditions]
     tables = [note, timing_table(comparisons, bench.OURS), f"Peers: {peers}.", *warnings]
     print(tables[1])
     if not options.dry:

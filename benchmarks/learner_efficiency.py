@@ -19,10 +19,11 @@ from typing import Any
 
 import mileage
 from _harness import Report, markdown_table
-from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.experiments import Arm
+from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.learners import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.profiling.limits import product_frame, products
+from mileage.kernels.machine.gauges import product_frame, products
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.
@@ -38,7 +39,7 @@ def product_arm(name: str, team: Any) -> tuple[Arm, float]:
     shape, repeats = PRODUCTS[name]
     frame = product_frame([shape], team.n_ranks, repeats, team.n_ranks)
     flops = 2.0 * shape[2] * shape[3] * shape[4] * repeats * team.n_ranks
-    return Arm(name, lambda: team.run(products, frame.record, team.n_ranks)), flops / 1e9
+    return Arm(name, Work(lambda: team.run(products, frame.record, team.n_ranks))), flops / 1e9
 
 
 def update_flops(sizes: tuple[int, ...]) -> int:
@@ -52,16 +53,16 @@ def update_arm(name: str) -> tuple[Arm, float, Any]:
     n_envs, minibatch = SIZES[name]
     agent = mileage.PPO("CartPole-v1", preset="none", n_envs=n_envs, n_steps=128, minibatch=minibatch, epochs=4)
     agent.learn(2 * n_envs * 128, eval_every=10**9)
-    engine, policy = agent._built().engine, agent.policy
+    engine, policy = agent.learner, agent.policy
     flops = (update_flops(policy.actor_sizes) + update_flops(policy.critic_sizes)) * engine.batch * 4
-    frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
-    pieces = actor_critic.n_pieces(engine.settings.minibatch)
+    frame = engine.update_frame.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
+    pieces = actor_critic.n_pieces(engine.config.minibatch)
 
     def updates() -> None:
         for _ in range(UPDATES):
             engine.team.run(actor_critic.update, frame.record, pieces)
 
-    return Arm(name, updates, units=UPDATES), flops / 1e9, engine
+    return Arm(name, Work(updates, units=UPDATES)), flops / 1e9, engine
 
 
 def efficiency() -> tuple[Comparison, dict[str, float], int]:
@@ -85,20 +86,20 @@ def efficiency_table(found: Comparison, gflop: dict[str, float], threads: int) -
     return markdown_table([f"{threads} threads", "GFLOP/s, median", "of GEMM 1024", "of GEMM 128 x 64 x 64"], rows)
 
 
-def training(env: str, _: int) -> Sample:
+def training(env: str, _: int) -> tuple[float, float]:
     """Seconds per step of PPO at shared settings, once started."""
     with mileage.PPO(env, preset="none", n_envs=8, n_steps=128, minibatch=256, epochs=4) as agent:
         agent.prepare()
         cpu = time.process_time()
         record = agent.learn(STEPS, eval_every=10**9)
-        return Sample(1.0 / record.steady_steps_per_second, (time.process_time() - cpu) / record.steps)
+        return 1.0 / record.steady_steps_per_second, (time.process_time() - cpu) / record.steps
 
 
 def user_envs() -> Comparison:
     """A built-in environment and one of a user's, in turn."""
     example = f"{Path(__file__).resolve().parent.parent / 'examples' / 'custom_env.py'}:Lander"
     names = {"CartPole-v1 (built in)": "CartPole-v1", "examples/custom_env.py:Lander": example}
-    arms = [Arm(name, timer=partial(training, env), units=STEPS) for name, env in names.items()]
+    arms = [Arm(name, Work(timer=partial(training, env), units=STEPS)) for name, env in names.items()]
     return compare("training, per step", arms, rounds=ROUNDS, warmups=1)
 
 

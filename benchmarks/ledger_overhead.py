@@ -29,7 +29,8 @@ import numpy as np
 
 from _harness import Report, markdown_table
 from mileage import Ledger
-from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.experiments import Arm
+from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.jit import kernel
 from mileage.meter import PhaseClock
 from mileage.recording.recorder import RunRecorder
@@ -98,14 +99,14 @@ def block_on(mix: Mix, x: np.ndarray, part: int, run: RunRecorder, steps: Iterat
         run.checkpoint(next(steps))
 
 
-def own_time(call: Callable[[], object]) -> Callable[[int], Sample]:
+def own_time(call: Callable[[], object]) -> Callable[[int], tuple[float, float]]:
     """Wall-clock of a call, and CPU time of the calling thread alone: the writer's stands beside it."""
 
-    def timer(repeats: int) -> Sample:
+    def timer(repeats: int) -> tuple[float, float]:
         wall, cpu = time.perf_counter(), time.thread_time()
         for _ in range(repeats):
             call()
-        return Sample((time.perf_counter() - wall) / repeats, (time.thread_time() - cpu) / repeats)
+        return (time.perf_counter() - wall) / repeats, (time.thread_time() - cpu) / repeats
 
     return timer
 
@@ -113,7 +114,9 @@ def own_time(call: Callable[[], object]) -> Callable[[int], Sample]:
 def slow_down(found: Comparison, field: str) -> float:
     """By how much recording slows a block down: the median over rounds."""
     pairs = zip(found[OFF].samples, found[ON].samples, strict=True)
-    return statistics.median(getattr(on, field) / getattr(off, field) - 1.0 for off, on in pairs)
+    return statistics.median(
+        getattr(on, f"{field}_seconds") / getattr(off, f"{field}_seconds") - 1.0 for off, on in pairs
+    )
 
 
 def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison, dict[str, float]]:
@@ -124,8 +127,8 @@ def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison
         time.sleep(2.0)  # the database library has been loaded
         steps = itertools.count()
         arms = [
-            Arm(OFF, timer=own_time(functools.partial(block_off, mix, x, part))),
-            Arm(ON, timer=own_time(functools.partial(block_on, mix, x, part, run, steps))),
+            Arm(OFF, Work(timer=own_time(functools.partial(block_off, mix, x, part)))),
+            Arm(ON, Work(timer=own_time(functools.partial(block_on, mix, x, part, run, steps)))),
         ]
         others = time.process_time() - time.thread_time()
         found = compare("block", arms, rounds=rounds)
@@ -155,8 +158,8 @@ def event_costs(db: Path, rounds: int = 100) -> Comparison:
                 pass
 
         arms = [
-            Arm("phase", timer=own_time(enter)),
-            Arm("checkpoint", timer=own_time(lambda: run.checkpoint(next(steps)))),
+            Arm("phase", Work(timer=own_time(enter))),
+            Arm("checkpoint", Work(timer=own_time(lambda: run.checkpoint(next(steps))))),
         ]
         return compare("one event", arms, rounds=rounds)
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from _harness import Report, markdown_table
-from mileage.bench.timing import Arm, ClockExecutor, Comparison, Sample, compare
+from mileage.experiments import Arm, Sample, Turn
+from mileage.experiments.timing import ClockExecutor, Comparison, Work, compare
 from mileage.meter import PhaseClock, ResourceSampler
 
 PAIRS = 20_000
@@ -51,16 +52,16 @@ def looked_up(clock: PhaseClock) -> Callable[[], None]:
     return loop
 
 
-def on_another_thread(loop: Callable[[], None]) -> Callable[[int], Sample]:
+def on_another_thread(loop: Callable[[], None]) -> Callable[[int], tuple[float, float]]:
     """Time a loop on a thread that does not own the clock."""
 
-    def timer(repeats: int) -> Sample:
+    def timer(repeats: int) -> tuple[float, float]:
         samples: list[Sample] = []
-        arm = Arm("", loop, units=PAIRS)
-        work = threading.Thread(target=lambda: samples.append(ClockExecutor().sample(arm, repeats)), name="collector")
+        arm, turn = Arm("", Work(loop, units=PAIRS)), Turn("", repeats=repeats)
+        work = threading.Thread(target=lambda: samples.append(ClockExecutor().attempt(arm, turn)), name="collector")
         work.start()
         work.join()
-        return samples[0]
+        return samples[0].wall_seconds, samples[0].cpu_seconds
 
     return timer
 
@@ -69,11 +70,11 @@ def events(rounds: int = ROUNDS) -> Comparison:
     """All kinds of phase events in turn, in seconds each."""
     clock = PhaseClock()
     arms = [
-        Arm(EMPTY, empty_loop, units=PAIRS),
-        Arm("phase, kept handle", kept_handle(clock), units=PAIRS),
-        Arm("phase, looked up", looked_up(clock), units=PAIRS),
-        Arm("phase, on another thread", timer=on_another_thread(kept_handle(clock)), units=PAIRS),
-        Arm(READ, clock.times),
+        Arm(EMPTY, Work(empty_loop, units=PAIRS)),
+        Arm("phase, kept handle", Work(kept_handle(clock), units=PAIRS)),
+        Arm("phase, looked up", Work(looked_up(clock), units=PAIRS)),
+        Arm("phase, on another thread", Work(timer=on_another_thread(kept_handle(clock)), units=PAIRS)),
+        Arm(READ, Work(clock.times)),
     ]
     return compare("one event", arms, rounds=rounds)
 

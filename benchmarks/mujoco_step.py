@@ -17,8 +17,9 @@ import gymnasium
 import numpy as np
 
 from _harness import Report, markdown_table
-from mileage.bench.timing import Arm, Comparison, compare
 from mileage.envs.mujoco import MujocoVecEnv
+from mileage.experiments import Arm
+from mileage.experiments.timing import Comparison, Work, compare
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5")
 STEPS = 100
@@ -58,7 +59,7 @@ def run_job(name: str, n: int, rounds: int) -> Comparison:
     for each in envs.values():
         each.reset(seed=list(range(n)))
     runs = {arm: stepper(each, actions) for arm, each in envs.items()}
-    result = compare(f"{name}, {n} environments", [Arm(arm, run) for arm, run in runs.items()], rounds=rounds)
+    result = compare(f"{name}, {n} environments", [Arm(arm, Work(run)) for arm, run in runs.items()], rounds=rounds)
     assert {measurement.repeats for measurement in result.measurements} == {1}
     last = [np.asarray(run(), np.float32) for run in runs.values()]
     for obs in last[1:]:

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table
+from mileage.experiments import schedule
 
 HERE = Path(__file__).resolve().parent
 OURS, OURS_COLD, RIVAL = "mileage", "mileage, empty cache", "Stable-Baselines3"
@@ -78,12 +79,11 @@ def run_process(arm: ArmCommand, mode: str, seed: int, timeout: float | None = T
 
 def alternate(arms: Sequence[ArmCommand], mode: str, rounds: int, runner: Runner) -> list[Record]:
     """Run every arm once per round, each round starting with the next arm."""
+    by_name = {arm.name: arm for arm in arms}
     records = []
-    for seed in range(rounds):
-        start = seed % len(arms)
-        for arm in (*arms[start:], *arms[:start]):
-            records.append(runner(arm, mode, seed))
-            print(f"{mode} round {seed}: {arm.name}: {_short(records[-1])}", flush=True)
+    for turn in schedule(list(by_name), rounds):
+        records.append(runner(by_name[turn.arm], mode, turn.round))
+        print(f"{mode} round {turn.round}: {turn.arm}: {_short(records[-1])}", flush=True)
     return records
 
 

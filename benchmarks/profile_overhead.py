@@ -30,13 +30,14 @@ from typing import Any, NamedTuple
 
 from _harness import Report, markdown_table
 from mileage import Ledger
-from mileage.bench.timing import Arm, Comparison, Sample, compare
+from mileage.experiments import Arm
+from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter import Phase, PhaseClock
 from mileage.meter.memory import ProcessTree
 from mileage.profiling.end_to_end import RunOptions, train
 from mileage.profiling.memory import PhaseMemory
-from mileage.profiling.profile import profile
+from mileage.profiling.profile import profile_run
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
@@ -88,13 +89,13 @@ def learn_profiled(agent: Agent, steps: int) -> None:
     train(agent, PhaseClock(), RunOptions(steps=steps, eval_every=NEVER))
 
 
-def timed(workload: Workload, learn: Callable[[Agent, int], None], steps: int, _: int) -> Sample:
+def timed(workload: Workload, learn: Callable[[Agent, int], None], steps: int, _: int) -> tuple[float, float]:
     """Wall-clock and CPU seconds of one run; building the agent is not part of it."""
     with workload.agent() as agent:
         agent.prepare()
         cpu, wall = time.process_time(), time.perf_counter()
         learn(agent, steps)
-        return Sample(time.perf_counter() - wall, time.process_time() - cpu)
+        return time.perf_counter() - wall, time.process_time() - cpu
 
 
 WAYS = {PLAIN: learn_plainly, RECORDED: learn_recorded, PROFILED: learn_profiled}
@@ -102,7 +103,7 @@ WAYS = {PLAIN: learn_plainly, RECORDED: learn_recorded, PROFILED: learn_profiled
 
 def single_iterations(name: str) -> Comparison:
     """Runs of one iteration in all ways, in turn."""
-    arms = [Arm(way, timer=partial(timed, WORKLOADS[name], learn, 1)) for way, learn in WAYS.items()]
+    arms = [Arm(way, Work(timer=partial(timed, WORKLOADS[name], learn, 1))) for way, learn in WAYS.items()]
     return compare(f"{name}, one iteration", arms, rounds=FIXED_ROUNDS, warmups=2)
 
 
@@ -139,13 +140,13 @@ def readings(name: str) -> tuple[Comparison, float]:
     with WORKLOADS[name].agent() as agent, single_threaded_blas():
         # Off-policy algorithms have begun to learn.
         agent.learn(max(1, getattr(agent.config, "learning_starts", 0) + 1), eval_every=NEVER)
-        algorithm, clock = agent._built(), PhaseClock()
+        algorithm, clock = agent.learner, PhaseClock()
         try:
             per_second, size = _cadence(algorithm, clock)
             with Reader(clock) as reader:
                 arms = [
-                    Arm(PLAIN, timer=partial(_block, algorithm, clock, size, None)),
-                    Arm(PROFILED, timer=partial(_block, algorithm, clock, size, reader)),
+                    Arm(PLAIN, Work(timer=partial(_block, algorithm, clock, size, None))),
+                    Arm(PROFILED, Work(timer=partial(_block, algorithm, clock, size, reader))),
                 ]
                 job = f"{name}, {size} iterations"
                 return compare(job, arms, rounds=READING_ROUNDS, warmups=2, budget=READING_SECONDS), per_second
@@ -165,19 +166,21 @@ def _cadence(algorithm: Any, clock: PhaseClock) -> tuple[float, int]:
     return memory.sampler.peaks().samples / seconds, max(1, round(BLOCK_SECONDS * iterations / seconds))
 
 
-def _block(algorithm: Any, clock: PhaseClock, size: int, reader: Reader | None, _: int) -> Sample:
+def _block(algorithm: Any, clock: PhaseClock, size: int, reader: Reader | None, _: int) -> tuple[float, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     if reader is not None:
         reader.read()
     for _ in range(size):
         algorithm.iterate(clock, 0.5)
-    return Sample(time.perf_counter() - wall, time.process_time() - cpu)
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
     """What this way takes more than the plain one: the median of the differences within rounds."""
     pairs = zip(found[PLAIN].samples, found[way].samples, strict=True)
-    return statistics.median(getattr(more, field) - getattr(less, field) for less, more in pairs)
+    return statistics.median(
+        getattr(more, f"{field}_seconds") - getattr(less, f"{field}_seconds") for less, more in pairs
+    )
 
 
 def cost(once: Comparison, often: Comparison, per_second: float, field: str = "wall") -> dict[str, float]:
@@ -197,7 +200,7 @@ def sums(workload: Workload) -> dict[str, float | None]:
     def note(_: Any) -> None:
         ends.append(time.perf_counter())
 
-    found = profile(
+    found = profile_run(
         workload.algorithm, workload.env, steps=workload.steps, eval_every=NEVER, clock=clock, callback=note,
         **workload.options,
     )  # fmt: skip

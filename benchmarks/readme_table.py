@@ -1,10 +1,10 @@
-"""Write the README's tables against other libraries from the committed results.
+"""Write the tables against other libraries from the committed results: five in the README, all in docs/bench.md.
 
     python benchmarks/readme_table.py
     python benchmarks/readme_table.py --check
 
-Only files in `results/` are read, so that what the README shows can be traced to the command and the machine that
-produced it. A result that is not there is not shown.
+Only files in `results/` are read, so that what is shown can be traced to the command and the machine that produced it.
+A result that is not there is not shown.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, markdown_table
 from mileage.bench.export import machine_line, summary_table
-from ppo_cartpole import OURS, by_arm, median, ratio, returns_table
+from mileage.tables import Markdown, Strong
+from ppo_cartpole import OURS, RIVAL, by_arm, median, ratio, returns_table
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
 REGION = re.compile(r"(<!-- peers:begin -->\n).*?(<!-- peers:end -->)", re.DOTALL)
 # Made by `mileage bench`, in its own format; everything else is a report of `_harness`.
 BENCH = "bench"
@@ -113,22 +115,115 @@ def _title(path: Path) -> str:
     return found[1] if found else path.stem
 
 
-def updated(readme: str, results: Path = RESULTS) -> str:
-    """The README with its region made anew."""
-    if not REGION.search(readme):
-        raise SystemExit("README.md has no region peers:begin … peers:end")
-    return REGION.sub(lambda match: f"{match[1]}\n{region(results)}\n\n{match[2]}", readme)
+@dataclass(frozen=True)
+class Figure:
+    """One row of the README's table: a number of ours beside the best other one and beside the usual reference."""
+
+    title: str
+    result: str
+    """The file it comes from."""
+    records: Callable[[Any], Sequence[Record]]
+    """The records in that file's data that it is about."""
+    key: str
+    form: str
+    more_is_better: bool
+
+
+FIGURES = [
+    Figure(
+        "PPO, CartPole-v1, same settings: training steps/s", "ppo_cartpole",
+        lambda data: [run for run in data if run["mode"] == "matched"], "steps_per_second", "{:,.0f}", True,
+    ),
+    Figure(
+        "PPO, CartPole-v1: seconds from process start to a held-out 475", "ppo_cartpole",
+        lambda data: [run for run in data if run["mode"] == "target" and run["reached"]],
+        "wall_to_target_s", "{:.2f}", False,
+    ),
+    Figure(
+        "PPO, HalfCheetah-v5, same settings: training steps/s", "ppo_halfcheetah",
+        lambda data: data["speed"], "steps_per_second", "{:,.0f}", True,
+    ),
+    Figure(
+        "SAC, Pendulum-v1, same settings: training steps/s", "sac_pendulum",
+        lambda data: data["matched"], "steps_per_second", "{:,.0f}", True,
+    ),
+]  # fmt: skip
+RETURNS = "ppo_cartpole_returns"
+
+
+def figures(results: Path) -> str:
+    """The README's table."""
+    rows, machines = [], []
+    for figure in FIGURES:
+        file = results / f"{figure.result}.json"
+        if file.is_file():
+            record = json.loads(file.read_text())
+            if found := figure.records(record["data"]):
+                machines.append(record["machine"])
+                rows.append(_figure_row(figure, found))
+    if (results / f"{RETURNS}.json").is_file():
+        record = json.loads((results / f"{RETURNS}.json").read_text())
+        machines.append(record["machine"])
+        rows.append(_returns_row(record["data"]))
+    if not rows:
+        return "No result is committed yet."
+    where = {f"{machine['cores']} cores of {machine['cpu']}" for machine in machines}
+    days = sorted({machine["time"][:10] for machine in machines})
+    measured = f"Measured on {' and '.join(sorted(where))}, {' to '.join(dict.fromkeys([days[0], days[-1]]))}."
+    return "\n\n".join([markdown_table(["", OURS, "fastest other", RIVAL], rows), measured])
+
+
+def _figure_row(figure: Figure, records: Sequence[Record]) -> list[str]:
+    medians = {name: median(runs, figure.key) for name, runs in by_arm(records).items()}
+    others = sorted((name for name in medians if not name.startswith(OURS)), key=lambda name: medians[name])
+    if figure.more_is_better:
+        others.reverse()
+    rivals = [name for name in others if name.startswith(RIVAL)]
+    fastest = ""
+    if others and others[0] not in rivals:
+        fastest = f"{others[0].split(',')[0]} {_beside(figure, records, medians, others[0])}"
+    rival = _beside(figure, records, medians, rivals[0]) if rivals else "–"
+    title = Markdown(f"[{figure.title}](benchmarks/results/{figure.result}.md)")
+    return [title, Strong(figure.form.format(medians[OURS])), fastest, rival]
+
+
+def _beside(figure: Figure, records: Sequence[Record], medians: dict[str, float], name: str) -> str:
+    over, under = (OURS, name) if figure.more_is_better else (name, OURS)
+    return f"{figure.form.format(medians[name])} ({ratio(records, over, under, figure.key)})"
+
+
+def _returns_row(data: Sequence[Record]) -> list[str]:
+    cells = [[cell.strip() for cell in line.split("|")] for line in returns_table(data).splitlines()]
+    means = {row[1]: (row[2], row[3]) for row in cells if len(row) > 4}
+    title = f"PPO, CartPole-v1, same settings: mean held-out return of {means[OURS][0]} seeds, 95 % interval"
+    rival = means[RIVAL][1] if RIVAL in means else "–"
+    return [Markdown(f"[{title}](benchmarks/results/{RETURNS}.md)"), Strong(means[OURS][1]), "", rival]
+
+
+# Every page with a region, and what fills it; links are written from the root of the tree.
+PAGES: dict[str, Callable[[Path], str]] = {
+    "README.md": figures,
+    "docs/bench.md": lambda results: region(results).replace("](benchmarks/", "](../benchmarks/"),
+}
+
+
+def updated(page: str, text: str, results: Path = RESULTS) -> str:
+    """The text of a page with its region made anew."""
+    if not REGION.search(text):
+        raise SystemExit(f"{page} has no region peers:begin … peers:end")
+    return REGION.sub(lambda match: f"{match[1]}\n{PAGES[page](results)}\n\n{match[2]}", text)
 
 
 def main() -> None:
-    text = README.read_text()
-    new = updated(text)
-    if "--check" in sys.argv:
-        if new != text:
-            sys.exit("README.md is out of date: run 'python benchmarks/readme_table.py'")
-        return
-    README.write_text(new)
-    print("wrote README.md")
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        new = updated(page, text)
+        if "--check" in sys.argv:
+            if new != text:
+                sys.exit(f"{page} is out of date: run 'python benchmarks/readme_table.py'")
+        else:
+            (ROOT / page).write_text(new)
+            print(f"wrote {page}")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import gc
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,18 +24,20 @@ import numpy as np
 import replay_plot
 from _harness import Report, markdown_table
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.experiments import Arm
+from mileage.experiments.timing import Work, compare
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import shift, u8
 from mileage.kernels.storage.ring import begin_row, commit_row, store
 
 N, BATCH = 64, 256
-Arm = Callable[[], Any]
+Call = Callable[[], Any]
 OURS = ("mileage stored", "mileage derived")
 # Sets of arrays that `push_batch, new arrays` goes through.
 FRESH = 7
 
 
-def in_turn(push: Callable[..., Any], batch: Any) -> Arm:
+def in_turn(push: Callable[..., Any], batch: Any) -> Call:
     """Push copies of `batch`, a tuple or dict of arrays, so that no call gets the arrays of the one before."""
     turn = itertools.cycle([copy.deepcopy(batch) for _ in range(FRESH)])
     if isinstance(batch, dict):
@@ -58,37 +58,16 @@ class Data:
         self.flags = np.zeros(N, np.bool_)
 
 
-def timed(arms: dict[str, Arm], rounds: int, seconds_each: float = 0.003) -> dict[str, dict[str, float]]:
+def timed(arms: dict[str, Call], rounds: int) -> dict[str, dict[str, float]]:
     """Microseconds per call of every arm: median and best over alternating rounds, wall-clock and CPU."""
-    repeats = {}
-    for name, arm in arms.items():
-        arm()
-        start = time.perf_counter()
-        arm()
-        repeats[name] = max(1, int(seconds_each / max(time.perf_counter() - start, 1e-7)))
-    wall: dict[str, list[float]] = {name: [] for name in arms}
-    cpu: dict[str, list[float]] = {name: [] for name in arms}
-    gc.disable()
-    for _ in range(rounds):
-        for name, arm in arms.items():
-            n = repeats[name]
-            start, busy = time.perf_counter_ns(), time.process_time_ns()
-            for _ in range(n):
-                arm()
-            cpu[name].append((time.process_time_ns() - busy) / n / 1e3)
-            wall[name].append((time.perf_counter_ns() - start) / n / 1e3)
-    gc.enable()
+    found = compare("a call", [Arm(name, Work(call)) for name, call in arms.items()], rounds=rounds)
     return {
-        name: {
-            "median_us": float(np.median(wall[name])),
-            "best_us": min(wall[name]),
-            "median_cpu_us": float(np.median(cpu[name])),
-        }
-        for name in arms
+        each.arm: {"median_us": 1e6 * each.median, "best_us": 1e6 * each.best, "median_cpu_us": 1e6 * each.median_cpu}
+        for each in found.measurements
     }
 
 
-def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
+def ours(data: Data, rows: int, next_obs: str) -> dict[str, Call]:
     one = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, next_obs=next_obs)
     many = ReplayBuffer(rows, data.size, 1, obs_dtype=data.dtype, n_envs=N, next_obs=next_obs)
     batch = (data.obs, data.actions, data.rewards, data.flags, data.flags, data.next_obs)
@@ -107,7 +86,7 @@ def ours(data: Data, rows: int, next_obs: str) -> dict[str, Arm]:
     }
 
 
-def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
+def rlox_arms(data: Data, rows: int) -> dict[str, Call]:
     import rlox
 
     if data.dtype != np.float32:
@@ -127,7 +106,7 @@ def rlox_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
+def cpprb_arms(data: Data, rows: int) -> dict[str, Call]:
     import cpprb
 
     shape = {"shape": data.size, "dtype": data.dtype}
@@ -153,7 +132,7 @@ def cpprb_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
+def sb3_arms(data: Data, rows: int) -> dict[str, Call]:
     from gymnasium.spaces import Box
     from stable_baselines3.common.buffers import ReplayBuffer as Sb3
 
@@ -175,7 +154,7 @@ def sb3_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
+def tianshou_arms(data: Data, rows: int) -> dict[str, Call]:
     from tianshou.data import Batch, VectorReplayBuffer
     from tianshou.data import ReplayBuffer as Tianshou
 
@@ -204,7 +183,7 @@ def tianshou_arms(data: Data, rows: int) -> dict[str, Arm]:
     }
 
 
-LIBRARIES: dict[str, Callable[[Data, int], dict[str, Arm]]] = {
+LIBRARIES: dict[str, Callable[[Data, int], dict[str, Call]]] = {
     "mileage stored": lambda data, rows: ours(data, rows, "stored"),
     "mileage derived": lambda data, rows: ours(data, rows, "derived"),
     "rlox": rlox_arms,
@@ -218,7 +197,7 @@ def uniform(rounds: int) -> Iterator[dict[str, Any]]:
     cases = ((4, np.float32, 100_032), (4, np.uint8, 100_032), (28_224, np.float32, 1_024), (28_224, np.uint8, 2_048))
     for size, dtype, rows in cases:
         data = Data(size, dtype)
-        arms: dict[str, dict[str, Arm]] = {}
+        arms: dict[str, dict[str, Call]] = {}
         for name, make in LIBRARIES.items():
             with contextlib.suppress(ImportError):
                 arms[name] = make(data, rows)
@@ -239,7 +218,7 @@ def prioritized(rounds: int, entries: int = 1_000_000) -> dict[str, Any]:
     turn = itertools.count()
     obs, one = rng.random((entries, 4)).astype(np.float32), np.ones(entries, np.float32)
     flags = np.zeros(entries, np.bool_)
-    arms: dict[str, Arm] = {}
+    arms: dict[str, Call] = {}
 
     mine = PrioritizedReplay(entries, 4)
     mine.push_batch(obs, one, one, flags, flags, obs)
@@ -294,7 +273,7 @@ def scaling(rounds: int) -> list[dict[str, Any]]:
     rows = []
     for entries in (10**4, 10**5, 10**6, 10**7):
         obs, flat = np.zeros((10**4, 4), np.float32), np.zeros(10**4, np.float32)
-        arms: dict[str, Arm] = {}
+        arms: dict[str, Call] = {}
         for name, kind in (("uniform", ReplayBuffer), ("prioritized", PrioritizedReplay)):
             buffer = kind(entries, 4)
             for _ in range(entries // 10**4):
@@ -324,7 +303,7 @@ def collector(rounds: int) -> dict[str, Any]:
     data = Data(4, np.float32)
     steps = 100
     addresses = np.uint64(data.obs.ctypes.data), np.uint64(data.actions.ctypes.data)
-    arms: dict[str, Arm] = {}
+    arms: dict[str, Call] = {}
     for kind in ("stored", "derived"):
         buffer = ReplayBuffer(100_032, 4, 1, n_envs=N, next_obs=kind)
         arms[kind] = lambda buffer=buffer: collect(buffer.frame, *addresses, np.float32(1.0), steps)  # type: ignore[misc]

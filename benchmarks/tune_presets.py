@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import shown_command
+from mileage.algorithms.registry import find_algorithm
 from mileage.meter import fingerprint
 from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
@@ -173,7 +174,7 @@ def as_preset(config: Config) -> Config:
 
 def as_searched(preset: Config, algorithm: str) -> Config:
     """The form a search has: every field present, `rollouts_per_eval` for `eval_every`."""
-    defaults = dataclasses.asdict(agent_class(algorithm).algorithm().Config())
+    defaults = dataclasses.asdict(find_algorithm(algorithm).learner().Config())
     config = defaults | {key: value for key, value in preset.items() if key not in RUN_KEYS}
     config["hidden"] = list(config["hidden"])
     rollout = config["n_envs"] * config["n_steps"]

@@ -17,26 +17,27 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from mileage.algorithms.registry import BUILT_IN, find_algorithm
 from mileage.tables import Markdown, Table
-from mileage.training.agents import ALGORITHMS
 
 PAGES = Path(__file__).with_name("algorithms")
 
 
 def field_texts(kind: type[Any]) -> dict[str, str]:
     """The sentence below each field of a dataclass; Python itself does not keep it."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            texts[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    for each in kind.__mro__[-2::-1]:  # bases first, so that what a configuration says itself comes last
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                texts[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
     return texts
 
 
 def hyperparameters(algorithm: str) -> str:
     """A table of all fields of an algorithm's configuration."""
-    kind = ALGORITHMS[algorithm].algorithm().Config
+    kind = find_algorithm(algorithm).learner().Config
     texts = field_texts(kind)
     rows = [
         (Markdown(f"`{field.name}`"), Markdown(f"`{spelled(field.default)}`"), Markdown(texts[field.name]))
@@ -88,12 +89,13 @@ def page(algorithm: str) -> str:
 
 def out_of_date() -> list[str]:
     """Pages whose tables are not what the code says."""
-    return [f"docs/algorithms/{name}.md" for name in ALGORITHMS if (PAGES / f"{name}.md").read_text() != page(name)]
+    names = [each.name for each in BUILT_IN]
+    return [f"docs/algorithms/{name}.md" for name in names if (PAGES / f"{name}.md").read_text() != page(name)]
 
 
 def write() -> None:
     """Write all pages."""
-    for name in ALGORITHMS:
+    for name in (each.name for each in BUILT_IN):
         (PAGES / f"{name}.md").write_text(page(name))
 
 
@@ -105,7 +107,7 @@ def main() -> None:
             sys.exit(f"{', '.join(stale)} out of date: run 'make docs'")
         return
     write()
-    print(f"wrote {', '.join(f'algorithms/{name}.md' for name in ALGORITHMS)}")
+    print(f"wrote {', '.join(f'algorithms/{each.name}.md' for each in BUILT_IN)}")
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from mileage import Ledger
+import mileage
 from mileage.coderl import BenchConfig, BuildReward, PatchSample, RewardConfig, detect, run_bench, to_markdown
 from mileage.coderl.grpo import GRPO, Answers, GRPOConfig
 from mileage.coderl.transformer import Transformer, TransformerConfig
 from mileage.ledger import Evaluation, Panel
-from mileage.recording.recorder import RunRecorder
+from mileage.recording import RunRecorder
 
 VARIABLES = ("a", "b", "c", "d", "e", "g")
 TYPES = ("int", "int*")
@@ -207,7 +207,7 @@ def main() -> None:
     panel = Panel.default(
         "c-bodies", len(split_signatures()[1]), success="return>=1", aggregate="success_rate", deterministic=False
     )
-    ledger = Ledger(options.out / "mileage.db")
+    ledger = mileage.Ledger(options.out / "mileage.db")
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         (root / "candidate.c").write_text("int f(int a) { return a; }\n")

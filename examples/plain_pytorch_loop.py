@@ -12,8 +12,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+import mileage
 import mileage.ledger as ledger
-from mileage import Ledger
 
 
 def play(env: gym.Env, policy: torch.nn.Module, seed: int, *, greedy: bool) -> tuple[list, list, list]:
@@ -40,7 +40,7 @@ def train(db: str | None = None, episodes: int = 600, panel_size: int = 20, seed
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
     panel = ledger.Panel.default("CartPole-v1", panel_size, success="return>=195")
     steps = 0
-    with Ledger(db).run(
+    with mileage.Ledger(db).run(
         "plain pytorch", panel=panel, target="mean_return>=195", price_usd_per_hour=2.20, seed=seed
     ) as run:
         for episode in range(episodes):

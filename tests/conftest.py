@@ -4,6 +4,25 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
+import pytest
+
+import extras
+
 # A developer's own settings must not reach the tests, nor their runs the developer's ledger.
 for _name in ("MILEAGE_DB", "MILEAGE_WORK", "MILEAGE_PRICES"):
     os.environ.pop(_name, None)
+
+# A busy machine may take any time for an example: no test asserts one.
+hypothesis.settings.register_profile("mileage", deadline=None)
+hypothesis.settings.load_profile("mileage")
+
+# Here a test, or a parameter of one, that needs torch has it in its name.
+_NAMED_FOR_TORCH = ("tests/profiling/", "tests/algorithms/test_describe.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs torch where it is missing."""
+    for item in items:
+        if item.nodeid.startswith(_NAMED_FOR_TORCH) and "torch" in item.name:
+            item.add_marker(extras.TORCH)

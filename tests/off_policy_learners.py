@@ -18,7 +18,7 @@ def learner(algorithm: str, env: Any, **settings: Any) -> Any:
     usual: dict[str, Any] = {"hidden": (5,), "batch": 12, "capacity": 100, "learning_rate": RATE, "seed": 3}
     agent = getattr(mileage, algorithm)(env, preset="none", **{"threads": 1} | usual | settings)
     agent.prepare()
-    parts = agent._parts
+    parts = agent.learner
     parts.agent = agent  # or its threads would end with it
     rng = np.random.default_rng(0)
     places = ((parts.policy, "params"), (parts.policy, "critic_params"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sample_rows import make_end, make_phases, make_run
 
+from mileage.experiments import Arm, Outcome, Turn
 from mileage.ledger.runs import RecordedRun
 from mileage.trying.runs import Setup, Trial
 
@@ -44,15 +45,20 @@ class Scripted:
     def now(self) -> float:
         return self.seconds
 
-    def prepare(self, setup: Setup) -> None:
+    def prepare(self, arm: Arm[Setup], kind: str) -> None:
+        setup = arm.subject
         if setup.key not in self.prepared:
             self.prepared.append(setup.key)
             self.seconds += self.prepare_seconds
 
-    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
-        speed, need = self.script(setup, seed)
+    def attempt(self, arm: Arm[Setup], turn: Turn) -> Trial:
+        setup, cap_seconds = arm.subject, turn.limit_seconds
+        speed, need = self.script(setup, turn.round)
         if speed <= 0:
-            trial = Trial(arm, seed, 0.0, False, cap_seconds, reason="UsageError: it cannot be built")
+            trial = Trial(
+                arm.name, 0.0, outcome=Outcome.FAILED, round=turn.round, cap_seconds=cap_seconds,
+                reason="UsageError: it cannot be built",
+            )  # fmt: skip
             self.log.append(trial)
             return trial
         whole = min(need, setup.total_steps) / speed
@@ -62,11 +68,11 @@ class Scripted:
             raise KeyboardInterrupt
         self.seconds += took
         trial = Trial(
-            arm,
-            seed,
+            arm.name,
             took,
-            reached,
-            cap_seconds,
+            outcome=Outcome.OK if reached else Outcome.FAILED,
+            round=turn.round,
+            cap_seconds=cap_seconds,
             steps=max(int(took * speed), 1),
             value=0.0 if reached else -1.0,
             reason="" if reached else "stopped",

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from mileage import meter
 from mileage._errors import UsageError
-from mileage.meter import PhaseTimes, Totals
+from mileage.meter import PhaseTimes
+from mileage.metrics import METRICS, Over, Totals
 
 # 1.2 billion steps in 42 minutes of training and 6 minutes of evaluation, at $2.20 an hour.
 WORKED = Totals(
@@ -67,3 +71,41 @@ def test_phases_that_leave_a_hole_are_refused() -> None:
 def test_impossible_numbers_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="instances must be at least 1"):
         Totals(0.0, {}, **bad)
+
+
+# The table
+
+
+def test_every_metric_is_documented_and_has_a_name_of_its_own() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_every_metric_can_be_read_from_totals_and_spelled() -> None:
+    totals = dataclasses.replace(
+        WORKED, steps_to_target=5, success_rate=0.92, mean_return=480.0, peaks={"peak_rss_gb": 2.5, "peak_gpu_gb": None}
+    )
+    spelled = {metric.name: metric.spelled(metric.of(totals)) for metric in METRICS}
+    assert spelled == {
+        "env_steps": "1,200,000,000", "wall_seconds": "48.0 min", "train_seconds": "42.0 min",
+        "eval_seconds": "6.0 min", "billable_seconds": "48.0 min", "steps_per_second": "476,190",
+        "steady_steps_per_second": "500,000", "eval_overhead": "12.5 % of wall-clock", "success_rate": "0.92",
+        "mean_return": "480.0", "steps_to_target": "5", "wall_to_target": "48.0 min", "cost_usd": "$1.76",
+        "cost_to_target": "$1.76", "cost_per_billion_steps": "$1.47", "peak_rss_gb": "2.50 GB", "peak_gpu_gb": "none",
+    }  # fmt: skip
+
+
+def test_several_runs_as_one() -> None:
+    first = Totals(10.0, {"learn": 8.0, "eval": 2.0}, 100, peaks={"peak_rss_gb": 1.0, "peak_gpu_gb": None})
+    second = Totals(30.0, {"learn": 30.0}, 300, peaks={"peak_rss_gb": 3.0, "peak_gpu_gb": None})
+    both = Totals.together([first, second])
+    assert (both.wall_seconds, both.env_steps, meter.eval_overhead(both)) == (40.0, 400, 2.0 / 40.0)
+    assert both.peaks == {"peak_rss_gb": 3.0, "peak_gpu_gb": None}
+
+
+def test_over_runs_the_median_counts_and_of_a_peak_the_highest() -> None:
+    assert Over.MEDIAN([3.0, None, 1.0, 2.0]) == 2.0
+    assert Over.HIGHEST([3.0, None, 1.0]) == 3.0
+    assert Over.MEDIAN([None]) is Over.HIGHEST([]) is None

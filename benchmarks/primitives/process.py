@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 import mileage
 from mileage._errors import UsageError
-from mileage.bench.timing import Arm, Sample
+from mileage.experiments import Arm
+from mileage.experiments.timing import Work
 
 from .arms import PEERS
 
@@ -106,7 +107,9 @@ class PeerLibraries:
         self.absent: dict[tuple[str, str], str] = {}
         """Why a library has no arm for a job, by title and library."""
 
-    def arms(self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()) -> list[Arm]:
+    def arms(
+        self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()
+    ) -> list[Arm[Work]]:
         """Arms of the libraries that are here and can do the job, but for those in `without`."""
         found = []
         for library in (peer.library for peer in PEERS.get(primitive, ())):
@@ -119,7 +122,7 @@ class PeerLibraries:
                 self.absent[title, library] = answer["absent"]
                 continue
             name = f"{library}, {answer['label']}" if answer["label"] else library
-            found.append(Arm(name, units=answer["units"], timer=self._timer(key)))
+            found.append(Arm(name, Work(units=answer["units"], timer=self._timer(key))))
         return found
 
     def drop(self) -> None:
@@ -130,12 +133,12 @@ class PeerLibraries:
         """End the process."""
         self._channel.close()
 
-    def _timer(self, key: str) -> Any:
-        def sample(repeats: int) -> Sample:
+    def _timer(self, key: str) -> Callable[[int], tuple[float, float]]:
+        def sample(repeats: int) -> tuple[float, float]:
             answer = self._channel.ask(do="sample", key=key, repeats=repeats)
             if "absent" in answer:
                 raise UsageError(f"{key} failed while it was timed: {answer['absent']}; leave it out")
-            return Sample(answer["wall"], answer["cpu"])
+            return answer["wall"], answer["cpu"]
 
         return sample
 

@@ -23,8 +23,9 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any, TextIO
 
-from mileage.bench.timing import Arm, ClockExecutor, Sample
 from mileage.bench.ways import Way, same
+from mileage.experiments import Arm, Sample, Turn
+from mileage.experiments.timing import ClockExecutor, Work
 
 from .arms import PEERS, Peer
 
@@ -94,7 +95,7 @@ class Worker:
     def _sample(self, request: dict[str, Any]) -> dict[str, Any]:
         sample = timed(self._arms[request["key"]], request["repeats"])
         settle()
-        return {"wall": sample.wall, "cpu": sample.cpu}
+        return {"wall": sample.wall_seconds, "cpu": sample.cpu_seconds}
 
     def _drop(self, request: dict[str, Any]) -> dict[str, Any]:
         self._arms.clear()
@@ -105,7 +106,8 @@ class Worker:
 
 def timed(arm: Way, repeats: int) -> Sample:
     """Seconds per job over `repeats` calls, by the harness that times our own arms."""
-    return ClockExecutor().sample(Arm(arm.label, arm.run, arm.prepare, arm.units), repeats)
+    work = Arm(arm.label, Work(arm.run, arm.prepare, arm.units))
+    return ClockExecutor().attempt(work, Turn(arm.label, repeats=repeats))
 
 
 def settle() -> None:
@@ -125,9 +127,9 @@ def settle() -> None:
 def _quick_seconds(arm: Way) -> float:
     """How long the arm takes, roughly, after it has warmed up."""
     timed(arm, 2)
-    seconds = max(timed(arm, 1).wall * arm.units, 1e-9)
+    seconds = max(timed(arm, 1).wall_seconds * arm.units, 1e-9)
     repeats = int(min(max(1.0, 0.004 / seconds), 1000))
-    return min(timed(arm, repeats).wall for _ in range(3))
+    return min(timed(arm, repeats).wall_seconds for _ in range(3))
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mileage import description
 from mileage.meter import PhaseClock
 from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.export import markdown
-from mileage.profiling.profile import Profile, profile
+from mileage.profiling.profile import Profile, profile_run
 from mileage.profiling.tables import percent, seconds, table
 from mileage.tables import Table
 
@@ -131,8 +132,8 @@ def _ppo_operations(profile: Profile, found: Calibration) -> Table:
     rows = _measured(
         found,
         [
-            ("policy: action and log-probability (own number of envs; theirs 8)", p.ACT, "123 µs"),
-            ("policy: value (own number; theirs 8)", p.VALUE, "19 µs"),
+            ("policy: action and log-probability (own number of envs; theirs 8)", description.ACT, "123 µs"),
+            ("policy: value (own number; theirs 8)", description.VALUE, "19 µs"),
             ("environments step once (own number; theirs 8)", p.STEP_OWN, "96 µs"),
             ("tensor conversion", None, "2 µs"),
         ],
@@ -146,10 +147,10 @@ def _sac_operations(profile: Profile, found: Calibration) -> Table:
         found,
         [
             ("environment step (Pendulum)", p.STEP_OWN, "15.2 µs"),
-            ("actor sample (single observation)", p.ACT, "49.8 µs"),
+            ("actor sample (single observation)", description.ACT, "49.8 µs"),
             ("replay push", p.PUSH_ONE, "0.5 µs"),
             ("replay sample (256)", p.SAMPLE, "4.0 µs"),
-            ("full update (one gradient step)", p.UPDATE, "4,790 µs"),
+            ("full update (one gradient step)", description.UPDATE, "4,790 µs"),
         ],
     )
     return _table("sac_operations", "Operations of SAC, single environment", rows, "", "operation")
@@ -299,7 +300,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file for the report")
     options = parser.parse_args()
     env, words = RUNS[options.algorithm]
-    found = profile(options.algorithm, env, clock=PhaseClock.for_run(), **words)
+    found = profile_run(options.algorithm, env, clock=PhaseClock.for_run(), **words)
     options.out.write_text(f"{markdown(found)}\n{section(found)}")
     print(found.verdict, f"written to {options.out}", sep="\n")
 

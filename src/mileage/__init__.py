@@ -5,55 +5,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mileage._version import __version__
+from mileage._version import __version__ as __version__
+from mileage.algorithms.registry import BUILT_IN
 
 # Loaded on first use, so that `import mileage` is quick.
-_HOMES = {
-    "A2C": "mileage.training.agents",
-    "DQN": "mileage.training.agents",
-    "IMPALA": "mileage.training.agents",
+_HOMES = {algorithm.class_name: "mileage.training.agents" for algorithm in BUILT_IN} | {
     "Ledger": "mileage.recording.recorder",
     "MileageError": "mileage._errors",
-    "PPO": "mileage.training.agents",
     "Panel": "mileage.ledger.panels",
-    "SAC": "mileage.training.agents",
-    "TD3": "mileage.training.agents",
     "RecordedRun": "mileage.ledger.runs",
     "RunRecord": "mileage.ledger.runs",
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.native.vector",
+    "agent_class": "mileage.training.agents",
     "env": "mileage.envs.native.env",
     "load": "mileage.training.agents",
+    "register_algorithm": "mileage.algorithms.registry",
 }
 
-__all__ = [
-    "A2C",
-    "DQN",
-    "IMPALA",
-    "PPO",
-    "SAC",
-    "TD3",
-    "Ledger",
-    "MileageError",
-    "Panel",
-    "RecordedRun",
-    "RunRecord",
-    "Target",
-    "VecEnv",
-    "__version__",
-    "env",
-    "load",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 if TYPE_CHECKING:
-    from mileage._errors import MileageError
-    from mileage.envs.native.env import env
-    from mileage.envs.native.vector import VecEnv
-    from mileage.ledger.panels import Panel
-    from mileage.ledger.runs import RecordedRun, RunRecord
-    from mileage.ledger.targets import Target
-    from mileage.recording.recorder import Ledger
-    from mileage.training.agents import A2C, DQN, IMPALA, PPO, SAC, TD3, load
+    from mileage._errors import MileageError as MileageError
+    from mileage.algorithms.registry import register_algorithm as register_algorithm
+    from mileage.envs.native.env import env as env
+    from mileage.envs.native.vector import VecEnv as VecEnv
+    from mileage.ledger.panels import Panel as Panel
+    from mileage.ledger.runs import RecordedRun as RecordedRun
+    from mileage.ledger.runs import RunRecord as RunRecord
+    from mileage.ledger.targets import Target as Target
+    from mileage.recording.recorder import Ledger as Ledger
+    from mileage.training.agents import A2C as A2C
+    from mileage.training.agents import DQN as DQN
+    from mileage.training.agents import IMPALA as IMPALA
+    from mileage.training.agents import PPO as PPO
+    from mileage.training.agents import SAC as SAC
+    from mileage.training.agents import TD3 as TD3
+    from mileage.training.agents import agent_class as agent_class
+    from mileage.training.agents import load as load
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ HELD_OUT_STOP = 2**32
 
 
 def check_training_seed(seed: int) -> int:
-    """Return `seed` as an int if training may use it."""
+    """`seed` as an int if training may use it."""
     try:
         seed = operator.index(seed)
     except TypeError:

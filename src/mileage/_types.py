@@ -1,8 +1,9 @@
-"""Array types used across the package: time-major, C-contiguous, float32 unless a name says otherwise."""
+"""Types used across the package. Arrays are time-major, C-contiguous, float32 unless a name says otherwise."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,12 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
+Record = dict[str, Any]
+"""Values by name, as JSON, TOML, a database or keyword arguments have them; whoever reads one checks it."""
+ReadRecord = Mapping[str, Any]
+"""The same, not to be written to."""
+Memory = Any
+"""Of a recurrent policy: tensors, alone or in tuples and dicts; None of one that has none."""
 
 
 class ObsLeaf(NamedTuple):
@@ -27,3 +34,12 @@ class ObsLeaf(NamedTuple):
     """float32 or uint8."""
     start: int
     stop: int
+
+
+class Team(Protocol):
+    """Threads that run one compiled function together."""
+
+    n_ranks: int
+
+    def run(self, function: Callable[..., Any], record: Any, pieces: int) -> Any:
+        """Run `function(rank, n_ranks, barrier, record)` on as many ranks as there are `pieces` of work."""

@@ -5,6 +5,8 @@
     Policy       chooses actions; what a checkpoint keeps of it
     Learner      an algorithm on built parts: collects and learns, can be saved, says what it does
 
+and `LearnerConfig`, `Saved`, `IterationStats`: what a learner is told, what it leaves, what it reports.
+
 A class of yours that derives from one of these works wherever the library's own do; docs/extending.md has an example of
 each. Methods without a body must be written; the others have defaults that suit the simple case.
 
@@ -17,9 +19,11 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from mileage._types import F32, Array, Bool, ObsLeaf
+from mileage._errors import UsageError
+from mileage._types import F32, Array, Bool, ObsLeaf, Record
+from mileage._types import Team as Team
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
     from mileage.description import Description
 
-Step = tuple[Array, F32, Bool, Bool, dict[str, Any]]
+Step = tuple[Array, F32, Bool, Bool, Record]
 """Observations (N, ...), rewards (N,) float32, terminated (N,) bool, truncated (N,) bool, infos."""
 
 
@@ -36,15 +40,6 @@ class Clock(Protocol):
 
     def phase(self, name: str) -> AbstractContextManager[object]:
         """Context manager that spends its body in phase `name`; may be kept and entered again."""
-
-
-class Team(Protocol):
-    """Threads that run one compiled function together."""
-
-    n_ranks: int
-
-    def run(self, function: Callable[..., Any], record: Any, pieces: int) -> Any:
-        """Run `function(rank, n_ranks, barrier, record)` on as many ranks as there are `pieces` of work."""
 
 
 class EnvSpec(abc.ABC):
@@ -97,9 +92,7 @@ class VectorEnv(abc.ABC):
     """What all environments show now, (N, O) float32, or rows of bytes if the spec has `leaves`."""
 
     @abc.abstractmethod
-    def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: Record | None = None) -> tuple[Array, Record]:
         """Start all episodes anew; an int seeds all environments, a sequence each by its own."""
 
     @abc.abstractmethod
@@ -112,7 +105,8 @@ class VectorEnv(abc.ABC):
     def saved_arrays(self) -> dict[str, Array]:
         """Live arrays that decide how the episodes under way go on, by name: writing to them puts a state back.
 
-        None by default: then a run that is resumed starts its environments anew, and their running episodes with them.
+        In a checkpoint their names begin with `env_`, so that they meet no others. None by default: then a run that is
+        resumed starts its environments anew, and their running episodes with them.
         """
         return {}
 
@@ -136,6 +130,8 @@ class Policy(abc.ABC):
     """Multiplies what is left, (O,) float32."""
     obs_limit: float
     """Normalised observations are kept within plus and minus this; infinite where nothing is normalised."""
+    leaves: tuple[ObsLeaf, ...] | None = None
+    """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
 
     @abc.abstractmethod
     def live_arrays(self) -> dict[str, Array]:
@@ -178,8 +174,8 @@ class IterationStats(Protocol):
         """Their mean length; NaN if there were none."""
 
     @property
-    def truncations(self) -> int:
-        """How many of them a time limit ended."""
+    def truncations(self) -> int | None:
+        """How many of them a time limit ended; None if the learner does not know."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +185,73 @@ class Saved:
     arrays: Mapping[str, Array]
     counters: Mapping[str, int]
 
+    def write_to(self, live: Mapping[str, Array]) -> None:
+        """Copy arrays into the `live` ones of their names, all or none; UsageError names one that does not fit."""
+        for name, target in live.items():
+            found = self.arrays.get(name)
+            if found is None:
+                raise UsageError(f"array {name!r} is missing")
+            if found.shape != target.shape or found.dtype != target.dtype:
+                raise UsageError(
+                    f"array {name!r} is {found.dtype} of shape {found.shape}, "
+                    f"not {target.dtype} of shape {target.shape}"
+                )
+        for name, target in live.items():
+            target[...] = self.arrays[name]
+
+
+class LearnerConfig(Protocol):
+    """Hyperparameters: a frozen dataclass whose fields all have a default, which says of what type they are."""
+
+    __dataclass_fields__: ClassVar[Record]
+
+    @property
+    def n_envs(self) -> int:
+        """Environments stepped side by side."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that one update learns from."""
+
 
 class Learner(abc.ABC):
-    """An algorithm on built parts: a vector environment, a policy, a team of threads."""
+    """An algorithm on built parts: a vector environment, a policy, a team of threads.
 
-    policy: Policy
+    The class says how it is configured and what policy it learns; it is called with a configuration and the built
+    parts. Name it to the library with `mileage.register_algorithm`.
+    """
+
+    Config: ClassVar[type]
+    """Of its configurations; an instance is a `LearnerConfig`."""
+    own_threads: ClassVar[bool] = False
+    """Whether it has threads of its own that work while it does; `rest` ends them."""
+    config: LearnerConfig
     env: VectorEnv
+    policy: Policy
+    team: Team
     steps_per_iteration: int
     """Environment steps that one iteration takes."""
+
+    def __init__(self, config: LearnerConfig, env: VectorEnv, policy: Policy, team: Team, seed: int) -> None:
+        """Bind to parts that are built; `seed` decides everything random."""
+        self.config, self.env, self.policy, self.team, self.seed = config, env, policy, team, seed
+
+    @classmethod  # noqa: B027 (most algorithms learn anywhere)
+    def check_spec(cls, spec: EnvSpec) -> None:
+        """UsageError if this algorithm cannot learn in such an environment."""
+
+    @classmethod
+    @abc.abstractmethod
+    def make_policy(cls, config: Any, spec: EnvSpec, seed: int) -> Policy:
+        """A fresh policy for an environment; `config` is an instance of `Config`."""
+
+    @classmethod
+    def kernels(cls, native: bool) -> tuple[str, ...]:
+        """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size.
+
+        `native` says whether the environment is one that kernels can step.
+        """
+        return ()
 
     @property
     @abc.abstractmethod
@@ -209,16 +264,16 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def saved(self) -> Saved:
-        """What a checkpoint holds, copied or not: nothing writes to it while it is being kept."""
+        """What a checkpoint holds. Arrays may be the learner's own memory: copy what you keep while it goes on."""
 
     @abc.abstractmethod
     def restore(self, saved: Saved) -> None:
-        """Go on where `saved` was taken; UsageError or KeyError if it does not fit."""
+        """Go on where `saved` was taken; UsageError if it does not fit."""
 
     def rest(self, *, abandon: bool = False) -> None:  # noqa: B027 (most learners have no threads of their own)
         """End threads of one's own; with `abandon`, without finishing what they are at."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Record:
         """What is worth telling at the end of a run, beside what every run tells."""
         return {}
 

@@ -16,7 +16,7 @@ import mileage
 import tiny_envs
 from mileage._errors import CheckpointError, UsageError
 from mileage.algorithms._collectors import SlotState
-from mileage.algorithms.impala import IMPALA, ActorLearner, IMPALAConfig
+from mileage.algorithms.impala import IMPALA, IMPALAConfig
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
 from mileage.kernels import reference
@@ -31,13 +31,13 @@ def collectors() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("collector-")]
 
 
-def engine_of(config: IMPALAConfig, env_id: str = "CartPole-v1", seed: int = 0, max_steps: int = 0) -> ActorLearner:
+def engine_of(config: IMPALAConfig, env_id: str = "CartPole-v1", seed: int = 0, max_steps: int = 0) -> IMPALA:
     env = make_vec(env_id, config.n_envs)
     if max_steps:
         env.max_steps = max_steps  # type: ignore[union-attr]
     spec = env.spec
     policy = ActorCritic(spec.obs_size, spec.n_actions, spec.action_low, spec.action_high, hidden=(16,), seed=seed)
-    return IMPALA(config, env, policy, Team(1), seed).engine
+    return IMPALA(config, env, policy, Team(1), seed)
 
 
 # What it learns
@@ -103,19 +103,21 @@ def test_a_gymnasium_environment_is_learned_too() -> None:
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_targets_are_those_of_the_reference_under_the_policy_of_the_update(lag: int) -> None:
-    config = IMPALAConfig(n_envs=3, n_steps=40, mode="lockstep", lag=lag, gamma=0.9, trace_lambda=0.8, c_bar=0.7)
+    config = IMPALAConfig(
+        n_envs=3, n_steps=40, mode="lockstep", lag=lag, gamma=0.9, trace_lambda=0.8, c_bar=0.7, learning_rate=5e-2
+    )
     engine = engine_of(config, max_steps=11)
     clock = PhaseClock()
     for _ in range(6):
         before = engine.policy.params.copy()
-        stats = engine.iterate(clock, 5e-2)
+        stats = engine.iterate(clock, 0.0)
     assert stats.lag == lag
     engine.rest()
     assert engine.truncated.any()
     assert engine.terminated.any()
     after = engine.policy.params.copy()
     engine.policy.params[:] = before
-    logits = engine.policy._run("actor", engine.obs).astype(np.float64)
+    logits = engine.policy.head(engine.obs).astype(np.float64)
     chosen = np.take_along_axis(logits, engine.actions.astype(int), axis=1)[:, 0]
     log_probs = chosen - np.log(np.exp(logits).sum(axis=1))
     values = engine.policy.values(engine.obs)
@@ -138,19 +140,21 @@ def test_targets_are_those_of_the_reference_under_the_policy_of_the_update(lag: 
 
 def test_the_update_is_one_step_on_the_vtrace_loss() -> None:
     """The gradient that Adam saw, against finite differences of the loss written down in NumPy."""
-    config = IMPALAConfig(n_envs=2, n_steps=12, mode="lockstep", lag=1, max_grad_norm=0.0, entropy_coef=0.03)
+    config = IMPALAConfig(
+        n_envs=2, n_steps=12, mode="lockstep", lag=1, max_grad_norm=0.0, entropy_coef=0.03, learning_rate=5e-2
+    )
     engine = engine_of(config)
     clock = PhaseClock()
     for _ in range(3):
         before, mean = engine.policy.params.copy(), engine.adam_mean.copy()
-        engine.iterate(clock, 5e-2)
+        engine.iterate(clock, 0.0)
     engine.rest()
     # Adam's first moment moved by a tenth of the gradient.
     gradient = (engine.adam_mean.astype(np.float64) - 0.9 * mean) / 0.1
 
     def loss(params: Any) -> float:
         engine.policy.params[:] = params
-        logits = engine.policy._run("actor", engine.obs).astype(np.float64)
+        logits = engine.policy.head(engine.obs).astype(np.float64)
         log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         chosen = np.take_along_axis(log_p, engine.actions.astype(int), axis=1)[:, 0]
         entropy = -(np.exp(log_p) * log_p).sum(axis=1)
@@ -166,18 +170,18 @@ def test_the_update_is_one_step_on_the_vtrace_loss() -> None:
 
 
 def test_lags_are_counted() -> None:
-    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, mode="lockstep", lag=2, collectors=2))
+    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, mode="lockstep", lag=2, collectors=2, learning_rate=1e-3))
     clock = PhaseClock()
-    seen = [engine.iterate(clock, 1e-3).lag for _ in range(6)]
+    seen = [engine.iterate(clock, 0.0).lag for _ in range(6)]
     engine.rest()
     assert seen == [0, 1, 2, 2, 2, 2]
     assert engine.summary() == {"policy_lag": {"updates": 6, "mean": 1.5, "max": 2, "counts": {"0": 1, "1": 1, "2": 4}}}
 
 
 def test_the_lag_of_one_collector_is_bounded_by_the_slots() -> None:
-    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, queue=3))
+    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, queue=3, learning_rate=1e-3))
     clock = PhaseClock()
-    lags = [engine.iterate(clock, 1e-3).lag for _ in range(100)]
+    lags = [engine.iterate(clock, 0.0).lag for _ in range(100)]
     engine.rest()
     # While a slot is filled, the others are learned from at most once each, and one that was taken before.
     assert max(lags) <= len(engine.slots) == 4
@@ -185,10 +189,10 @@ def test_the_lag_of_one_collector_is_bounded_by_the_slots() -> None:
 
 
 def test_collectors_are_measured_beside_the_wall_clock() -> None:
-    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=8, collectors=2, mode="lockstep", lag=2))
+    engine = engine_of(IMPALAConfig(n_envs=4, n_steps=8, collectors=2, mode="lockstep", lag=2, learning_rate=1e-3))
     clock = PhaseClock()
     for _ in range(10):
-        engine.iterate(clock, 1e-3)
+        engine.iterate(clock, 0.0)
     engine.rest()
     times = clock.times()
     assert {name: times.entries[name] for name in (Phase.SYNC, Phase.ADVANTAGE, Phase.LEARN)} == {
@@ -275,10 +279,10 @@ def test_asynchronous_training_resumes_with_the_rollouts_under_way(tmp_path: Pat
     path = tmp_path / "half.safetensors"
     with mileage.IMPALA("CartPole-v1", preset="none", n_envs=4, n_steps=8, queue=3) as agent:
         agent.learn(320, panel=agent.default_panel(episodes=1))
-        ready = int((agent._built().engine.slots.state == SlotState.READY).sum())
+        ready = int((agent.learner.slots.state == SlotState.READY).sum())
         agent.save(path)
     with mileage.IMPALA.load(path) as again:
-        engine = again._built().engine
+        engine = again.learner
         assert int((engine.slots.state == SlotState.READY).sum()) == ready
         again.learn(320, panel=again.default_panel(episodes=1))
         assert again.steps == 640

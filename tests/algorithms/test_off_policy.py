@@ -95,7 +95,7 @@ def test_the_ratio_of_updates_to_steps(algorithm: str) -> None:
     settings = SMALL | {"n_envs": 3, "train_every": 2, "gradient_steps": 5, "learning_starts": 20}
     agent = getattr(mileage, algorithm)(ENVS[algorithm], **settings)
     agent.prepare()
-    parts, clock = agent._parts, PhaseClock()
+    parts, clock = agent.learner, PhaseClock()
     updates = []
     for _ in range(6):
         parts.iterate(clock, 0.0)
@@ -107,7 +107,7 @@ def test_the_ratio_of_updates_to_steps(algorithm: str) -> None:
 def test_no_updates_are_none() -> None:
     agent = mileage.DQN(tiny_envs.Identity, **SMALL | {"gradient_steps": 0, "learning_starts": 0})
     agent.learn(100, panel=agent.default_panel(episodes=1))
-    assert agent._parts.updates == 0
+    assert agent.learner.updates == 0
 
 
 FAST: dict[str, dict[str, Any]] = {
@@ -167,7 +167,7 @@ def arrays_after(algorithm: str, threads: int, seed: int = 3, **changes: Any) ->
     settings |= {"seed": seed, "threads": threads} | changes
     with getattr(mileage, algorithm)(ENVS[algorithm], **settings) as agent:
         agent.learn(400, panel=agent.default_panel(episodes=1))
-        return {name: array.copy() for name, array in agent._parts.state_arrays().items()}
+        return {name: array.copy() for name, array in agent.learner.state_arrays().items()}
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_training_goes_on_after_loading_as_if_nothing_had_happened(
         agent.learn(120, panel=agent.default_panel(episodes=1), eval_every=10**9)
         agent.save(file)
         agent.learn(60, panel=agent.default_panel(episodes=1), eval_every=10**9)
-        want = {name: array.copy() for name, array in agent._parts.state_arrays().items()}
+        want = {name: array.copy() for name, array in agent.learner.state_arrays().items()}
     with kind.load(file, threads=1, env=ENVS[algorithm]) as agent:
         agent.learn(60, panel=agent.default_panel(episodes=1), eval_every=10**9)
-        for name, array in agent._parts.state_arrays().items():
+        for name, array in agent.learner.state_arrays().items():
             np.testing.assert_array_equal(array, want[name], err_msg=name)

@@ -14,7 +14,8 @@ from mileage.bench.baseline import Change
 from mileage.bench.cases import CASES
 from mileage.bench.machine import Reading
 from mileage.bench.suite import BenchReport, CaseResult
-from mileage.bench.timing import Comparison, Measurement, Sample
+from mileage.experiments import Sample
+from mileage.experiments.timing import Comparison, Measurement
 
 READING = Reading(0.1, 0.0, None, None, None, 1e-3, 0.0)
 
@@ -24,7 +25,7 @@ def report(hardware: str = "here", numpy: str = "2.0", **walls: tuple[float, ...
     results = []
     for primitive, times in walls.items():
         case = next(case for case in CASES if case.primitive == primitive)
-        samples = tuple(Sample(wall, wall) for wall in times)
+        samples = tuple(Sample("mileage", wall, wall) for wall in times)
         results.append(CaseResult(case, Comparison(case.title, (Measurement("mileage", 1, (), samples),))))
     machine = {"cpu": "Abacus", "cores": 2, "python": "3.11", "versions": {"numpy": numpy}}
     return BenchReport(tuple(results), machine, hardware, (READING, READING), (), {})

@@ -8,16 +8,17 @@ import pytest
 
 from mileage.bench.cases import CASES
 from mileage.bench.export import ExportFormat, duration, rate, times, to_text, warning_lines
-from mileage.bench.machine import Condition, Reading
+from mileage.bench.machine import Reading
 from mileage.bench.suite import BenchReport, CaseResult
-from mileage.bench.timing import Comparison, Measurement, Sample
+from mileage.experiments import Cause, Caveat, Sample
+from mileage.experiments.timing import Comparison, Measurement
 
 READING = Reading(0.3, 0.0, None, None, None, 1e-3, 0.0)
 GROUPS = next(case for case in CASES if case.primitive == "groups")
 
 
 def measurement(name: str, *walls: float) -> Measurement:
-    return Measurement(name, 1, (), tuple(Sample(wall, wall) for wall in walls))
+    return Measurement(name, 1, (), tuple(Sample(name, wall, wall) for wall in walls))
 
 
 def report() -> BenchReport:
@@ -29,7 +30,7 @@ def report() -> BenchReport:
     machine = {"cpu": "Abacus", "cores": 2, "python": "3.11", "versions": {"numpy": "2.0"}}
     return BenchReport(
         (CaseResult(GROUPS, Comparison(GROUPS.title, arms)),), machine, "here", (READING, READING),
-        ((Condition.BUSY, "half was in use"),), {"rlox": "1.2"}, {(GROUPS.title, "JAX"): "ImportError: x"},
+        (Caveat(Cause.BUSY, "half was in use"),), {"rlox": "1.2"}, {(GROUPS.title, "JAX"): "ImportError: x"},
         "mileage bench groups", "2026-09-01 12:00 UTC",
     )  # fmt: skip
 

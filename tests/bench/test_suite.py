@@ -15,12 +15,14 @@ from mileage.bench import clone
 from mileage.bench import own as bench_own
 from mileage.bench import suite as bench
 from mileage.bench.cases import CASES, Case, chosen, primitives
-from mileage.bench.machine import Condition, Reading
+from mileage.bench.machine import Reading
 from mileage.bench.suite import BenchOptions
-from mileage.bench.timing import MockExecutor
 from mileage.bench.ways import Way
+from mileage.experiments import Cause, MockExecutor, Sample, Turn
+from mileage.experiments.timing import ClockExecutor
 from primitives import PEERS, PeerLibraries
 
+PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
 READING = Reading(0.1, 0.0, 3000.0, None, 0.0, 1e-3, 0.0)
 PHASE = next(case for case in CASES if case.primitive == "phase-event")
 GROUPS = next(case for case in CASES if case.primitive == "groups")
@@ -75,7 +77,7 @@ def test_every_primitive_has_a_small_run_and_peers_for_it_exist_by_name() -> Non
     assert set(PEERS) <= set(primitives())
     for peer in (peer for peers in PEERS.values() for peer in peers):
         module, name = peer.home.split(":")
-        source = clone.find() / f"{module}.py"
+        source = clone.find(PRIMITIVES) / f"{module}.py"
         assert f"def {name}(" in source.read_text(), peer
 
 
@@ -129,7 +131,7 @@ def test_arms_of_all_libraries_alternate(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("primitives.ProcessChannel", start)
     executor = MockExecutor({"mileage": itertools.repeat(1e-6), "rlox, fast": itertools.repeat(3e-6)})
     shown: list[str] = []
-    with clone.opened(clone.find(), (Path("one"), Path("two")), 2) as others:
+    with clone.opened(clone.find(PRIMITIVES), (Path("one"), Path("two")), 2) as others:
         report = bench.run(
             [GROUPS],
             BenchOptions(rounds=5),
@@ -159,11 +161,9 @@ def test_arms_of_all_libraries_alternate(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_peer_arms_are_timed_by_their_own_process() -> None:
-    from mileage.bench.timing import ClockExecutor, Sample
-
     channel = FakeChannel("")
     (arm,) = PeerLibraries(channel, 2).arms("t", "gae", {"n_envs": 8}, ["NumPy", "torch"])
-    assert ClockExecutor().sample(arm, 7) == Sample(2e-6, 1e-6)
+    assert ClockExecutor().attempt(arm, Turn(arm.name, repeats=7)) == Sample("rlox, fast", 2e-6, 1e-6)
     assert channel.log[-1] == {"do": "sample", "key": "t/rlox", "repeats": 7}
     assert channel.log[-2]["params"] == {"n_envs": 8, "threads": 2}
 
@@ -179,20 +179,20 @@ def test_unsteady_samples_are_doubted_by_name() -> None:
     # Warm-ups, then one sample in six that is ten times as long.
     walls = [1e-3] * 3 + [1.00e-3, 1.01e-3, 10e-3, 0.99e-3, 1.00e-3, 1.01e-3]
     (result,) = run([PHASE], {"mileage": walls}, rounds=6).results
-    assert [(each.arm, each.kind, each.evidence) for each in result.warnings] == [
-        ("mileage", "outliers", "1 of 6 runs are outliers")
+    assert [(each.arm, each.cause, each.evidence) for each in result.caveats] == [
+        ("mileage", Cause.OUTLIERS, "1 of 6 runs are outliers")
     ]
     walls = [1e-3] * 3 + [1e-3, 2e-3, 1e-3, 2e-3, 1e-3]
     (result,) = run([PHASE], {"mileage": walls}, rounds=5).results
-    assert {each.kind for each in result.warnings} == {"wide spread", "noisy"}
+    assert {each.cause for each in result.caveats} == {Cause.WIDE_SPREAD, Cause.NOISY}
     (result,) = run([PHASE], {"mileage": [1e-3] * 5}, rounds=2).results
-    assert [each.kind for each in result.warnings] == ["few rounds"]
+    assert [each.cause for each in result.caveats] == [Cause.FEW_ROUNDS]
 
 
 def test_the_machine_is_looked_at_before_and_after() -> None:
     readings = iter([READING, Reading(0.1, 0.0, 2000.0, None, 0.0, 1e-3, 9.0)])
     report = bench.run([PHASE], executor=MockExecutor({"mileage": itertools.repeat(1e-3)}), read=lambda: next(readings))
-    assert [kind for kind, _ in report.conditions] == [Condition.FREQUENCY]
+    assert [each.cause for each in report.conditions] == [Cause.FREQUENCY]
     record = report.record()
     assert record["conditions"][0]["evidence"] == "3000 MHz at the start, 2000 MHz at the end"
     assert len(record["cases"][0]["arms"][0]["samples"]) == 15

@@ -15,10 +15,11 @@ from mileage._errors import MileageError
 from mileage.bench import clone
 from mileage.bench import suite as bench
 from mileage.bench.machine import Reading
-from mileage.bench.timing import MockExecutor
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
+from mileage.experiments import MockExecutor
 
+PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
 runner = CliRunner()
 
 
@@ -38,7 +39,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_list_names_primitives_and_libraries() -> None:
-    result = runner.invoke(app, ["bench", "--list"], env={"COLUMNS": "160"})
+    result = runner.invoke(app, ["bench", "--list", "--peers-from", str(PRIMITIVES)], env={"COLUMNS": "160"})
     assert result.exit_code == 0
     for word in ("gae", "V-trace 256×2048", "torchrl", "phase-event", "envpool"):
         assert word in result.stdout

@@ -8,11 +8,13 @@ import pytest
 from sample_rows import make_checkpoint, make_end, make_phases, make_run
 from typer.testing import CliRunner
 
+import extras
 from mileage._errors import LedgerError, MileageError, UnmatchedError, UsageError
 from mileage.cli.ledger import FORMATS, app
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 
+FORMATS_OF_EXTRAS = {"parquet": extras.PARQUET, "tensorboard": extras.TENSORBOARD}
 EVIL = "\x1b[31m[bold]<b>'; DROP TABLE ledger_run; --\x07"
 
 
@@ -112,7 +114,7 @@ def test_no_command_prints_an_attack_raw(runs: list[Run], tmp_path: Path) -> Non
     assert len(run_json("list")) == 7
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", [pytest.param(name, marks=FORMATS_OF_EXTRAS.get(name, ())) for name in FORMATS])
 def test_every_format_is_written(runs: list[Run], tmp_path: Path, format_: str) -> None:
     out = tmp_path / "out" / "file"
     if format_ in ("parquet", "tensorboard"):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import extras
+
 
 def mileage(*args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mileage", *args]
@@ -47,6 +49,7 @@ def test_the_table_is_shown_without_a_terminal(tmp_path: Path) -> None:
     assert "\x1b[" not in done.stdout + done.stderr
 
 
+@extras.TORCH
 def test_torch_trains_from_the_command_line(tmp_path: Path) -> None:
     words = ["--backend", "torch", "--policy", "mlp", "--device", "cpu", "--preset", "none", "--set", "n_steps=32"]
     done = mileage("train", "ppo", "CartPole-v1", *words, "--steps", "512", "--episodes", "4", "--json", cwd=tmp_path)

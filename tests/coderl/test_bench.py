@@ -9,12 +9,13 @@ import pytest
 
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
-from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, Outcome, fake_result
+from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, StepOutcome, fake_result
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.kpi import KpiSettings, PassRateSource
-from mileage.coderl.measure import BuildOutcome, SampleKind
+from mileage.coderl.measure import SampleKind
 from mileage.coderl.project.projects import detect
 from mileage.coderl.store import KpiStore
+from mileage.experiments import Outcome
 
 
 def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -89,26 +90,26 @@ def test_the_users_tree_is_untouched_and_the_work_area_is_gone(cargo_project: Pa
     (cargo_project / "target" / "of-the-user").write_text("kept")
     before = state(cargo_project)
     report = run_bench(detect(cargo_project), BenchConfig(runs=1, jobs=1, modes=("no-debuginfo",)), work_base=work)
-    assert {sample.outcome for sample in report.samples} == {BuildOutcome.OK}
+    assert {sample.outcome for sample in report.samples} == {Outcome.OK}
     assert state(cargo_project) == before
     assert list(work.iterdir()) == []
 
 
 def test_a_warm_snapshot_against_cold_builds(cargo_project: Path, work: Path, isolation: None) -> None:
     report = run_bench(detect(cargo_project), BenchConfig(runs=1, jobs=1, modes=("warm-snapshot",)), work_base=work)
-    assert {sample.outcome for sample in report.samples} == {BuildOutcome.OK}
+    assert {sample.outcome for sample in report.samples} == {Outcome.OK}
     assert any("restoring the built tree (overlay)" in note for note in report.notes)
     assert all(sample.cpu_seconds > 0 and sample.peak_rss_bytes > 1 << 20 for sample in report.samples)
 
 
 def test_failed_and_late_builds_are_results(cargo_project: Path, work: Path) -> None:
     outcomes = iter(
-        [fake_result(9.0), fake_result(0.1, 101, output="error: no\n"), fake_result(60.0, -9, Outcome.TIMEOUT)]
+        [fake_result(9.0), fake_result(0.1, 101, output="error: no\n"), fake_result(60.0, -9, StepOutcome.TIMEOUT)]
     )
     executor = FakeExecutor(lambda job: next(outcomes) if "build" in job.steps[0] else fake_result(1.0))
     report = run_bench(detect(cargo_project), BenchConfig(runs=3, jobs=1), executor=executor, work_base=work)
     cold = [sample for sample in report.samples if sample.kind is SampleKind.COLD]
-    assert [sample.outcome for sample in cold] == [BuildOutcome.OK, BuildOutcome.FAILED, BuildOutcome.TIMEOUT]
+    assert [sample.outcome for sample in cold] == [Outcome.OK, Outcome.FAILED, Outcome.TIMEOUT]
     assert cold[1].diagnostic == "error: no"
     assert report.baseline.kpis.seconds_per_valid_sample == pytest.approx(27.0)
 
@@ -118,7 +119,7 @@ def test_a_real_build_that_hangs_is_a_timeout(tmp_path: Path, work: Path) -> Non
     root.mkdir()
     (root / "rl-bench.toml").write_text('[rl-bench]\nbuild = "sleep 30"\noutputs = ["out"]\n')
     report = run_bench(detect(root), BenchConfig(runs=1, timeout_seconds=0.3), work_base=work)
-    assert [sample.outcome for sample in report.samples] == [BuildOutcome.TIMEOUT]
+    assert [sample.outcome for sample in report.samples] == [Outcome.TIMEOUT]
 
 
 def test_a_project_without_outputs_is_copied_again_for_each_cold_build(make_project: Path, work: Path) -> None:

@@ -55,11 +55,11 @@ def test_a_benchmark_from_the_command_line(project: Path, tmp_path: Path) -> Non
 
 def test_the_benchmark_is_a_run_of_the_ledger(project: Path, tmp_path: Path) -> None:
     invoke("--project", project, "--runs", 1, "--mode", "optimised", "--price", 2, "--db", tmp_path / "kpi.db")
-    (record,) = Ledger(tmp_path / "ledger.db").records()
+    (record,) = Ledger(tmp_path / "kpi.db").records()
     assert record.run.name == "rl-bench tiny"
     assert record.end is not None
     assert record.end.cost_usd == pytest.approx(record.end.wall_seconds / 3600 * 2, rel=1e-3)
-    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+    with sqlite3.connect(tmp_path / "kpi.db") as connection:
         (table,) = [
             name
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -73,6 +73,14 @@ def test_the_benchmark_is_a_run_of_the_ledger(project: Path, tmp_path: Path) -> 
 def test_the_ledger_can_be_left_out(project: Path, tmp_path: Path) -> None:
     invoke("--project", project, "--runs", 1, "--no-ledger", "--db", tmp_path / "kpi.db")
     assert not (tmp_path / "ledger.db").exists()
+    assert not (tmp_path / "kpi.db").exists()
+
+
+def test_without_a_name_it_is_the_usual_ledger(project: Path, tmp_path: Path) -> None:
+    invoke("--project", project, "--runs", 1)
+    (record,) = Ledger().records()
+    assert Ledger().url.endswith("/ledger.db")
+    assert (record.run.name, record.state) == ("rl-bench tiny", "not_reached")
 
 
 def test_json_is_the_only_thing_on_standard_output(project: Path, tmp_path: Path) -> None:
@@ -114,7 +122,7 @@ def test_every_option_has_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--jobs", "0"), "jobs is 0"),
+        (("--jobs", "0"), "jobs must be at least 1, not 0"),
         (("--step", "fly"), "step 'fly' is not known"),
         (("--output", "x.md"), "needs a format"),
         (("--export", "md", "--output", "/proc/nowhere/x.md"), "cannot be written"),

@@ -7,8 +7,8 @@ import pytest
 
 from mileage._errors import UsageError
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import JobResult, Outcome, fake_result
-from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts, judge, load_corpus
+from mileage.coderl.build.executor import JobResult, StepOutcome, fake_result
+from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts, judge, load_corpus
 
 
 def test_a_directory_of_diffs(tmp_path: Path) -> None:
@@ -45,17 +45,17 @@ def test_an_empty_or_absent_or_ambiguous_corpus_is_refused(tmp_path: Path) -> No
 
 def test_verdicts_of_jobs() -> None:
     ok, bad = fake_result(1.0).steps[0], fake_result(1.0, exit_code=101, output="error: no\n").steps[0]
-    assert judge(JobResult((ok, ok)), 1) == (Verdict.PASS, "")
-    assert judge(JobResult((bad,)), 1) == (Verdict.COMPILE_ERROR, "error: no")
-    assert judge(JobResult((ok, bad)), 1) == (Verdict.TEST_FAILURE, "error: no")
-    assert judge(fake_result(3.0, outcome=Outcome.TIMEOUT), 1)[0] is Verdict.TIMEOUT
-    verdict, diagnostic = judge(fake_result(3.0, outcome=Outcome.MEMORY), 1)
-    assert verdict is Verdict.KILLED
+    assert judge(JobResult((ok, ok)), 1) == (PatchVerdict.PASS, "")
+    assert judge(JobResult((bad,)), 1) == (PatchVerdict.COMPILE_ERROR, "error: no")
+    assert judge(JobResult((ok, bad)), 1) == (PatchVerdict.TEST_FAILURE, "error: no")
+    assert judge(fake_result(3.0, outcome=StepOutcome.TIMEOUT), 1)[0] is PatchVerdict.TIMEOUT
+    verdict, diagnostic = judge(fake_result(3.0, outcome=StepOutcome.MEMORY), 1)
+    assert verdict is PatchVerdict.KILLED
     assert "memory" in diagnostic
 
 
 def test_counting_keeps_the_order_of_the_verdicts() -> None:
-    assert count_verdicts([Verdict.TIMEOUT, Verdict.PASS, Verdict.PASS]) == {"pass": 2, "timeout": 1}
+    assert count_verdicts([PatchVerdict.TIMEOUT, PatchVerdict.PASS, PatchVerdict.PASS]) == {"pass": 2, "timeout": 1}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from coderl.conftest import CARGO_FILES, need, write_files
 from mileage.coderl.build.isolation import isolation_problem
-from mileage.coderl.corpus import PatchSample, Verdict
+from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
 
@@ -55,7 +55,7 @@ def pool(shared_pool: BuildReward) -> Iterator[BuildReward]:
     before = tree_digest(shared_pool.project.root)
     yield shared_pool
     # Whatever the candidate did, the next one is judged as always, and nothing of it is left.
-    assert shared_pool.reward([GOOD])[0].verdict is Verdict.PASS
+    assert shared_pool.reward([GOOD])[0].verdict is PatchVerdict.PASS
     assert leftovers() == []
     assert tree_digest(shared_pool.project.root) == before
 
@@ -83,7 +83,7 @@ def judge(pool: BuildReward, sample: PatchSample) -> RewardResult:
 @pytest.mark.parametrize("path", ["/tmp/mileage-escape", "../../escape", "core/../../escape", "way-out/escape"])
 def test_paths_out_of_the_tree(pool: BuildReward, path: str) -> None:
     result = judge(pool, PatchSample("escape", path=path, content="x"))
-    assert result.verdict is Verdict.DOES_NOT_APPLY
+    assert result.verdict is PatchVerdict.DOES_NOT_APPLY
     assert "unsafe path" in result.diagnostic
     assert not Path("/tmp/mileage-escape").exists()
     assert not Path("/tmp/escape").exists()
@@ -92,20 +92,20 @@ def test_paths_out_of_the_tree(pool: BuildReward, path: str) -> None:
 def test_a_symbolic_link_in_a_diff(pool: BuildReward) -> None:
     patch = "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc/passwd\n"
     result = judge(pool, PatchSample("link", patch=patch))
-    assert result.verdict is Verdict.DOES_NOT_APPLY
+    assert result.verdict is PatchVerdict.DOES_NOT_APPLY
     assert "symbolic link" in result.diagnostic
 
 
 def test_a_build_script_that_leaves_a_daemon(pool: BuildReward) -> None:
     body = f'std::process::Command::new("sh").args(["-c", "setsid sleep {MARK} >/dev/null 2>&1 &"]).status().unwrap();'
-    assert judge(pool, build_script(body)).verdict is Verdict.PASS
+    assert judge(pool, build_script(body)).verdict is PatchVerdict.PASS
     assert leftovers() == []
 
 
 def test_a_build_script_that_forks_without_end(pool: BuildReward) -> None:
     body = f'loop {{ std::process::Command::new("sleep").arg("{MARK}").spawn().unwrap(); }}'
     result = judge(pool, build_script(body))
-    assert result.verdict is Verdict.KILLED
+    assert result.verdict is PatchVerdict.KILLED
     assert "processes limit" in result.diagnostic
 
 
@@ -116,7 +116,7 @@ def test_a_build_script_that_fills_the_disk(pool: BuildReward) -> None:
     )
     free = os.statvfs("/tmp").f_bavail
     result = judge(pool, build_script(body))
-    assert result.verdict is Verdict.COMPILE_ERROR
+    assert result.verdict is PatchVerdict.COMPILE_ERROR
     assert not Path("/tmp/big").exists()
     block = os.statvfs("/tmp").f_frsize
     assert (free - os.statvfs("/tmp").f_bavail) * block < 2 << 30
@@ -125,7 +125,7 @@ def test_a_build_script_that_fills_the_disk(pool: BuildReward) -> None:
 def test_a_build_script_that_takes_all_memory(pool: BuildReward) -> None:
     body = "let mut v: Vec<Vec<u8>> = vec![]; loop { v.push(vec![7u8; 32 << 20]); }"
     result = judge(pool, build_script(body))
-    assert result.verdict is Verdict.KILLED
+    assert result.verdict is PatchVerdict.KILLED
     assert "memory limit" in result.diagnostic
 
 
@@ -134,7 +134,7 @@ def test_a_build_script_that_reads_outside(pool: BuildReward, tmp_path: Path) ->
     secret.write_text("hunter2")
     body = f'panic!("stolen: {{}}", std::fs::read_to_string("{secret}").unwrap());'
     result = judge(pool, build_script(body))
-    assert result.verdict is Verdict.COMPILE_ERROR
+    assert result.verdict is PatchVerdict.COMPILE_ERROR
     assert "hunter2" not in result.diagnostic
 
 
@@ -143,7 +143,7 @@ def test_source_that_includes_a_file_from_outside(pool: BuildReward, tmp_path: P
     secret.write_text("hunter2")
     source = f'fn main() {{ println!("{{}}", include_str!("{secret}")); }}\n'
     result = judge(pool, PatchSample("include", path="app/src/main.rs", content=source))
-    assert result.verdict is Verdict.COMPILE_ERROR
+    assert result.verdict is PatchVerdict.COMPILE_ERROR
     assert "couldn't read" in result.diagnostic
 
 
@@ -151,7 +151,7 @@ def test_a_build_script_that_writes_outside(pool: BuildReward) -> None:
     target = pool.project.root / "core/src/lib.rs"
     before = target.read_bytes()
     body = f'std::fs::write("{target}", "gone").unwrap();'
-    assert judge(pool, build_script(body)).verdict is Verdict.COMPILE_ERROR
+    assert judge(pool, build_script(body)).verdict is PatchVerdict.COMPILE_ERROR
     assert target.read_bytes() == before
 
 
@@ -163,7 +163,7 @@ def test_a_build_script_that_opens_a_socket(pool: BuildReward) -> None:
         port = server.getsockname()[1]
         body = f'std::net::TcpStream::connect("127.0.0.1:{port}").expect("no network");'
         result = judge(pool, build_script(body))
-        assert result.verdict is Verdict.COMPILE_ERROR
+        assert result.verdict is PatchVerdict.COMPILE_ERROR
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -176,7 +176,7 @@ def test_a_build_script_that_poisons_the_snapshot(pool: BuildReward) -> None:
     )
     judge(pool, build_script(body))
     bad = PatchSample("bad", path="app/src/main.rs", content="fn main() { x }\n")
-    assert [result.verdict for result in pool.reward([GOOD, bad])] == [Verdict.PASS, Verdict.COMPILE_ERROR]
+    assert [result.verdict for result in pool.reward([GOOD, bad])] == [PatchVerdict.PASS, PatchVerdict.COMPILE_ERROR]
 
 
 def test_good_candidates_are_served_while_bad_ones_hang(cargo_project: Path, work: Path, isolation: None) -> None:
@@ -185,10 +185,10 @@ def test_good_candidates_are_served_while_bad_ones_hang(cargo_project: Path, wor
         sleep = f'std::process::Command::new("sleep").arg("{MARK}").status().unwrap();'
         bad = pool.submit([build_script(sleep, "sleeps"), build_script("loop {}", "spins")])
         other = PatchSample("b", path="app/src/main.rs", content="fn main() { let _ = 1; }\n")
-        assert [result.verdict for result in pool.reward([GOOD, other])] == [Verdict.PASS, Verdict.PASS]
-        assert [future.result().verdict for future in bad] == [Verdict.TIMEOUT, Verdict.TIMEOUT]
+        assert [result.verdict for result in pool.reward([GOOD, other])] == [PatchVerdict.PASS, PatchVerdict.PASS]
+        assert [future.result().verdict for future in bad] == [PatchVerdict.TIMEOUT, PatchVerdict.TIMEOUT]
         assert leftovers() == []
-        assert pool.reward([GOOD])[0].verdict is Verdict.PASS
+        assert pool.reward([GOOD])[0].verdict is PatchVerdict.PASS
     assert list(work.iterdir()) == []
 
 
@@ -198,6 +198,6 @@ def test_closing_the_pool_ends_what_is_running(cargo_project: Path, work: Path, 
     (future,) = pool.submit([build_script(body)])
     time.sleep(1.5)
     pool.close()
-    assert future.result().verdict is Verdict.KILLED
+    assert future.result().verdict is PatchVerdict.KILLED
     assert leftovers() == []
     assert list(work.iterdir()) == []

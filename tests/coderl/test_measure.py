@@ -4,16 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mileage.coderl.build.executor import JobResult, Outcome, fake_result
-from mileage.coderl.measure import (
-    BuildOutcome,
-    Sample,
-    SampleKind,
-    WarningKind,
-    find_warnings,
-    measure,
-    schedule,
-)
+from mileage.coderl.build.executor import JobResult, StepOutcome, fake_result
+from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild, measure
+from mileage.experiments import Cause, Outcome, Sample, find_caveats
 
 
 @dataclass
@@ -32,26 +25,9 @@ class ScriptedArm:
         return fake_result(self.seconds.pop(0))
 
 
-def test_each_round_visits_every_arm_once_and_cold_comes_first() -> None:
-    plan = schedule(["a", "b", "c"], 5, SampleKind, seed=3)
-    assert len(plan) == 30
-    for start in range(0, 30, 3):
-        block = plan[start : start + 3]
-        assert {arm for arm, _, _ in block} == {"a", "b", "c"}
-        assert len({(kind, number) for _, kind, number in block}) == 1
-    assert [kind for _, kind, _ in plan] == [SampleKind.COLD] * 15 + [SampleKind.INCREMENTAL] * 15
-
-
-def test_the_order_is_random_and_repeatable() -> None:
-    plans = [schedule(["a", "b"], 20, (SampleKind.COLD,), seed) for seed in (0, 0, 1)]
-    assert plans[0] == plans[1] != plans[2]
-    first = [plans[0][index][0] for index in range(0, 40, 2)]
-    assert 4 <= first.count("a") <= 16
-
-
 def test_every_sample_is_kept_and_reported_as_it_comes() -> None:
     arms = [ScriptedArm("a", [1.0, 2.0, 3.0]), ScriptedArm("b", [4.0, 5.0, 6.0])]
-    seen: list[tuple[Sample, int, int]] = []
+    seen: list[tuple[TimedBuild, int, int]] = []
     samples = measure(arms, 3, kinds=(SampleKind.COLD,), on_sample=lambda *event: seen.append(event))
     assert [event[0] for event in seen] == list(samples)
     assert [event[1:] for event in seen] == [(done, 6) for done in range(1, 7)]
@@ -71,13 +47,13 @@ def test_arms_are_prepared_before_the_first_sample_of_a_kind_and_edits_are_all_d
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (fake_result(1.0), BuildOutcome.OK),
-        (fake_result(1.0, exit_code=1, output="error: x\n"), BuildOutcome.FAILED),
-        (fake_result(1.0, exit_code=-9, outcome=Outcome.TIMEOUT), BuildOutcome.TIMEOUT),
-        (fake_result(1.0, exit_code=-9, outcome=Outcome.MEMORY), BuildOutcome.KILLED),
+        (fake_result(1.0), Outcome.OK),
+        (fake_result(1.0, exit_code=1, output="error: x\n"), Outcome.FAILED),
+        (fake_result(1.0, exit_code=-9, outcome=StepOutcome.TIMEOUT), Outcome.TIMEOUT),
+        (fake_result(1.0, exit_code=-9, outcome=StepOutcome.MEMORY), Outcome.KILLED),
     ],
 )
-def test_outcomes(result: JobResult, outcome: BuildOutcome) -> None:
+def test_outcomes(result: JobResult, outcome: Outcome) -> None:
     class Arm(ScriptedArm):
         def run(self, kind: SampleKind, number: int) -> JobResult:
             return result
@@ -87,14 +63,14 @@ def test_outcomes(result: JobResult, outcome: BuildOutcome) -> None:
     assert sample.exit_code == result.steps[-1].exit_code
 
 
-def warnings_of(*seconds: float, failed: int = 0, late: int = 0) -> set[WarningKind]:
-    outcomes = [BuildOutcome.OK] * len(seconds) + [BuildOutcome.FAILED] * failed + [BuildOutcome.TIMEOUT] * late
+def warnings_of(*seconds: float, failed: int = 0, late: int = 0) -> set[Cause]:
+    outcomes = [Outcome.OK] * len(seconds) + [Outcome.FAILED] * failed + [Outcome.TIMEOUT] * late
     values = [*seconds, *[1.0] * (failed + late)]
     samples = [
-        Sample("a", SampleKind.COLD, n, n, outcome, 0, second, second, 1)
+        Sample("a", second, second, outcome, SampleKind.COLD, n, n)
         for n, (second, outcome) in enumerate(zip(values, outcomes, strict=True))
     ]
-    return {warning.kind for warning in find_warnings(samples)}
+    return {caveat.cause for caveat in find_caveats(samples, REMEDIES)}
 
 
 def test_steady_runs_give_no_warning() -> None:
@@ -102,14 +78,22 @@ def test_steady_runs_give_no_warning() -> None:
 
 
 def test_each_warning_has_its_cause() -> None:
-    assert warnings_of(10.0, 10.1) == {WarningKind.FEW_RUNS}
-    assert WarningKind.SLOW_FIRST_RUN in warnings_of(14.0, 10.0, 10.1, 9.9)
-    assert WarningKind.OUTLIERS in warnings_of(10.0, 10.1, 9.9, 10.05, 13.0)
-    assert WarningKind.UNSTABLE in warnings_of(10.0, 14.0, 7.0)
-    assert WarningKind.FAILED_BUILDS in warnings_of(10.0, 10.0, 10.0, failed=1)
-    assert WarningKind.TIMEOUTS in warnings_of(10.0, 10.0, 10.0, late=1)
+    assert warnings_of(10.0, 10.1) == {Cause.FEW_RUNS}
+    assert Cause.SLOW_START in warnings_of(14.0, 10.0, 10.1, 9.9)
+    assert Cause.OUTLIERS in warnings_of(10.0, 10.1, 9.9, 10.05, 13.0)
+    assert Cause.WIDE_SPREAD in warnings_of(10.0, 14.0, 7.0)
+    assert Cause.FAILURES in warnings_of(10.0, 10.0, 10.0, failed=1)
+    assert Cause.TIMEOUTS in warnings_of(10.0, 10.0, 10.0, late=1)
 
 
 def test_every_warning_says_what_to_try() -> None:
-    for kind in WarningKind:
-        assert "--" in kind or "pass rate" in kind
+    for remedy in REMEDIES.values():
+        assert "--" in remedy or "pass rate" in remedy
+
+
+def test_a_killed_benchmark_goes_on_from_its_samples() -> None:
+    kept = measure([ScriptedArm("a", [1.0, 2.0])], 2, kinds=(SampleKind.COLD,))[:1]
+    arm = ScriptedArm("a", [5.0])
+    samples = measure([arm], 2, kinds=(SampleKind.COLD,), done=kept)
+    assert [sample.wall_seconds for sample in samples] == [1.0, 5.0]
+    assert arm.calls == ["prepare cold", "cold 2"]

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.intervals import Estimate
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import BuildOutcome, Sample, SampleKind
+from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference
 from mileage.coderl.render import tables, times, to_html, to_json, to_markdown, to_text
-from mileage.coderl.report import ArmInput, BenchReport, Verdict, build_report, judge
+from mileage.coderl.report import ArmInput, BenchReport, build_report, verdict_words
 from mileage.coderl.store import KpiStore
+from mileage.experiments import Estimate, Outcome, Verdict
+from mileage.stats import Interval, verdict_of_ratio
 
 # Published figures of one project: cold 103.0 s to 82.0 s, incremental 12.4 s to 4.1 s. Medians of three.
 PUBLISHED = {
@@ -27,16 +28,16 @@ EXISTING_QUERY = """SELECT project, baseline_cold_secs, slicer_cold_secs, speedu
 FROM rl_kpi ORDER BY ts DESC LIMIT 10;"""
 
 
-def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) -> list[Sample]:
+def samples_of(times_by_arm: dict[tuple[str, SampleKind], tuple[float, ...]]) -> list[TimedBuild]:
     found = []
     for (arm, kind), seconds in times_by_arm.items():
         for number, second in enumerate(seconds):
             order = len(found)
-            found.append(Sample(arm, kind, number, order, BuildOutcome.OK, 0, second, 2 * second, 1 << 30))
+            found.append(TimedBuild(arm, second, 2 * second, Outcome.OK, kind, number, order, peak_rss_bytes=1 << 30))
     return found
 
 
-def report_of(samples: list[Sample], **changes: object) -> BenchReport:
+def report_of(samples: list[TimedBuild], **changes: object) -> BenchReport:
     arms = [
         ArmInput("baseline", "as it is", {"linker": "default", "jobs": "8"}),
         ArmInput(
@@ -77,7 +78,7 @@ def test_the_worked_example(published: BenchReport) -> None:
     assert f"{base.kpis.training_loop_samples_per_cluster_hour:.1f}" == "223.7"
     assert f"{mode.kpis.training_loop_samples_per_cluster_hour:.1f}" == "267.3"
     assert round(comparison.training_loop_gain, 2) == 1.19
-    assert comparison.cold_verdict is Verdict.FASTER
+    assert verdict_of_ratio(comparison.cold_speedup) is Verdict.B_CHEAPER
 
 
 @pytest.mark.parametrize("render", [to_text, to_markdown, to_html])
@@ -112,7 +113,9 @@ def test_existing_queries_run_unchanged_on_the_database(published: BenchReport, 
 
 def test_a_failed_build_lowers_the_pass_rate_and_not_the_time() -> None:
     samples = samples_of(PUBLISHED)
-    samples.append(Sample("cargo-slicer", SampleKind.COLD, 3, len(samples), BuildOutcome.FAILED, 101, 0.2, 0.1, 1))
+    samples.append(
+        TimedBuild("cargo-slicer", 0.2, 0.1, Outcome.FAILED, SampleKind.COLD, 3, len(samples), exit_code=101)
+    )
     mode = report_of(samples).arms[1]
     assert mode.cold is not None
     assert mode.cold.value == 82.0
@@ -123,10 +126,10 @@ def test_a_failed_build_lowers_the_pass_rate_and_not_the_time() -> None:
 
 def test_a_mode_that_never_builds_has_no_valid_sample() -> None:
     samples = [sample for sample in samples_of(PUBLISHED) if sample.arm == "baseline"]
-    samples.append(Sample("cargo-slicer", SampleKind.COLD, 0, 99, BuildOutcome.TIMEOUT, -9, 60.0, 60.0, 1))
+    samples.append(TimedBuild("cargo-slicer", 60.0, 60.0, Outcome.TIMEOUT, SampleKind.COLD, 0, 99, exit_code=-9))
     report = report_of(samples)
     assert report.arms[1].kpis.seconds_per_valid_sample is None
-    assert report.comparisons[0].cold_verdict is Verdict.NO_VALID_SAMPLE
+    assert verdict_words(report.comparisons[0].cold_speedup) == "no valid sample"
     assert "no valid sample" in to_text(report)
 
 
@@ -138,18 +141,31 @@ def test_a_corpus_pass_rate_replaces_that_of_the_timed_builds_and_says_so() -> N
 
 
 @pytest.mark.parametrize(
-    ("estimate", "verdict", "text"),
+    ("estimate", "words", "text"),
     [
-        (Estimate(1.26, 1.21, 1.31, 5), Verdict.FASTER, "1.26× [1.21, 1.31] faster"),
-        (Estimate(1.02, 0.97, 1.07, 5), Verdict.NO_DIFFERENCE, "no difference shown (1.02× [0.97, 1.07])"),
-        (Estimate(0.80, 0.70, 0.90, 5), Verdict.SLOWER, "0.80× [0.70, 0.90] slower"),
-        (Estimate(5.1, None, None, 2), Verdict.TOO_FEW_RUNS, "5.10× (2 runs: too few runs to tell)"),
-        (None, Verdict.NO_VALID_SAMPLE, "no valid sample"),
+        (Estimate(1.26, Interval(1.21, 1.31), runs=5), "faster", "1.26× [1.21, 1.31] faster"),
+        (
+            Estimate(1.02, Interval(0.97, 1.07), runs=5),
+            "no difference shown",
+            "no difference shown (1.02× [0.97, 1.07])",
+        ),
+        (Estimate(0.80, Interval(0.70, 0.90), runs=5), "slower", "0.80× [0.70, 0.90] slower"),
+        (Estimate(5.1, None, runs=2), "too few runs to tell", "5.10× (2 runs: too few runs to tell)"),
+        (None, "no valid sample", "no valid sample"),
     ],
 )
-def test_verdicts_and_their_words(estimate: Estimate | None, verdict: Verdict, text: str) -> None:
-    assert judge(estimate) is verdict
-    assert times(estimate, verdict) == text
+def test_verdicts_and_their_words(estimate: Estimate | None, words: str, text: str) -> None:
+    assert verdict_words(estimate) == words
+    assert times(estimate) == text
+
+
+def test_three_runs_say_that_their_interval_covers_less_than_95_percent(published: BenchReport) -> None:
+    # All three on one side of the true median: 2 / 2**3.
+    assert "103.0 s [102.1, 104.4] (75%)" in to_text(published)
+    data = json.loads(to_json(published))
+    assert data["arms"][0]["cold"] == {"value": 103.0, "low": 102.1, "high": 104.4, "level": 0.75, "runs": 3}
+    assert data["comparisons"][0]["cold_verdict"] == "faster"
+    assert set(data["comparisons"][0]["cold_speedup"]) == {"value", "low", "high", "level", "runs"}
 
 
 def test_dollars_are_a_column_only_where_a_price_is_set(published: BenchReport) -> None:
@@ -169,7 +185,7 @@ def test_html_escapes_names(published: BenchReport) -> None:
 def test_what_a_candidate_printed_is_shown_and_not_acted_on() -> None:
     samples = samples_of(PUBLISHED)
     evil = "\x1b]0;owned\x07<script>alert(1)</script> | \u202eabc"
-    bad = Sample("baseline", SampleKind.COLD, 3, 99, BuildOutcome.FAILED, 1, 1.0, 1.0, 1, evil)
+    bad = TimedBuild("baseline", 1.0, 1.0, Outcome.FAILED, SampleKind.COLD, 3, 99, evil, 1)
     report = report_of([*samples, bad], project="\x1b[31mred<b>")
     for text in (to_text(report), to_markdown(report), to_html(report)):
         assert "alert(1)" in text

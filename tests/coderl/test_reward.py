@@ -11,7 +11,7 @@ import pytest
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.corpus import PatchSample, Verdict
+from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
 
 LIB = "pub fn double(x: u32) -> u32 {\n    x * 2\n}\n"
@@ -33,16 +33,16 @@ CORPUS = (
     PatchSample("bad-manifest", path="core/Cargo.toml", content="[package\n"),
 )  # fmt: skip
 EXPECTED = {
-    "same-meaning": Verdict.PASS,
-    "wrong-answer": Verdict.TEST_FAILURE,
-    "type-error": Verdict.COMPILE_ERROR,
-    "removed-function": Verdict.COMPILE_ERROR,
-    "new-module": Verdict.PASS,
-    "broken-new-file": Verdict.COMPILE_ERROR,
-    "deleted-main": Verdict.COMPILE_ERROR,
-    "build-script-fails": Verdict.COMPILE_ERROR,
-    "stale-context": Verdict.DOES_NOT_APPLY,
-    "bad-manifest": Verdict.COMPILE_ERROR,
+    "same-meaning": PatchVerdict.PASS,
+    "wrong-answer": PatchVerdict.TEST_FAILURE,
+    "type-error": PatchVerdict.COMPILE_ERROR,
+    "removed-function": PatchVerdict.COMPILE_ERROR,
+    "new-module": PatchVerdict.PASS,
+    "broken-new-file": PatchVerdict.COMPILE_ERROR,
+    "deleted-main": PatchVerdict.COMPILE_ERROR,
+    "build-script-fails": PatchVerdict.COMPILE_ERROR,
+    "stale-context": PatchVerdict.DOES_NOT_APPLY,
+    "bad-manifest": PatchVerdict.COMPILE_ERROR,
 }
 
 
@@ -84,7 +84,7 @@ def samples(*contents: str) -> list[PatchSample]:
 
 
 def test_results_keep_the_order_of_the_samples_and_rewards_follow_verdicts(make_project: Path, work: Path) -> None:
-    rewards = {Verdict.PASS: 1.0, Verdict.COMPILE_ERROR: -0.5}
+    rewards = {PatchVerdict.PASS: 1.0, PatchVerdict.COMPILE_ERROR: -0.5}
     with make_pool(make_project, work, counting_executor(), workers=3, rewards=rewards) as pool:
         results = pool(samples("a", "bad", "c", "bad too"))
     assert [result.id for result in results] == ["0", "1", "2", "3"]
@@ -99,7 +99,7 @@ def test_equal_content_is_built_once_however_it_is_written(make_project: Path, w
     with make_pool(make_project, work, executor, workers=1) as pool:
         first, second = pool.reward([PatchSample("diff", patch=diff), whole])
     assert (first.cached, second.cached) == (False, True)
-    assert first.verdict is second.verdict is Verdict.PASS
+    assert first.verdict is second.verdict is PatchVerdict.PASS
     assert len([job for job in executor.jobs if job.changes]) == 1
 
 
@@ -139,7 +139,7 @@ def test_protected_and_built_files_cannot_be_changed(cargo_project: Path, work: 
                 PatchSample("output", path="target/debug/app", content=""),
             ]
         )
-    assert {result.verdict for result in results} == {Verdict.DOES_NOT_APPLY}
+    assert {result.verdict for result in results} == {PatchVerdict.DOES_NOT_APPLY}
     assert all("protected" in result.diagnostic for result in results)
 
 
@@ -169,7 +169,7 @@ def test_a_project_that_does_not_build_is_refused_unless_candidates_repair_it(ma
     allowed = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=1, allow_broken_base=True)
     with BuildReward(make_project, allowed, work_base=work) as pool:
         (result,) = pool.reward(samples('#include "part.h"\nint part(int x) { return x + 1; }\n'))
-    assert result.verdict is Verdict.PASS
+    assert result.verdict is PatchVerdict.PASS
 
 
 def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path
 
     with make_pool(make_project, work, FakeExecutor(answer), workers=1) as pool:
         results = pool.reward(samples("evil", "good"))
-    assert [result.verdict for result in results] == [Verdict.KILLED, Verdict.PASS]
+    assert [result.verdict for result in results] == [PatchVerdict.KILLED, PatchVerdict.PASS]
 
 
 @pytest.mark.parametrize(

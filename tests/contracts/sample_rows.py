@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from mileage.ledger import liveness
-from mileage.ledger.rows import Checkpoint, End, Episode, Phase, Profile, Run, new_run_id
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, Episode, Phase, Profile, Run, new_run_id
 
 
 def make_run(**changes: Any) -> Run:
@@ -63,3 +63,16 @@ def make_episode(run: Run, seq: int, episode: int) -> Episode:
 
 def make_profile(run: Run, seq: int) -> Profile:
     return Profile(run.run_id, seq, 12.5, '{"rollout":0.6}')
+
+
+def make_sample(run: Run, order: int) -> BuildSample:
+    return BuildSample(
+        run.run_id, "baseline", "cold", order, order, "ok", 0, 1.5, 2.5, 1 << 20, "", "2026-04-01T00:00:00Z"
+    )
+
+
+def make_kpi(run: Run, seq: int) -> BuildKpi:
+    values: dict[str, Any] = dict.fromkeys(BuildKpi._fields, 1.5)
+    texts = ("project", "mode", "verdict", "pass_rate_source", "revision")
+    values |= dict.fromkeys(texts, "x") | {"run_id": run.run_id, "seq": seq, "gpus": 8, "ts": "2026-04-01T00:00:00Z"}
+    return BuildKpi(**values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pwd
@@ -20,12 +21,17 @@ from sample_rows import (
     make_dead_run,
     make_end,
     make_episode,
+    make_kpi,
     make_phases,
     make_profile,
     make_run,
+    make_sample,
 )
 
+import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
+from mileage.coderl.measure import SampleKind, TimedBuild
+from mileage.coderl.store import KpiStore
 from mileage.ledger import database, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
@@ -39,6 +45,8 @@ BACKENDS = ("sqlite", "postgresql")
 
 
 def _cannot_serve() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "the postgres extra is not installed (psycopg)"
     if find_binaries() is None:
         return "PostgreSQL's initdb and postgres are not installed"
     if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
@@ -83,13 +91,16 @@ def test_every_kind_of_row_comes_back_as_it_was_written(store: Store) -> None:
     phases = make_phases(run, 3, rollout=1.5, learn=0.25)
     episodes = [make_episode(run, 2, i) for i in range(3)]
     profile, end = make_profile(run, 4), make_end(run)
-    assert store.deliver([run, *checkpoints, *phases, *episodes, profile, end]) == []
+    samples, kpi = [make_sample(run, order) for order in range(2)], make_kpi(run, 1)
+    assert store.deliver([run, *checkpoints, *phases, *episodes, profile, *samples, kpi, end]) == []
     assert store.read(queries.run, run.run_id) == run
     assert store.read(queries.checkpoints, run.run_id) == checkpoints
     assert sorted(store.read(queries.latest_phases, run.run_id)) == sorted(phases)
     assert store.read(queries.episodes, run.run_id) == episodes
     assert store.read(queries.episodes, run.run_id, 9) == []
     assert store.read(queries.profiles, run.run_id) == [profile]
+    assert store.read(queries.samples, run.run_id) == samples
+    assert store.read(queries.kpis, run.run_id) == [kpi]
     assert store.read(queries.ends, run.run_id) == [end]
     assert store.read(queries.records) == [RecordedRun(run, end)]
 
@@ -108,7 +119,7 @@ def test_delivering_again_changes_nothing(store: Store) -> None:
 def test_the_database_refuses_to_change_or_delete_a_row(store: Store, kind: str, verb: str) -> None:
     run = make_run()
     rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
-    store.deliver([*rows, make_profile(run, 3), make_end(run)])
+    store.deliver([*rows, make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_end(run)])
     with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
         connection.execute(sa.text(verb.format(schema.TABLE_NAMES[kind])))
 
@@ -327,6 +338,57 @@ def test_head_is_the_newest_script() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == schema.HEAD
 
 
+# Build benchmarks
+
+EXISTING_QUERY = """
+SELECT project, baseline_cold_secs, slicer_cold_secs, speedup,
+       slicer_throughput_per_hr, ts
+FROM rl_kpi ORDER BY ts DESC LIMIT 10;
+"""
+"""As other tools' documentation has it."""
+
+
+def test_existing_queries_on_build_kpis_run_unchanged(store: Store) -> None:
+    run, dead = make_run(algorithm="rl-bench", env_id="nushell", config='{"revision":"abc"}'), make_dead_run()
+    store.deliver([run, make_sample(run, 0), make_kpi(run, 1)._replace(project="nushell"), dead])
+    with store.engine.connect() as connection:
+        found = connection.exec_driver_sql(EXISTING_QUERY).fetchall()
+        runs = connection.exec_driver_sql("SELECT run_id, project, revision, status FROM rl_run").fetchall()
+    assert [tuple(row) for row in found] == [("nushell", 1.5, 1.5, 1.5, 1.5, "2026-04-01T00:00:00Z")]
+    assert [tuple(row) for row in runs] == [(run.run_id, "nushell", "abc", "running")]
+    store.deliver([make_end(run, state="not_reached", ended_at=0.0)])
+    with store.engine.connect() as connection:
+        ended = connection.exec_driver_sql("SELECT status, ended_at FROM rl_run").fetchall()
+    assert [tuple(row) for row in ended] == [("finished", "1970-01-01T00:00:00Z")]
+
+
+def test_a_benchmark_is_recorded_sample_by_sample(db: str) -> None:
+    with KpiStore(db, price_usd_per_hour=1.0) as benchmark, Store(db) as reader:
+        run_id = benchmark.start_run("p", "rev", {"runs": 2})
+        for order in range(2):
+            benchmark.add_sample(run_id, TimedBuild("baseline", 1.5, 2.5, kind=SampleKind.COLD, order=order))
+            assert [row.order for row in reader.read(queries.samples, run_id)] == list(range(order + 1))
+        assert [record.state for record in reader.read(queries.records)] == ["running"]
+        benchmark.finish_run(run_id, None)
+        assert [record.state for record in reader.read(queries.records)] == ["failed"]
+
+
+def _open_and_count(db: str, spool_dir: str) -> None:
+    os.environ["MILEAGE_SPOOL"] = spool_dir
+    with Store(db) as store:
+        assert schema_version(store.engine) == schema.HEAD
+
+
+def test_several_processes_open_a_new_ledger_at_once(db: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_open_and_count, args=(db, str(tmp_path / "spool"))) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 6
+
+
 # A run in progress
 
 
@@ -401,6 +463,7 @@ def test_sixteen_processes_write_a_thousand_rows_each(
 # Opening what cannot be opened
 
 
+@extras.POSTGRES
 def test_a_missing_server_is_one_sentence_without_the_password() -> None:
     with pytest.raises(LedgerError) as caught:
         Store("postgresql://me:secret@127.0.0.1:1/nothing")

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from mileage.algorithms.registry import BUILT_IN
 from mileage.cli.app import app
-from mileage.training.agents import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
-# docs/envs.md runs in tests/envs; the code of docs/rl-bench.md needs a project and a trainer of one's own.
-RUNNABLE = [f"docs/{name}.md" for name in ("bench", "guide", "kernels", "metrics", "errors", "profiling")] + [
-    "README.md"
-]
-# Announced by the table of contents and not there yet.
-AWAITED = {"docs/statistics.md"}
 
 
 def name_of(path: Path) -> str:
@@ -32,23 +24,6 @@ def name_of(path: Path) -> str:
 
 def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", RUNNABLE)
-def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = blocks(ROOT / page, "python")
-    assert code
-    # A module like any other: compiled environments are kept under the name of the module they come from.
-    name = "page_" + Path(page).stem.lower()
-    file = tmp_path / f"{name}.py"
-    file.write_text("\n\n".join(code))
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
 
 
 # Commands
@@ -107,8 +82,9 @@ def check_mileage(words: list[str]) -> None:
         assert command.name != "mileage", f"no command {words[0]}"
     positional, values = check_arguments(command, left)
     if command.name == "train" and positional:
-        assert positional[0] in ALGORITHMS
-        known = {field.name for field in dataclasses.fields(ALGORITHMS[positional[0]].algorithm().Config)}
+        learners = {each.name: each.learner() for each in BUILT_IN}
+        assert positional[0] in learners
+        known = {field.name for field in dataclasses.fields(learners[positional[0]].Config)}
         assert {pair.partition("=")[0] for pair in values.get("--set", [])} <= known
         assert ":" not in positional[-1] or (ROOT / positional[-1].partition(":")[0]).is_file()
 
@@ -160,8 +136,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        if not target.exists() and name_of(target) in AWAITED:
-            continue
         assert target.exists(), f"{name_of(page)} links to {link}"
         assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}"
 
@@ -180,3 +154,48 @@ def test_pictures_are_small_and_load_nothing() -> None:
         text = picture.read_text()
         assert len(text) < 200_000
         assert not re.search(r"url\(['\"]?http|<script|href=", text), f"{picture.name} would load something"
+
+
+# Places in the tree
+
+MAPS = ["docs/architecture.md", "docs/extending.md", "CONTRIBUTING.md"]
+
+
+def paths_in(text: str) -> set[str]:
+    """Files and folders named in backticks: with a slash, or with the ending of a file; no options, no addresses."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    path = re.compile(r"[\w.*-]+(/[\w.*-]*)+|[\w*-]+\.(py|md|toml|json|svg)")
+    return {span for span in spans if path.fullmatch(span) and not re.fullmatch(r"[\w-]+/[\w-]+-v\d", span)}
+
+
+def is_there(path: str) -> bool:
+    """Whether a path, from the root, the package or the documentation, exists; words in capitals stand for any name."""
+    pattern = re.sub(r"\b[A-Z]{4,}\b", "*", path.rstrip("/")) if not (ROOT / path).exists() else path
+    return any(list(base.glob(pattern)) for base in (ROOT, ROOT / "src" / "mileage", ROOT / "docs"))
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_places_named_in_the_maps_exist(page: str) -> None:
+    missing = [path for path in sorted(paths_in((ROOT / page).read_text())) if not is_there(path)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_named_in_the_text_exist(page: Path) -> None:
+    for name in re.findall(r"`(mileage(?:\.\w+)+)(?=[`(])", page.read_text()):
+        parts = name.split(".")
+        files = [ROOT / "src" / Path(*parts[:n]) for n in range(len(parts), 0, -1)]
+        found = next(file for file in files if file.is_dir() or file.with_suffix(".py").is_file())
+        rest = parts[len(found.relative_to(ROOT / "src").parts) :]
+        text = (found / "__init__.py" if found.is_dir() else found.with_suffix(".py")).read_text()
+        assert all(re.search(rf"\b{part}\b", text) for part in rest), f"{name_of(page)} names {name}"
+
+
+def test_a_wrong_place_would_be_found() -> None:
+    assert paths_in("`envs/native/` `x.py` `a b/c` `--set` `ALE/Pong-v5` `tests`\n```\n`y.py`\n```\n") == {
+        "envs/native/",
+        "x.py",
+    }
+    assert is_there("training/agent.py")
+    assert is_there("docs/algorithms/ALGORITHM.md")
+    assert not is_there("training/nothing.py")

@@ -11,7 +11,7 @@ import pytest
 
 import readme_table
 from mileage.algorithms.ppo import PPOConfig
-from mileage.training.agents import ALGORITHMS
+from mileage.algorithms.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +22,7 @@ def test_tables_of_the_algorithms_are_up_to_date() -> None:
 
 def test_every_algorithm_has_a_page() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "algorithms").glob("*.md")}
-    assert set(ALGORITHMS) <= pages
+    assert {each.name for each in BUILT_IN} <= pages
 
 
 def test_fields_are_read_with_their_sentences() -> None:
@@ -51,9 +51,14 @@ def test_a_page_without_its_region_is_refused() -> None:
         build_algorithms.filled("# PPO", "presets", "")
 
 
-def test_the_readme_shows_the_committed_results() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert readme == readme_table.updated(readme, ROOT / "benchmarks" / "results")
+@pytest.mark.parametrize("page", readme_table.PAGES)
+def test_pages_show_the_committed_results(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert text == readme_table.updated(page, text, ROOT / "benchmarks" / "results")
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 140
 
 
 def write_result(directory: Path, name: str, data: object) -> None:
@@ -81,6 +86,23 @@ def test_ppo_results_become_two_tables(tmp_path: Path) -> None:
     assert "| mileage | 1 of 1 | 2.00 | 1.0× | 4,096 |" in text
     assert "| theirs | 1 of 1 | 9.00 | 4.5× | 20,480 |" in text
     assert "| never | 0 of 1 | – | – | – |" in text
+
+
+def test_a_figure_stands_beside_the_fastest_other_and_the_usual_reference(tmp_path: Path) -> None:
+    # Ratios within rounds: 100 / 50 and 120 / 40 are 2 and 3, 2.5 at the median; 10 and 12 are 11.
+    speeds = {"mileage": (100.0, 120.0), "quick": (50.0, 40.0), "Stable-Baselines3": (10.0, 10.0)}
+    runs = [
+        {"mode": "matched", "arm": arm, "seed": seed, "steps_per_second": speed, "held_out_mean_return": 1.0}
+        for arm, found in speeds.items()
+        for seed, speed in enumerate(found)
+    ]
+    write_result(tmp_path, "ppo_cartpole", runs)
+    write_result(tmp_path, "ppo_cartpole_returns", [run | {"held_out_mean_return": 400.0} for run in runs])
+    text = readme_table.figures(tmp_path)
+    assert "| **110** | quick 45 (2.5×) | 10 (11.0×) |" in text
+    assert "mean held-out return of 2 seeds, 95 % interval" in text
+    assert "| **400 [400, 400]** |  | 400 [400, 400] |" in text
+    assert "Measured on 2 cores of Abacus, 2026-09-01." in text
 
 
 def test_bench_results_show_the_command_and_ratios_within_rounds(tmp_path: Path) -> None:
@@ -116,6 +138,7 @@ def test_other_results_are_linked_by_their_title(tmp_path: Path) -> None:
 
 def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
     assert readme_table.region(tmp_path) == "No result is committed yet."
+    assert readme_table.figures(tmp_path) == "No result is committed yet."
 
 
 def test_version_agrees_everywhere() -> None:

@@ -114,9 +114,9 @@ def test_saved_and_loaded_goes_on_identically() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UsageError, match="clip is 0"):
+    with pytest.raises(UsageError, match="clip must be above 0, not 0"):
         ObsNormalizer(2, clip=0)
-    with pytest.raises(UsageError, match="clip is -1"):
+    with pytest.raises(UsageError, match="clip must be above 0, not -1"):
         RewardScaler(2, clip=-1)
     with pytest.raises(UsageError, match="for 3 values, not 2"):
         ObsNormalizer(2).load_arrays(ObsNormalizer(3).to_arrays())

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 import mileage
 from golden.make_golden import CASES, Case, fresh, policy_arrays, processor, train
+from mileage.coderl.store import KpiStore
 
 FOLDER = Path(__file__).with_name("before")
 SAME_PROCESSOR = json.loads((FOLDER / "machine.json").read_text())["cpu"] == processor()
@@ -32,7 +33,7 @@ def _check(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarra
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     if found.backend == "torch":
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="the torch extra is not installed")
     return found
 
 
@@ -56,3 +57,31 @@ def test_an_old_ledger_opens_with_every_run(tmp_path: Path) -> None:
     found = {record.run.run_id: record.state for record in mileage.Ledger(db).records()}
     assert found == expected
     assert len(found) == 5
+
+
+def test_an_old_rl_bench_database_becomes_a_ledger_with_every_row(tmp_path: Path) -> None:
+    db = tmp_path / "rl-bench.db"
+    shutil.copy(FOLDER / "rl-bench.db", db)
+    kpi_columns = (
+        "id, project, mode, baseline_cold_secs, slicer_cold_secs, speedup, slicer_throughput_per_hr, run_id, ts"
+    )
+    queries = (
+        "SELECT run_id, project, revision, status, started_at, ended_at FROM rl_run",
+        'SELECT * FROM rl_sample ORDER BY "order"',
+        f"SELECT {kpi_columns} FROM rl_kpi",
+    )
+
+    def rows() -> list[list[Any]]:
+        with sqlite3.connect(db) as connection:
+            return [connection.execute(query).fetchall() for query in queries]
+
+    expected = rows()
+    assert [len(each) for each in expected] == [1, 12, 1]
+    (record,) = mileage.Ledger(db).records()
+    assert rows() == expected
+    assert (record.run_id, record.run.name, record.state) == (expected[0][0][0], "rl-bench proj", "not_reached")
+    assert record.wall_seconds == 2.0
+    with KpiStore(db) as store:  # and it takes new ones
+        run_id = store.start_run("proj", "rev", {})
+        store.finish_run(run_id, None)
+    assert [len(each) for each in rows()] == [2, 12, 1]

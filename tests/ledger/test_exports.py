@@ -65,6 +65,13 @@ def test_json_goes_out_and_comes_back_the_same_and_only_once(recorded: RecordedR
     )
 
 
+def test_what_an_earlier_version_did_not_know_is_absent(recorded: RecordedRun) -> None:
+    document = json.loads(json_format.dumps([recorded]))
+    del document["runs"][0]["samples"], document["runs"][0]["kpis"]
+    del document["runs"][0]["end"]["peak_gpu_gb"]
+    assert sorted(map(repr, json_format.loads(document))) == sorted(map(repr, rows_of(recorded)))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

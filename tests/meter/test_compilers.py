@@ -184,7 +184,7 @@ def test_torch_and_jax_hooks_report_to_the_clock(time: FakeTime) -> None:
 
 
 def test_torch_compile_is_caught() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="the torch extra is not installed")
     clock = PhaseClock()
     with compile_phase(clock), clock.phase("learn"):
         torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))

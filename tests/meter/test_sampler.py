@@ -53,6 +53,7 @@ def test_tree_looks_again_only_if_a_process_was_started(tmp_path: Path) -> None:
 
 def test_a_real_child_is_found_and_forgotten() -> None:
     tree = ProcessTree()
+    tree.discover()  # what other tests left running
     alone = tree.rss_bytes()
     hold = "x = bytearray(50_000_000); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

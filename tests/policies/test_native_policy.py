@@ -10,7 +10,7 @@ from mileage._errors import UnknownNameError, UsageError
 from mileage.kernels.learners.mlp import RELU, TANH
 from mileage.kernels.reference.mlp import mlp
 from mileage.policies import ActorCritic
-from mileage.policies.native import ACTIVATIONS
+from mileage.policies.mlp import ACTIVATIONS
 
 
 def random_policy(n_actions: int = 3, activation: str = "tanh") -> ActorCritic:
@@ -43,7 +43,7 @@ def test_discrete_draws_follow_the_softmax() -> None:
     policy = random_policy()
     obs = np.zeros((60_000, 5), np.float32)
     drawn = np.bincount(policy.actions(obs, np.random.default_rng(0)), minlength=3)
-    head = policy._run("actor", obs[:1])[0].astype(np.float64)
+    head = policy.head(obs[:1])[0].astype(np.float64)
     p = np.exp(head) / np.exp(head).sum()
     assert stats.chisquare(drawn, p * len(obs)).pvalue > 1e-3
 
@@ -53,7 +53,7 @@ def test_continuous_draws_are_normal_and_mapped() -> None:
     policy.params[policy.log_std_offset :] = (np.log(0.1), np.log(3.0))
     obs = np.zeros((20_000, 5), np.float32)
     drawn = policy.actions(obs, np.random.default_rng(0))
-    head = policy._run("actor", obs[:1])[0]
+    head = policy.head(obs[:1])[0]
     assert stats.kstest((drawn[:, 1] - head[1]) / 3.0, "norm").pvalue > 1e-3
     assert drawn[:, 0].min() >= -2.0
     assert drawn[:, 0].max() <= 2.0

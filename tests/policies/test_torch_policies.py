@@ -10,19 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import mileage
-import torch_modules as modules
 from mileage._errors import UsageError
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
 from mileage.envs.gymnasium.structured import StructuredEnv, pack, structured, view_of
-from mileage.policies.native import ActorCritic
+from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.off_policy import QNetwork, SquashedActor
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
+import torch
+
+import torch_modules as modules
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.build import build_policy
+from mileage.policies.torch.policy import TorchQ
 from mileage.policies.torch.tensors import LiveTensors, keep_freed_memory, map_state, n_pieces, useful_threads
 
 RNG = np.random.default_rng(0)
@@ -36,7 +41,7 @@ def test_networks_are_the_native_ones(activation: str) -> None:
     native = ActorCritic(5, 3, hidden=(16, 8), activation=activation, seed=4)
     module = networks.MlpActorCritic(native)
     head, value = module(torch.from_numpy(obs))
-    np.testing.assert_allclose(head.detach(), native._run("actor", obs), atol=1e-6)
+    np.testing.assert_allclose(head.detach(), native.head(obs), atol=1e-6)
     np.testing.assert_allclose(value.detach(), native.values(obs), atol=1e-6)
     np.testing.assert_array_equal(module.flat(), native.params)
     for dueling in (False, True):
@@ -45,7 +50,7 @@ def test_networks_are_the_native_ones(activation: str) -> None:
     squashed = SquashedActor(5, [-1, -1], [1, 1], hidden=(16, 8), activation=activation, seed=4)
     twin = networks.MlpActorTwinCritic(squashed)
     values = twin.critic(torch.from_numpy(obs), torch.from_numpy(actions)).detach()
-    from mileage.policies.off_policy import forward
+    from mileage.policies.mlp import forward
 
     joined = np.concatenate([obs, actions], axis=1)
     for index, params in enumerate(np.split(squashed.critic_params, 2)):
@@ -81,7 +86,7 @@ def structured_case(kind: Any, n: int) -> tuple[Any, Any, list[Any]]:
 @pytest.mark.parametrize("kind", [modules.ShownPicture, modules.ShownDict])
 def test_packed_observations_are_those_of_the_environments(kind: Any) -> None:
     env, singles, observations = structured_case(kind, 3)
-    policy_view = build_policy("dqn", torch.nn.Identity(), None, None, env.spec, torch.device("cpu"), None).view
+    policy_view = build_policy(TorchQ, "dqn", torch.nn.Identity(), None, None, env.spec, torch.device("cpu"), None).view
     for step in range(1, 20):
         seen = policy_view(torch.from_numpy(env.obs))
         for i, want in enumerate(observations):
@@ -224,10 +229,10 @@ def test_the_migration_page_names_hyperparameters_that_exist() -> None:
     import dataclasses
     import inspect
 
+    from mileage.algorithms.registry import BUILT_IN
     from mileage.training.agent import Agent
-    from mileage.training.agents import ALGORITHMS
 
-    known = {field.name for kind in ALGORITHMS.values() for field in dataclasses.fields(kind.algorithm().Config)}
+    known = {field.name for each in BUILT_IN for field in dataclasses.fields(each.learner().Config)}
     for function in (Agent.__init__, Agent.learn, Agent.predict, Agent.default_panel):
         known |= set(inspect.signature(function).parameters)
     text = (ROOT / "docs" / "migrating-from-sb3.md").read_text()

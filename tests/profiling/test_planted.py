@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from mileage._cores import usable_cores
 from mileage.meter import PhaseClock
-from mileage.meter.machine import usable_cores
+from mileage.profiling import Profile, profile_run
 from mileage.profiling.findings import Bottleneck
-from mileage.profiling.profile import Profile, profile
 from mileage.recording.recorder import Ledger
 from sleepy_env import SLEEPY
 
@@ -66,7 +66,7 @@ def measured(env: str, steps: int, options: dict[str, Any], folder: Path) -> Pro
     options = {"episodes": 4, "effort": 0.3} | options
     if options.get("checkpoint_every"):
         options["checkpoint"] = str(folder / "policy.safetensors")
-    return profile("ppo", env, steps=steps, **options)
+    return profile_run("ppo", env, steps=steps, **options)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -88,7 +88,7 @@ def test_failed_runs_come_first(tmp_path: Path) -> None:
         run = Ledger(db).run("ppo-CartPole-v1", algorithm="ppo", env_id="CartPole-v1", clock=clock, resources=False)
         with pytest.raises(RuntimeError), run:
             raise RuntimeError("planted")
-    found = profile("ppo", "CartPole-v1", steps=2048, episodes=4, effort=0.1, db=db, **SMALL)
+    found = profile_run("ppo", "CartPole-v1", steps=2048, episodes=4, effort=0.1, db=db, **SMALL)
     assert found.findings[0].bottleneck is Bottleneck.FAILED_RUN_BOUND
     assert found.findings[0].share > 0.9
 

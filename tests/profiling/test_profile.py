@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mileage.description import Layer
+from mileage.profiling import Profile, profile_run
 from mileage.profiling.export import FORMATS, export
-from mileage.profiling.layers import LAYERS
-from mileage.profiling.profile import Profile, profile
 from mileage.profiling.tables import tables
 
 ON = {"n_envs": 4, "n_steps": 32, "hidden": [16, 16], "preset": "none"}
@@ -32,7 +32,7 @@ _DONE: dict[str, Profile] = {}
 def measured(name: str) -> Profile:
     if name not in _DONE:
         algorithm, env, steps, options = WORKLOADS[name]
-        _DONE[name] = profile(algorithm, env, steps=steps, episodes=2, effort=0.05, **options)
+        _DONE[name] = profile_run(algorithm, env, steps=steps, episodes=2, effort=0.05, **options)
     return _DONE[name]
 
 
@@ -50,7 +50,7 @@ def test_layers_add_up_to_the_replayed_iteration(name: str) -> None:
     assert found is not None
     whole = sum(cost.seconds for cost in found.costs)
     assert found.layers.total == pytest.approx(whole, rel=0.03)
-    assert set(found.layers.rollout) <= set(LAYERS)
+    assert set(found.layers.rollout) <= set(Layer)
     assert min(found.layers.rollout.values()) >= 0.0
     assert min(found.layers.update.values(), default=0.0) >= 0.0
 

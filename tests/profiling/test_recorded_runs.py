@@ -12,9 +12,9 @@ from mileage._errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 from mileage.meter import PhaseClock
+from mileage.profiling import profile_recorded, profile_run
 from mileage.profiling.findings import Bottleneck
 from mileage.profiling.ledger_runs import failed_share
-from mileage.profiling.profile import profile, profile_recorded
 from mileage.recording.recorder import Ledger
 
 
@@ -50,7 +50,7 @@ def test_a_loop_of_ones_own(phase: str, bottleneck: Bottleneck, tmp_path: Path) 
 def test_a_profiled_run_keeps_its_summary_under_its_id(tmp_path: Path) -> None:
     db = str(tmp_path / "ledger.db")
     options = {"preset": "none", "n_envs": 4, "n_steps": 16, "hidden": (8, 8), "episodes": 2, "effort": 0.05}
-    found = profile("ppo", "CartPole-v1", steps=256, db=db, name="small", **options)
+    found = profile_run("ppo", "CartPole-v1", steps=256, db=db, name="small", **options)
     assert found.run.run_id is not None
     with Store(db) as store:
         run = store.read(queries.only_record, "small")

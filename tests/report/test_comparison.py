@@ -8,10 +8,11 @@ import pytest
 from sample_rows import make_end, make_phases, make_run
 
 from mileage._errors import UnmatchedError, UsageError
+from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.report.arms import run_costs
 from mileage.report.compare import Comparison, compare, compare_selections
+from mileage.report.sides import Selection, run_costs
 
 
 def finished(
@@ -38,7 +39,7 @@ def finished(
 
 
 def compared(a: list[RecordedRun], b: list[RecordedRun], **options: Any) -> Comparison:
-    return compare(("A", a, 0), ("B", b, 0), **options)
+    return compare(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
 
 
 def test_expected_cost_counts_failed_runs_by_hand() -> None:
@@ -130,10 +131,10 @@ def test_fewer_steps_are_not_a_faster_system() -> None:
     fewer = [finished(10.0, steps=1000) for _ in range(3)]
     quicker = [finished(10.0, steps=2000) for _ in range(3)]
     (warning,) = compared(a, fewer).warnings
-    assert warning.startswith("B is faster mostly because it needs 50.0 % fewer steps (algorithmic)")
-    assert "time per step changed by +0.0 % (systems)" in warning
+    assert warning.evidence.startswith("B is faster mostly because it needs 50.0 % fewer steps (algorithmic)")
+    assert "time per step changed by +0.0 % (systems)" in warning.evidence
     (warning,) = compared(fewer, a).warnings
-    assert warning.startswith("A is faster mostly")
+    assert warning.evidence.startswith("A is faster mostly")
     assert compared(a, quicker).warnings == ()
 
 
@@ -141,7 +142,7 @@ def test_without_a_price_seconds_are_compared_and_it_is_said() -> None:
     free = {"price_usd_per_hour": 0.0}
     comparison = compared([finished(10.0, run=free)] * 3, [finished(20.0, run=free)] * 3)
     assert comparison.unit == "s"
-    assert any("seconds are compared" in text for text in comparison.warnings)
+    assert any("seconds are compared" in each.evidence for each in comparison.warnings)
     assert {n: left for n, left, _ in comparison.table().rows}["expected cost to target"].startswith("10.00 s [")
 
 
@@ -181,7 +182,7 @@ def test_selections_leave_out_what_still_runs_and_refuse_overlap(tmp_path: Path)
         store.deliver([make_run(name="three")])
         comparison = compare_selections(store, "one", "name=two")
         assert (comparison.b.runs, comparison.b.left_out) == (3, 1)
-        assert "1 runs of B are still running and not counted" in comparison.warnings
+        assert "1 runs of B are still running and not counted" in [each.evidence for each in comparison.warnings]
         assert comparison.a.phase_seconds == {"learn": 10.0}
         with pytest.raises(UsageError, match="on both sides"):
             compare_selections(store, "one", "algorithm=ppo,name=one")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from mileage import stats
-from mileage.stats import Interval, median_estimate
+from mileage._errors import UsageError
+from mileage.stats import Interval, Verdict, median_estimate, median_ratio_estimate, verdict_of_ratio
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,62 @@ def test_median_interval_covers_the_median_of_any_distribution() -> None:
     hits = sum(np.log(2) in (median_estimate(rng.exponential(size=15)).interval or Interval(0, 0)) for _ in range(2000))
     # Nominal 96.5 %; three standard errors of 2,000 draws are 1.2 %.
     assert hits / 2000 == pytest.approx(0.965, abs=0.0125)
+
+
+def test_ratio_of_medians_by_hand() -> None:
+    # Logs of both sides: standard deviation 1, so each median's variance is pi/2 / 3; Welch's freedom is 4, and
+    # t(4, 97.5 %) is 2.776445.
+    above, below = [1.0, math.e, math.e**2], [1.0, math.e, math.e**2]
+    found = median_ratio_estimate(above, below)
+    half = 2.776445 * math.sqrt(2 * math.pi / 2 / 3)
+    assert found.value == 1.0
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(math.exp(-half), rel=1e-6)
+    assert found.interval.high == pytest.approx(math.exp(half), rel=1e-6)
+
+
+def test_two_runs_have_a_ratio_and_no_interval() -> None:
+    found = median_ratio_estimate([2.0, 4.0], [1.0, 1.0, 1.0])
+    assert (found.value, found.interval, found.runs) == (3.0, None, 2)
+    with pytest.raises(UsageError, match="denominator must be"):
+        median_ratio_estimate([1.0], [])
+
+
+def test_identical_runs_give_an_exact_ratio() -> None:
+    assert median_ratio_estimate([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).interval == Interval(2.0, 2.0)
+
+
+def test_scaling_both_sides_leaves_the_ratio_alone() -> None:
+    slow, fast = [10.0, 11.0, 12.5], [5.0, 5.5, 5.2]
+    one = median_ratio_estimate(slow, fast)
+    two = median_ratio_estimate([60 * s for s in slow], [60 * s for s in fast])
+    assert one.interval is not None
+    assert two.interval is not None
+    assert two.value == pytest.approx(one.value)
+    assert two.interval.low == pytest.approx(one.interval.low)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("heavy_tail", [False, True])
+def test_ratio_interval_covers_the_truth_at_least_as_often_as_it_says(runs: int, heavy_tail: bool) -> None:
+    rng = np.random.default_rng(7)
+    trials, covered = 600, 0
+    for _ in range(trials):
+        noise = rng.standard_t(3, (2, runs)) if heavy_tail else rng.standard_normal((2, runs))
+        slow, fast = 100 * np.exp(0.03 * noise[0]), 80 * np.exp(0.06 * noise[1])
+        covered += 1.25 in (median_ratio_estimate(slow, fast).interval or Interval(0, 0))
+    # Three standard errors below 95 %.
+    assert covered / trials >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / trials)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (Interval(1.1, 1.3), Verdict.B_CHEAPER),
+        (Interval(0.7, 0.9), Verdict.A_CHEAPER),
+        (Interval(0.9, 1.1), Verdict.UNDECIDED),
+        (None, Verdict.UNDECIDED),
+    ],
+)
+def test_a_ratio_decides_if_its_interval_leaves_out_one(interval: Interval | None, verdict: Verdict) -> None:
+    assert verdict_of_ratio(stats.Estimate(1.0, interval)) is verdict

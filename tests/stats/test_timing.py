@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mileage._errors import UsageError
-from mileage.stats import Instability, instabilities, modified_z_scores, outliers
+from mileage.stats import modified_z_scores, outliers, spread, trend
 
 
 def test_modified_z_scores_by_hand() -> None:
@@ -20,30 +20,21 @@ def test_outliers_are_marked() -> None:
     assert not outliers([1, 1, 100]).any()  # too few to say
 
 
-def kinds(seconds: list[float]) -> set[Instability]:
-    return {finding.kind for finding in instabilities(seconds)}
+def test_a_trend_is_kendalls() -> None:
+    # All 28 pairs of 8 rising values agree: tau 1, and of the 8! orders two are as extreme, p = 2 / 40320.
+    direction, p = trend([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    assert direction == pytest.approx(1.0)
+    assert p == pytest.approx(2 / 40320)
+    assert trend([1.0, 2.0, 3.0]) == (0.0, 1.0)  # too few to say
+    assert trend([2.0] * 9) == (0.0, 1.0)
 
 
-def test_steady_timings_have_no_findings() -> None:
-    assert instabilities([1.00, 1.01, 0.99, 1.02, 0.98, 1.00, 1.01, 0.99]) == ()
-
-
-def test_each_instability_is_found_with_its_evidence() -> None:
-    steady = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00, 1.01, 0.99]
-    assert kinds([3.0, *steady]) == {Instability.SLOW_START}
-    assert instabilities([3.0, *steady])[0].evidence == "the first run took 3 s, the median is 1 s"
-    assert kinds([*steady, 3.0]) == {Instability.OUTLIERS}
-    assert kinds([1.0 + 0.005 * i for i in range(12)]) == {Instability.DRIFT}
-    assert "slower" in instabilities([1.0 + 0.005 * i for i in range(12)])[0].evidence
-    assert "faster" in instabilities([2.0 - 0.005 * i for i in range(12)])[0].evidence
-    assert kinds([1.0, 1.5, 0.7, 1.3, 0.8, 1.2, 0.9, 1.4]) == {Instability.WIDE_SPREAD}
-
-
-def test_every_instability_names_what_to_try() -> None:
-    assert all(kind.remedy for kind in Instability)
-    assert "warm-up" in Instability.SLOW_START.remedy
+def test_a_spread_is_a_share() -> None:
+    # Deviations -1 0 1 of 4: a standard deviation of 1, a quarter of 4.
+    assert spread([3.0, 4.0, 5.0], 4.0) == 0.25
+    assert spread([3.0], 4.0) == 0.0
 
 
 def test_no_timings_are_refused() -> None:
-    with pytest.raises(UsageError, match="seconds must be"):
-        instabilities([])
+    with pytest.raises(UsageError, match="values must be"):
+        outliers([])

@@ -26,9 +26,9 @@ def small(env: Any = "CartPole-v1", **changes: Any) -> mileage.PPO:
 
 def state(agent: Any) -> dict[str, bytes]:
     """Everything that decides how training goes on."""
-    engine = agent._built().engine
-    return {name: array.tobytes() for name, array in engine.state_arrays().items()} | {
-        "counters": repr(engine.counters()).encode(),
+    saved = agent.learner.saved()
+    return {name: array.tobytes() for name, array in saved.arrays.items()} | {
+        "counters": repr(saved.counters).encode(),
         "steps": str(agent.steps).encode(),
     }
 
@@ -158,7 +158,7 @@ def test_a_gymnasium_environment_resumes_with_new_episodes(tmp_path: Path) -> No
     with mileage.load(path) as loaded:
         assert loaded.env_kwargs == {"is_slippery": False}
         np.testing.assert_array_equal(loaded.policy.params, params)
-        assert not loaded._built().engine.episode.any()
+        assert not loaded.learner.episode.any()
         assert loaded.learn(14, panel=agent.default_panel(episodes=1)).steps == 28
 
 

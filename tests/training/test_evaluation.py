@@ -41,7 +41,7 @@ def evaluate(policy: ActorCritic, spec: Any, panel: Panel, threads: int = 1) -> 
 
 
 def sampled(policy: ActorCritic, obs: Any, stream: Stream) -> Any:
-    head = policy._run("actor", obs)[0].astype(np.float64)
+    head = policy.head(obs)[0].astype(np.float64)
     if policy.n_actions:
         cumulative = np.cumsum(np.exp(head - np.logaddexp.reduce(head)))
         return np.array([int((stream.uniform01() >= cumulative[:-1]).sum())])

@@ -10,7 +10,7 @@ import pytest
 
 import mileage
 from mileage._errors import UsageError
-from mileage.training.agents import ALGORITHMS
+from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
 
 
@@ -22,7 +22,7 @@ def shipped() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("algorithm", "env"), shipped())
 def test_every_shipped_preset_makes_an_agent(algorithm: str, env: str) -> None:
-    agent = ALGORITHMS[algorithm](env)
+    agent = agent_class(algorithm)(env)
     preset = load_preset(algorithm, env)
     assert preset
     for name, value in preset.items():
@@ -36,7 +36,7 @@ def test_every_shipped_preset_makes_an_agent(algorithm: str, env: str) -> None:
 def test_hyperparameters_override_the_preset() -> None:
     assert mileage.PPO("CartPole-v1", gamma=0.5).config.gamma == 0.5
     assert mileage.PPO("CartPole-v1").config.n_steps == load_preset("ppo", "CartPole-v1")["n_steps"]
-    assert mileage.PPO("CartPole-v1", preset="none").config == mileage.PPO.algorithm().Config()
+    assert mileage.PPO("CartPole-v1", preset="none").config == mileage.PPO.algorithm.learner().Config()
 
 
 def test_an_environment_without_a_preset_has_an_empty_one() -> None:

@@ -11,24 +11,39 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mileage.contracts import Clock, Learner, Saved
 from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 from mileage.training.runner import Outcome, Plan, Progress, run
 
 
-class Counting:
-    """An algorithm that only counts; its evaluation returns the number of iterations times 10."""
+class Counting(Learner):
+    """An algorithm that only counts, and not episodes; its evaluation returns the number of iterations times 10."""
 
     steps_per_iteration = 100
 
     def __init__(self) -> None:
         self.progress: list[float] = []
 
-    def iterate(self, clock: PhaseClock, progress: float) -> int:
+    @classmethod
+    def make_policy(cls, config: Any, spec: Any, seed: int) -> Any:
+        raise NotImplementedError
+
+    @property
+    def steps(self) -> int:
+        return self.steps_per_iteration * len(self.progress)
+
+    def saved(self) -> Saved:
+        return Saved({}, {})
+
+    def restore(self, saved: Saved) -> None:
+        pass
+
+    def iterate(self, clock: Clock, progress: float) -> Any:
         with clock.phase(Phase.LEARN):
             self.progress.append(progress)
-        return len(self.progress)
+        return SimpleNamespace(episodes=0, truncations=None, number=len(self.progress))
 
     def evaluate(self) -> Evaluation:
         return Evaluation.of([2**31], [10.0 * len(self.progress)], [1])
@@ -96,7 +111,10 @@ def test_callbacks_see_progress_and_can_stop() -> None:
 
     _, outcome = play(Plan(horizon=1000, eval_every=200), callbacks=(lambda progress: progress.steps < 400, watch))
     assert (outcome.steps, outcome.end, outcome.reason) == (400, EndState.STOPPED, "stopped by a callback")
-    assert [(each.steps, each.horizon, each.stats) for each in seen] == [(100 * i, 1000, i) for i in range(1, 5)]
+    numbers: list[Any] = [each.stats for each in seen]
+    assert [(each.steps, each.horizon, stats.number) for each, stats in zip(seen, numbers, strict=True)] == [
+        (100 * i, 1000, i) for i in range(1, 5)
+    ]
     assert [each.evaluation is None for each in seen] == [True, False, True, False]
 
 
@@ -133,13 +151,13 @@ class Interrupted(Counting):
         super().__init__()
         self.presses, self.whole = presses, 0
 
-    def iterate(self, clock: PhaseClock, progress: float) -> int:
-        super().iterate(clock, progress)
+    def iterate(self, clock: Clock, progress: float) -> Any:
+        found = super().iterate(clock, progress)
         if len(self.progress) == 3:
             for _ in range(self.presses):
                 os.kill(os.getpid(), signal.SIGINT)
         self.whole += 1
-        return self.whole
+        return found
 
 
 def test_an_interrupt_ends_the_run_after_the_iteration_under_way() -> None:
@@ -171,7 +189,7 @@ def test_other_threads_can_train() -> None:
 class Ending(Counting):
     """Three episodes end in every iteration, one of them by a time limit."""
 
-    def iterate(self, clock: PhaseClock, progress: float) -> Any:
+    def iterate(self, clock: Clock, progress: float) -> Any:
         super().iterate(clock, progress)
         return SimpleNamespace(episodes=3, truncations=1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import extras
 import mileage
 from mileage._errors import UsageError
 
@@ -29,7 +30,7 @@ def agent_with(source: Any, **settings: Any) -> Any:
     return agent
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=extras.TORCH)])
 @pytest.mark.parametrize("kind", ["object", "arrays", "file"])
 def test_observations_are_normalised_as_before(backend: str, kind: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "statistics.npz", **ARRAYS)
@@ -40,22 +41,22 @@ def test_observations_are_normalised_as_before(backend: str, kind: str, tmp_path
     normalised = np.clip((raw - MEAN) / np.sqrt(VAR + 1e-8), -10.0, 10.0)
     np.testing.assert_allclose(agent.predict(raw)[0], plain.predict(normalised)[0], rtol=1e-5, atol=1e-6)
     # In training too, and for good as nothing is learned of them.
-    start = agent._env.obs.copy()
+    start = agent.learner.env.obs.copy()
     agent.learn(16, panel=agent.default_panel(episodes=1))
-    seen = agent._parts.engine.obs[:2]
+    seen = agent.learner.obs[:2]
     np.testing.assert_allclose(seen, np.clip((start - MEAN) / np.sqrt(VAR), -10.0, 10.0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent.policy.obs_mean, MEAN)
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=extras.TORCH)])
 def test_statistics_go_on_from_what_they_were(backend: str) -> None:
     agent = agent_with(vecnormalize(), backend=backend, normalise_observations=True, normalise_rewards=True)
-    engine = agent._parts.engine
+    engine = agent.learner
     assert list(engine.return_moments) == [100.0, 0.0, 900.0]
-    first = agent._env.obs.copy()
+    first = agent.learner.env.obs.copy()
     agent.learn(16, panel=agent.default_panel(episodes=1))
     assert engine.obs_moments[0, 0] == 116.0
-    raw = engine._raw_obs.astype(np.float64)
+    raw = engine.raw_obs.astype(np.float64)
     np.testing.assert_allclose(raw[:2], first)
     np.testing.assert_allclose(agent.policy.obs_mean, (100.0 * MEAN + raw.sum(axis=0)) / 116.0, rtol=1e-5)
 

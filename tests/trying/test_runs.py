@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import mileage
 from mileage._errors import UsageError
+from mileage.experiments import Arm, Turn
 from mileage.recording.recorder import Ledger
 from mileage.trying.fixes import FIXES
 from mileage.trying.runs import Setup, TrainingExecutor, Trial
@@ -57,8 +59,8 @@ def test_changing_a_setup() -> None:
 def test_a_run_to_its_target_is_the_run_that_learn_makes(tmp_path: Path) -> None:
     setup = cartpole()
     executor = TrainingExecutor("mean_return>=5", episodes=10, db=str(tmp_path / "l.db"), name="try", price=3.6)
-    executor.prepare(setup)
-    trial = executor.run("minibatch", setup, 4, 60.0)
+    executor.prepare(Arm("x", setup))
+    trial = executor.attempt(Arm("minibatch", setup), Turn("minibatch", round=4, limit_seconds=60.0))
     with mileage.PPO("CartPole-v1", seed=4, **CARTPOLE) as agent:
         record = agent.learn(2048, eval_every=512, target="mean_return>=5", panel=agent.default_panel(episodes=10))
     assert trial.reached
@@ -76,8 +78,8 @@ def test_a_run_to_its_target_is_the_run_that_learn_makes(tmp_path: Path) -> None
 def test_a_run_is_stopped_at_its_cap_and_has_failed() -> None:
     setup = cartpole().but(total_steps=10**9)
     executor = TrainingExecutor("mean_return>=501", episodes=1, db=False)
-    executor.prepare(setup)
-    trial = executor.run("x", setup, 0, 0.2)
+    executor.prepare(Arm("x", setup))
+    trial = executor.attempt(Arm("x", setup), Turn("x", round=0, limit_seconds=0.2))
     assert not trial.reached
     assert trial.seconds >= 0.2
     assert trial.steps < 10**9
@@ -86,20 +88,26 @@ def test_a_run_is_stopped_at_its_cap_and_has_failed() -> None:
 
 
 def test_a_run_that_uses_up_its_steps_has_failed() -> None:
-    trial = TrainingExecutor("mean_return>=501", episodes=1, db=False).run("x", cartpole(), 0, 60.0)
+    trial = TrainingExecutor("mean_return>=501", episodes=1, db=False).attempt(
+        Arm("x", cartpole()), Turn("x", round=0, limit_seconds=60.0)
+    )
     assert (trial.reached, trial.steps, trial.reason) == (False, 2048, "all steps taken")
 
 
 def test_a_setup_that_cannot_be_built_is_a_failed_run() -> None:
     setup = cartpole().but(minibatch=0)
-    trial = TrainingExecutor("mean_return>=5", db=False).run("x", setup, 0, 60.0)
+    trial = TrainingExecutor("mean_return>=5", db=False).attempt(
+        Arm("x", setup), Turn("x", round=0, limit_seconds=60.0)
+    )
     assert (trial.reached, trial.steps) == (False, 0)
     assert trial.reason == "UsageError: minibatch must be at least 1, not 0"
 
 
 def test_checkpoints_of_a_run_go_to_a_directory_that_is_gone_afterwards() -> None:
     setup = cartpole().but(checkpoint_every=256)
-    trial = TrainingExecutor("mean_return>=501", episodes=1, db=False).run("x", setup, 0, 60.0)
+    trial = TrainingExecutor("mean_return>=501", episodes=1, db=False).attempt(
+        Arm("x", setup), Turn("x", round=0, limit_seconds=60.0)
+    )
     assert trial.phases["checkpoint"] > 0
     assert not cartpole().but(checkpoint_every=0).checkpoint_every
 
@@ -107,12 +115,12 @@ def test_checkpoints_of_a_run_go_to_a_directory_that_is_gone_afterwards() -> Non
 def test_an_interrupt_ends_the_run_and_the_search() -> None:
     setup = cartpole().but(total_steps=10**9)
     executor = TrainingExecutor("mean_return>=501", episodes=1, db=False)
-    executor.prepare(setup)
+    executor.prepare(Arm("x", setup))
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            executor.run("x", setup, 0, 60.0)
+            executor.attempt(Arm("x", setup), Turn("x", round=0, limit_seconds=60.0))
     finally:
         timer.join()
 
@@ -125,9 +133,9 @@ class Counting(TrainingExecutor):
     def now(self) -> float:
         return float(self.runs)
 
-    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
+    def attempt(self, arm: Arm[Setup], turn: Turn) -> Trial:
         self.runs += 1
-        return super().run(arm, setup, seed, 60.0)
+        return super().attempt(arm, replace(turn, limit_seconds=60.0))
 
 
 def test_a_whole_search_over_real_runs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mileage._errors import UsageError
 from mileage.profiling.findings import Bottleneck, Finding
-from mileage.trying.arms import Outcome, judge
+from mileage.trying.candidates import Effect, judge
 from mileage.trying.fixes import Fix
 from mileage.trying.runs import Setup
 from mileage.trying.tried import Tried, try_fixes
@@ -16,7 +16,7 @@ from scripted_runs import Scripted, plain_setup
 
 TARGET = "mean_return>=0.0"
 # Sure of it or not: how many rounds there is time for decides.
-CHEAP = (Outcome.CHEAPER, Outcome.SEEMS_CHEAPER)
+CHEAP = (Effect.CHEAPER, Effect.SEEMS_CHEAPER)
 
 
 def knob(name: str, value: object) -> Fix:
@@ -28,7 +28,7 @@ def search(executor: Scripted, fixes: list[Fix], budget: float = 180.0, **rest: 
     return try_fixes(plain_setup(), TARGET, executor, budget_seconds=budget, fixes=fixes, cores=2, **rest)  # type: ignore[arg-type]
 
 
-def outcomes(tried: Tried) -> dict[str, Outcome]:
+def outcomes(tried: Tried) -> dict[str, Effect]:
     return {arm.name: judge(arm, tried.baseline)[0] for arm in tried.arms}
 
 
@@ -47,7 +47,7 @@ def test_the_fix_that_is_cheaper_is_found_verified_and_kept_apart_from_the_other
     tried = search(Scripted(script), [knob("gamma", 0.5), slow, knob("minibatch", 64), knob("n_steps", 512)])
     found = outcomes(tried)
     assert found.pop("minibatch") in CHEAP
-    assert found == {"gamma": Outcome.SEEMS_DEARER, "slow": Outcome.TARGET_MISSED, "n_steps": Outcome.NO_GAIN}
+    assert found == {"gamma": Effect.SEEMS_DEARER, "slow": Effect.TARGET_MISSED, "n_steps": Effect.NO_GAIN}
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
     assert tried.is_verified
@@ -69,7 +69,7 @@ def test_more_steps_per_second_that_do_not_come_to_the_target_sooner_are_called_
         return 1000.0, 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("minibatch", 64), knob("n_envs", 8)])
-    assert outcomes(tried) == {"minibatch": Outcome.FASTER_ONLY, "n_envs": Outcome.FASTER_ONLY}
+    assert outcomes(tried) == {"minibatch": Effect.FASTER_ONLY, "n_envs": Effect.FASTER_ONLY}
     assert tried.best is None
     assert tried.verification is None
 
@@ -122,7 +122,7 @@ def test_failed_runs_are_paid_for() -> None:
     # Half the runs take 1 s and half 10 s: 11 s a success, where the baseline takes 5 s.
     assert reached == len(failed) == 4
     assert arm.cost == pytest.approx(11.0)
-    assert outcomes(tried)["gamma"] is Outcome.SEEMS_DEARER
+    assert outcomes(tried)["gamma"] is Effect.SEEMS_DEARER
     assert tried.best is None
 
 
@@ -249,7 +249,7 @@ def test_a_fix_that_cannot_be_trained_is_an_error_and_the_search_goes_on() -> No
         return (1000.0 if setup.config["minibatch"] == 16 else 5000.0), 5000 * jitter(seed)
 
     tried = search(Scripted(script), [knob("gamma", 0.5), knob("minibatch", 64)])
-    assert outcomes(tried)["gamma"] is Outcome.ERROR
+    assert outcomes(tried)["gamma"] is Effect.ERROR
     assert outcomes(tried)["minibatch"] in CHEAP
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
@@ -286,7 +286,7 @@ def test_arms_that_learn_the_same_are_compared_seed_by_seed() -> None:
     tried = search(Scripted(script), [fix, other])
     found = {arm.name: judge(arm, tried.baseline) for arm in tried.arms}
     outcome, comparison = found["threads"]
-    assert outcome is Outcome.CHEAPER
+    assert outcome is Effect.CHEAPER
     assert comparison is not None
     assert comparison.seed_by_seed
     assert comparison.interval is not None
@@ -294,16 +294,16 @@ def test_arms_that_learn_the_same_are_compared_seed_by_seed() -> None:
     assert comparison.interval.low == pytest.approx(1.1)
     assert comparison.interval.high == pytest.approx(1.1)
     # The same times, but of an arm that learns otherwise: the spread of the seeds counts.
-    assert found["other"][0] is Outcome.SEEMS_CHEAPER
+    assert found["other"][0] is Effect.SEEMS_CHEAPER
 
 
 def test_the_paired_interval_is_students() -> None:
-    from mileage.trying.arms import Arm
+    from mileage.trying.candidates import Candidate
     from mileage.trying.runs import Trial
 
-    def arm(name: str, seconds: list[float]) -> Arm:
-        trials = [Trial(name, n, took, True, 100.0, steps=10) for n, took in enumerate(seconds)]
-        return Arm(name, plain_setup(), same_learning=True, trials=trials)
+    def arm(name: str, seconds: list[float]) -> Candidate:
+        trials = [Trial(name, took, round=n, cap_seconds=100.0, steps=10) for n, took in enumerate(seconds)]
+        return Candidate(name, plain_setup(), same_learning=True, trials=trials)
 
     # Logs of the ratios are ln 2 × (1, 2, 3): mean 2 ln 2, deviation ln 2, t(2) at 97.5 % is 4.3027.
     _, found = judge(arm("fix", [1.0, 1.0, 1.0]), arm("baseline", [2.0, 4.0, 8.0]))

@@ -17,10 +17,11 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mileage._errors import UsageError
-from mileage.meter import Phase, PhaseClock
+from mileage._types import Array
+from mileage.contracts import Clock
+from mileage.meter import Phase
 from mileage.policies import ActorCritic
 
 
@@ -59,7 +60,7 @@ class Slots:
             "version": ((), np.int64),
             "collector": ((), np.int64),
         } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
-        self.arrays: dict[str, NDArray[Any]] = {
+        self.arrays: dict[str, Array] = {
             name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
         }
         self._n_actions = policy.n_actions
@@ -67,7 +68,7 @@ class Slots:
     def __len__(self) -> int:
         return len(self.arrays["state"])
 
-    def __getattr__(self, name: str) -> NDArray[Any]:
+    def __getattr__(self, name: str) -> Array:
         try:
             return self.__dict__["arrays"][name]  # type: ignore[no-any-return]
         except KeyError:
@@ -91,7 +92,7 @@ class Slots:
             raise UsageError("a rollout under way has an action that does not exist")
 
 
-Collect = Callable[[int, PhaseClock, Callable[[], bool]], bool]
+Collect = Callable[[int, Clock, Callable[[], bool]], bool]
 """Fill a slot, on a clock, as long as it is wanted; True if the rollout is whole."""
 
 
@@ -103,13 +104,13 @@ class Crew:
         self._slots, self._collect, self._policy, self._lag = slots, collect, policy, lag
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        self._clock: PhaseClock | None = None
+        self._clock: Clock | None = None
         self._stopping = self._abandoning = False
         self._error: BaseException | None = None
         # The newest policy, for collectors to copy while the learner's own changes.
         self._newest = Slots(1, 1, 1, policy, 1, False)
 
-    def start(self, clock: PhaseClock, version: int) -> None:
+    def start(self, clock: Clock, version: int) -> None:
         """Let collectors work, on the learner's `clock`, with the policy as it is; nothing if they do already."""
         if self._threads and clock is self._clock and not self._stopping:
             return
@@ -201,7 +202,7 @@ class Crew:
             slots.state[slot] = SlotState.READY
             self._changed.notify_all()
 
-    def _serve(self, number: int, clock: PhaseClock) -> None:
+    def _serve(self, number: int, clock: Clock) -> None:
         """What a collector's thread does."""
         waiting = clock.phase(Phase.SYNC)
         try:

@@ -1,69 +1,195 @@
-"""Checks and schedules that configurations share."""
+"""What configurations have in common: fields, how they are checked, and schedules."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
 
 
-def require(condition: bool, name: str, value: Any, need: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class OnPolicyConfig:
+    """What every configuration of actor-critic learning has.
+
+    A rollout is learned from once, whole and unclipped, unless a configuration has fields for that.
+    """
+
+    n_envs: int = 16
+    """Environments stepped side by side."""
+    n_steps: int = 8
+    """Steps of each environment per rollout."""
+    learning_rate: float = 2e-3
+    """Adam's step size at the start."""
+    learning_rate_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    gamma: float = 0.99
+    """Discount."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the squared value error."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 for no limit."""
+    normalise_advantages: bool = False
+    """Centre and scale the advantages of every minibatch; a rollout learned from whole is one."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critic."""
+    activation: str = "tanh"
+    """`tanh` or `relu`."""
+    log_std_init: float = 0.0
+    """Logarithm of the initial deviation of continuous actions."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        at_least_one(self, "n_envs", "n_steps")
+        unit_interval(self, "gamma")
+        positive(self, "learning_rate", "adam_eps")
+        zero_or_more(self, "max_grad_norm")
+        finite = "0 or more and finite"
+        require_each(self, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
+        require_each(self, "finite", math.isfinite, "log_std_init")
+        one_of(self, SCHEDULES, "learning_rate_schedule")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one rollout, which one update learns from."""
+        return self.n_envs * self.n_steps
+
+    @property
+    def gae_lambda(self) -> float:
+        """Decay of the traces; 1 is the n-step return."""
+        return 1.0
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a rollout."""
+        return 1
+
+    @property
+    def minibatch(self) -> int:
+        """Samples per optimizer step."""
+        return self.batch_size
+
+    @property
+    def clip(self) -> float:
+        """How far probability ratios may move."""
+        return math.inf
+
+    @property
+    def clip_schedule(self) -> str:
+        """How that changes."""
+        return "constant"
+
+    @property
+    def value_clip(self) -> float:
+        """How far values may move; 0 for no limit."""
+        return 0.0
+
+    @property
+    def target_kl(self) -> float:
+        """How far the policy may move; 0 for no limit."""
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class OffPolicyConfig:
+    """What every configuration of learning from replay has."""
+
+    n_envs: int = 1
+    """Environments stepped side by side."""
+    train_every: int = 1
+    """Steps of every environment per iteration."""
+    gradient_steps: int = 1
+    """Updates per iteration."""
+    batch: int = 256
+    """Samples per update."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    learning_starts: int = 1000
+    """Steps taken at random before learning starts."""
+    capacity: int = 1_000_000
+    """Transitions that the replay buffer holds."""
+    gamma: float = 0.99
+    """Discount."""
+    n_step: int = 1
+    """Steps of reward before bootstrapping."""
+    tau: float = 0.005
+    """Share that target networks move towards the learned ones when they move."""
+    max_grad_norm: float = 0.0
+    """Gradients are scaled down to this norm; 0 for no limit."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: str = "relu"
+    """`relu` or `tanh`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step")
+        zero_or_more(self, "gradient_steps", "learning_starts", "max_grad_norm")
+        widths = self.hidden
+        require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
+        unit_interval(self, "gamma")
+        require(0.0 < self.tau <= 1.0, "tau", self.tau, "above 0 and at most 1")
+        positive(self, "learning_rate")
+        require(self.capacity >= self.batch, "capacity", self.capacity, f"at least the batch, {self.batch}")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that one update learns from."""
+        return self.batch
+
+
+def require(condition: bool, name: str, value: object, need: str) -> None:
     """Raise unless `condition`: "`name` must be `need`, not `value`"."""
     if not condition:
         raise UsageError(f"{name} must be {need}, not {value!r}")
 
 
-def require_each(config: Any, need: str, holds: Callable[[Any], bool], *names: str) -> None:
+def require_each(config: object, need: str, holds: Callable[[Any], bool], *names: str) -> None:
     """Raise for the first field among `names` whose value does not hold."""
     for name in names:
         require(holds(getattr(config, name)), name, getattr(config, name), need)
 
 
-def at_least_one(config: Any, *names: str) -> None:
+def at_least_one(config: object, *names: str) -> None:
     """Raise for the first of these fields that is below 1."""
     require_each(config, "at least 1", lambda value: value >= 1, *names)
 
 
-def zero_or_more(config: Any, *names: str) -> None:
+def zero_or_more(config: object, *names: str) -> None:
     """Raise for the first of these fields that is negative."""
     require_each(config, "0 or more", lambda value: value >= 0, *names)
 
 
-def unit_interval(config: Any, *names: str) -> None:
+def unit_interval(config: object, *names: str) -> None:
     """Raise for the first of these fields that is not between 0 and 1."""
     require_each(config, "between 0 and 1", lambda value: 0.0 <= value <= 1.0, *names)
 
 
-def positive(config: Any, *names: str) -> None:
+def positive(config: object, *names: str) -> None:
     """Raise for the first of these fields that is not above 0 and finite."""
     require_each(config, "above 0 and finite", lambda value: 0.0 < value < math.inf, *names)
 
 
-def check_actor_critic(config: Any) -> None:
-    """Check the fields that all configurations of actor-critic learning have."""
-    object.__setattr__(config, "hidden", tuple(config.hidden))
-    at_least_one(config, "n_envs", "n_steps")
-    unit_interval(config, "gamma")
-    positive(config, "learning_rate", "adam_eps")
-    zero_or_more(config, "max_grad_norm")
-    finite = "0 or more and finite"
-    require_each(config, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
-    require_each(config, "finite", math.isfinite, "log_std_init")
-    one_of(config, SCHEDULES, "learning_rate_schedule")
-
-
-def one_of(config: Any, choices: Sequence[str], *names: str) -> None:
+def one_of(config: object, choices: Sequence[str], *names: str) -> None:
     """Raise for the first of these fields that is none of `choices`."""
     require_each(config, f"one of {', '.join(choices)}", choices.__contains__, *names)
 
 
-def checked(kind: type[Any], algorithm: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked(kind: type[Any], algorithm: str, values: ReadRecord) -> Record:
     """Hyperparameters by name as plain Python values of the types that the fields of `kind` have.
 
     NumPy's numbers become Python's, a whole number may stand for a float, and everything else must be of its type.
@@ -93,6 +219,11 @@ def _of_type(name: str, value: Any, default: Any) -> Any:
     if flag or not isinstance(value, wanted):
         raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
     return type(default)(value)
+
+
+def varied(config: OnPolicyConfig, changes: dict[str, int]) -> OnPolicyConfig:
+    """The configuration with some of its fields changed."""
+    return type(config)(**(dataclasses.asdict(config) | changes))
 
 
 def scheduled(value: float, schedule: str, progress: float) -> float:

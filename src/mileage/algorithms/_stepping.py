@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mileage._types import F32, F64, U8
+from mileage.contracts import Clock, VectorEnv
 from mileage.kernels.learners import rollout as kernels
 from mileage.kernels.machine.pointers import Frame
-from mileage.meter import Phase, PhaseClock
+from mileage.meter import Phase
 
 
 class Store(Protocol):
@@ -24,13 +25,13 @@ class Store(Protocol):
 
 
 def collect_from_python(
-    env: Any,
+    env: VectorEnv,
     frame: Frame,
     store: Store,
     episode: F64,
     episode_sums: F64,
     n_steps: int,
-    clock: PhaseClock,
+    clock: Clock,
     wanted: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Step `env` `n_steps` times with the policy of `frame` (`ACT`), and store what happens.

@@ -1,83 +1,30 @@
 """Advantage actor-critic (Mnih et al., 2016, arXiv:1602.01783), synchronous.
 
-The same engine as PPO's with one epoch, one minibatch and no clipping, which is the same gradient (Huang et al., 2022,
+The same learner as PPO's with one epoch, one minibatch and no clipping, which is the same gradient (Huang et al., 2022,
 arXiv:2205.09123); short rollouts make up for learning from each only once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
 
-from mileage.algorithms._config import check_actor_critic, scheduled, unit_interval
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels.machine.team import Team
-from mileage.meter import PhaseClock
-from mileage.policies import ActorCritic
+from mileage.algorithms._config import OnPolicyConfig, unit_interval
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
 @dataclasses.dataclass(frozen=True)
-class A2CConfig:
+class A2CConfig(OnPolicyConfig):
     """Hyperparameters of A2C."""
 
-    n_envs: int = 16
-    """Environments stepped side by side."""
-    n_steps: int = 8
-    """Steps of each environment per rollout."""
-    learning_rate: float = 2e-3
-    """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
     gae_lambda: float = 1.0
     """Decay of GAE's traces; 1 is the n-step return."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the squared value error."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
-    normalise_advantages: bool = False
-    """Centre and scale the advantages of every rollout."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
-    activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_actor_critic(self)
+        super().__post_init__()
         unit_interval(self, "gae_lambda")
 
 
-class A2C:
+class A2C(NativeOnPolicy):
     """A2C on built parts: a vector environment, a policy, a team of threads."""
 
     Config = A2CConfig
-    make_policy = staticmethod(make_actor_critic)
-    kernels = staticmethod(on_policy_kernels)
-    Engine: type[OnPolicy] = OnPolicy
-
-    def __init__(self, config: A2CConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
-        self.config = config
-        batch = config.n_envs * config.n_steps
-        fixed: dict[str, Any] = {"epochs": 1, "minibatch": batch, "clip": math.inf, "value_clip": 0.0, "target_kl": 0.0}
-        shared = {f.name for f in dataclasses.fields(Settings)} - set(fixed)
-        settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
-        self.engine = self.Engine(settings, env, policy, team, seed)
-        self.steps_per_iteration = self.engine.batch
-
-    def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:
-        """One rollout and one update, after a share `progress` of the training."""
-        config = self.config
-        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
-        return self.engine.iterate(clock, rate, math.inf)

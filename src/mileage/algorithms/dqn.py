@@ -7,45 +7,35 @@ The update is one native call (`mileage.kernels.learners.dqn`) for any number of
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mileage._types import F64
-from mileage.algorithms._config import require
-from mileage.algorithms._off_policy import OffPolicy, check_off_policy
+from mileage._errors import UsageError
+from mileage._types import F64, Array, ReadRecord, Record
+from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
+from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
+from mileage.algorithms._off_policy import OffPolicy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.contracts import EnvSpec
+from mileage.description import Boundary, Description, Layer, Work
 from mileage.kernels.learners import dqn as kernel
 from mileage.kernels.learners import units
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.kernels.machine.pointers import Frame
-from mileage.policies.native import ACTIVATIONS
+from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import QNetwork
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(OffPolicyConfig):
     """Hyperparameters of DQN."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
     train_every: int = 4
     """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
     batch: int = 64
     """Samples per update."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
     capacity: int = 100_000
     """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
     target_every: int = 250
@@ -74,31 +64,54 @@ class DQNConfig:
     """Gradients are scaled down to this norm; 0 for no limit."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
-        for name in ("target_every", "priority_updates"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        super().__post_init__()
+        at_least_one(self, "target_every", "priority_updates")
         require(self.huber > 0.0, "huber", self.huber, "above 0")
-        for name in ("priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration"):
-            require(0.0 <= getattr(self, name) <= 1.0, name, getattr(self, name), "between 0 and 1")
+        unit_interval(self, "priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration")
+
+    def epsilon(self, progress: float) -> float:
+        """Share of random actions after a share `progress` of the training."""
+        done = min(1.0, progress / self.exploration) if self.exploration else 1.0
+        return float(self.epsilon_start + done * (self.epsilon_end - self.epsilon_start))
+
+
+def make_replay(config: DQNConfig, arguments: ReadRecord) -> ReplayBuffer:
+    """The replay buffer of a configuration; `arguments` are those that every kind of it takes."""
+    if not config.prioritised:
+        return ReplayBuffer(**arguments)
+    return PrioritizedReplay(
+        **arguments,
+        alpha=config.priority_exponent,
+        beta=(config.priority_beta, 1.0),
+        beta_samples=config.priority_updates,
+    )
 
 
 class DQN(OffPolicy):
-    """DQN on built parts: a vector environment, a policy, a team of threads."""
+    """DQN on built parts: a vector environment, a policy, a team of threads.
+
+    `update_frame` and `act_frame` are the arguments of its kernels, `pieces` what the update's threads share out.
+    """
 
     Config = DQNConfig
+    config: DQNConfig
     policy: QNetwork
 
-    @staticmethod
-    def kernels(native: bool) -> tuple[str, ...]:
+    @classmethod
+    def kernels(cls, native: bool) -> tuple[str, ...]:
         """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
         return ("dqn_update", "dqn_act", *(("evaluate",) if native else ()))
 
-    @staticmethod
-    def make_policy(config: DQNConfig, spec: Any, seed: int) -> QNetwork:
+    @classmethod
+    def check_spec(cls, spec: EnvSpec) -> None:
+        """UsageError if actions are not discrete."""
+        if not spec.n_actions:
+            raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
+
+    @classmethod
+    def make_policy(cls, config: DQNConfig, spec: EnvSpec, seed: int) -> QNetwork:
         """The networks for an environment."""
         return QNetwork(
             spec.obs_size,
@@ -110,21 +123,7 @@ class DQN(OffPolicy):
         )
 
     def _make_replay(self) -> ReplayBuffer:
-        if not self.config.prioritised:
-            return super()._make_replay()
-        config = self.config
-        return PrioritizedReplay(
-            config.capacity,
-            self.policy.obs_size,
-            1,
-            n_envs=self.n_envs,
-            n_step=config.n_step,
-            gamma=config.gamma,
-            alpha=config.priority_exponent,
-            beta=(config.priority_beta, 1.0),
-            beta_samples=config.priority_updates,
-            seed=self.seed,
-        )
+        return make_replay(self.config, self._replay_arguments())
 
     def _build(self) -> None:
         config, policy = self.config, self.policy
@@ -137,11 +136,11 @@ class DQN(OffPolicy):
         self.batch = self.replay.batch(samples)
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
-        self._totals: F64 = np.zeros(kernel.N_STATS)
-        self._pieces = units.n_pieces(config.batch, policy.actor_sizes)
+        self.totals: F64 = np.zeros(kernel.N_STATS)
+        self.pieces = units.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
-        layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self._pieces)
-        network: dict[str, Any] = {
+        layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self.pieces)
+        network: Record = {
             "params": policy.params,
             "sizes": np.array(policy.actor_sizes, np.int64),
             "n_sizes": len(policy.actor_sizes),
@@ -150,7 +149,7 @@ class DQN(OffPolicy):
             "activation": ACTIVATIONS[policy.activation],
             "dueling": int(policy.dueling),
         }
-        self._frame = Frame(
+        self.update_frame = Frame(
             kernel.DQN,
             **network,
             target_params=self.target_params,
@@ -165,15 +164,15 @@ class DQN(OffPolicy):
             next_q=np.zeros((samples, policy.n_actions), np.float32),
             **self.adam,
             grads=aligned_zeros(n_params),
-            squares=np.zeros(self._pieces, np.float32),
-            totals=self._totals,
+            squares=np.zeros(self.pieces, np.float32),
+            totals=self.totals,
             works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
             shared=aligned_zeros(layout.pop("shared_floats")),
             n_params=n_params,
             double=int(config.double),
             batch=config.batch,
             n_updates=self._updates_per_call,
-            pieces=self._pieces,
+            pieces=self.pieces,
             ahead_rows=ahead_rows,
             steps=0,
             stage=kernel.LAST_STAGE,
@@ -188,7 +187,7 @@ class DQN(OffPolicy):
             **layout,
         )
         self._choices = np.zeros(self.n_envs, np.int64)
-        self._act_frame = Frame(
+        self.act_frame = Frame(
             kernel.ACT,
             **network,
             obs=self.obs,
@@ -199,30 +198,53 @@ class DQN(OffPolicy):
             epsilon=config.epsilon_start,
         )
 
-    def epsilon(self, progress: float) -> float:
-        """Share of random actions after a share `progress` of the training."""
-        config = self.config
-        done = min(1.0, progress / config.exploration) if config.exploration else 1.0
-        return float(config.epsilon_start + done * (config.epsilon_end - config.epsilon_start))
-
-    def _act(self, progress: float) -> NDArray[Any]:
-        kernel.dqn_act(self._act_frame.set(epsilon=self.epsilon(progress)).record)
+    def act(self, progress: float) -> Array:
+        """Write `actions` as they are stored, and return them as the environment wants them."""
+        kernel.dqn_act(self.act_frame.set(epsilon=self.config.epsilon(progress)).record)
         self.actions[:, 0] = self._choices
         return self._choices
 
-    def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
+    def learn(self, n_updates: int) -> dict[str, float]:
+        """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         config = self.config
-        self._totals[:] = 0.0
+        self.totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
             self.updates = int(
-                self.team.run(kernel.dqn_update, self._frame.set(steps=self.updates).record, self._pieces)
+                self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )
             if isinstance(self.replay, PrioritizedReplay):
                 self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
-        samples = max(self._totals[kernel.SAMPLES], 1.0)
-        return {"loss": self._totals[kernel.LOSS] / samples, "q_value": self._totals[kernel.Q_VALUE] / samples}
+        samples = max(self.totals[kernel.SAMPLES], 1.0)
+        return {"loss": self.totals[kernel.LOSS] / samples, "q_value": self.totals[kernel.Q_VALUE] / samples}
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that decides how training goes on, by name; the arrays are live."""
-        return super().state_arrays() | self.adam | {"target_params": self.target_params}
+    @staticmethod
+    def learn_work(config: DQNConfig, sizes: Sizes, pieces: int) -> Work:
+        """The updates of one iteration, the network cut into `pieces`."""
+        updates = max(1, config.gradient_steps)
+        return q_learn(sizes, batch=config.batch, updates=updates, pieces=pieces, double=config.double)
+
+    def describe(self) -> Description:
+        """Acting and learning: their calls, stages and work."""
+        from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
+
+        config, policy = self.config, self.policy
+        return native_off_policy(
+            self,
+            NativeUpdate(
+                kernel.dqn_update,
+                self.update_frame,
+                self.pieces,
+                kernel.STAGES,
+                ("rate",),
+                config.target_every,
+                last_is_rare=True,
+            ),
+            Boundary(kernel, "dqn_act", "dqn_act", Layer.NATIVE),
+            learn=self.learn_work(config, policy.actor_sizes, self.pieces),
+            inference=one_forward(self.n_envs, policy.actor_sizes),
+            networks=network_buffers([policy.params], [self.target_params], list(self.adam.values())),
+        )
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | self.adam | {"target_params": self.target_params}

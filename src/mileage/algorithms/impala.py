@@ -8,32 +8,33 @@ ratios of the two policies' probabilities; the policy gradient is that of advant
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, I64
-from mileage.algorithms._collectors import Crew, Slots
+from mileage._types import F32, I64, Array, Record
+from mileage.algorithms._collectors import Collect, Crew, Slots
 from mileage.algorithms._config import (
+    OnPolicyConfig,
     at_least_one,
-    check_actor_critic,
     one_of,
     positive,
     require,
-    scheduled,
     unit_interval,
     zero_or_more,
 )
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic
+from mileage.algorithms._native_on_policy import NativeOnPolicy
+from mileage.algorithms._rollout_learner import UpdateStats
 from mileage.algorithms._stepping import collect_from_python
+from mileage.contracts import Clock, Team, VectorEnv
+from mileage.description import Boundary, Description, Layer
 from mileage.kernels.arrays.advantages import vtrace
 from mileage.kernels.learners import actor_critic, scores
 from mileage.kernels.learners import rollout as kernels
 from mileage.kernels.machine.pointers import Frame
-from mileage.kernels.machine.team import Team
-from mileage.meter import Phase, PhaseClock
+from mileage.meter import Phase
 from mileage.policies import ActorCritic
 
 MODES = ("async", "lockstep")
@@ -42,7 +43,7 @@ MOST_LAG = 31
 
 
 @dataclasses.dataclass(frozen=True)
-class IMPALAConfig:
+class IMPALAConfig(OnPolicyConfig):
     """Hyperparameters of IMPALA."""
 
     n_envs: int = 16
@@ -57,41 +58,15 @@ class IMPALAConfig:
     """In `async`, finished rollouts that may wait for the learner."""
     lag: int = 1
     """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
-    learning_rate: float = 2e-3
-    """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
     trace_lambda: float = 1.0
     """Extra decay of the traces."""
     rho_bar: float = 1.0
     """Clip of the probability ratios that weigh temporal differences."""
     c_bar: float = 1.0
     """Clip of the probability ratios in the traces; at most `rho_bar`."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the squared value error."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
-    normalise_advantages: bool = False
-    """Centre and scale the advantages of every rollout."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
-    activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_actor_critic(self)
+        super().__post_init__()
         at_least_one(self, "collectors", "queue")
         zero_or_more(self, "lag")
         shared = self.n_envs % self.collectors == 0
@@ -106,6 +81,11 @@ class IMPALAConfig:
         """Environment steps that one update learns from: one collector's rollout."""
         return self.n_envs // self.collectors * self.n_steps
 
+    @property
+    def gae_lambda(self) -> float:
+        """The decay of traces by the name that it has elsewhere."""
+        return self.trace_lambda
+
 
 @dataclasses.dataclass(frozen=True)
 class ImpalaStats(UpdateStats):
@@ -119,36 +99,44 @@ class ImpalaStats(UpdateStats):
     """Updates between the policy that collected this rollout and the one that learned from it."""
 
 
-class ActorLearner(OnPolicy):
-    """Learns from one collector's rollout at a time, while collectors go on."""
+class IMPALA(NativeOnPolicy):
+    """IMPALA on built parts: learns from one collector's rollout at a time, while collectors go on."""
 
-    def __init__(
-        self, config: IMPALAConfig, settings: Settings, env: Any, policy: ActorCritic, team: Team, seed: int
-    ) -> None:
-        self._config = config
-        super().__init__(settings, env, policy, team, seed, config.n_envs // config.collectors)
-        if config.collectors > 1 and not self._native:
+    Config = IMPALAConfig
+    own_threads = True
+    config: IMPALAConfig
+
+    def __init__(self, config: IMPALAConfig, env: VectorEnv, policy: ActorCritic, team: Team, seed: int) -> None:
+        super().__init__(config, env, policy, team, seed, config.n_envs // config.collectors)
+        if config.collectors > 1 and not self.fused:
             raise UsageError("collectors must be 1 for an environment that only Python can step")
         lag = config.lag if config.mode == "lockstep" else None
         n_slots = config.collectors + config.queue if lag is None else lag + 1
-        blocks, raw = len(self._episode_sums), settings.normalise_observations
-        self.slots = Slots(n_slots, settings.n_steps, self.n_envs, policy, blocks, raw)
+        blocks, raw = len(self.episode_sums), config.normalise_observations
+        self.slots = Slots(n_slots, config.n_steps, self.n_envs, policy, blocks, raw)
         self.lags: I64 = np.zeros(MOST_LAG + 1, np.int64)
         """How many updates had which lag."""
         numbers = range(config.collectors)
         self._frames = [[self._frame(number, slot) for slot in range(n_slots)] for number in numbers]
         self._crew = Crew(self.slots, [self._collector(number) for number in numbers], policy, lag)
         # Collectors need cores of their own.
-        self._ranks = max(1, team.n_ranks - config.collectors)
+        self.ranks = max(1, team.n_ranks - config.collectors)
 
-    def _allocate(self, seed: int) -> None:
-        super()._allocate(seed)
+    @classmethod
+    def kernels(cls, native: bool) -> tuple[str, ...]:
+        """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size."""
+        collecting = ("rollout", "evaluate") if native else ("act", "values")
+        return ("update", "vtrace", *collecting, "score")
+
+    def _allocate(self) -> None:
+        super()._allocate()
         n, policy = self.batch, self.policy
         # One more row per environment: what it shows after the last step, whose values close the rollout.
         rows: F32 = np.zeros((n + self.n_envs, policy.obs_size), np.float32)
         values: F32 = np.zeros(n + self.n_envs, np.float32)
         self.obs, self.values, self.last_values = rows[:n], values[:n], values[n:]
-        self._raw_obs = np.zeros_like(self.obs) if self.settings.normalise_observations else self.obs
+        self.raw_obs = np.zeros_like(self.obs) if self.config.normalise_observations else self.obs
+        self.update_frame.set(obs=self.obs, values=self.values)
         self.collected_log_probs: F32 = np.zeros(n, np.float32)
         self._log_ratios: F32 = np.zeros(n, np.float32)
         floats = scores.work_floats(policy.actor_sizes, policy.critic_sizes)
@@ -170,15 +158,15 @@ class ActorLearner(OnPolicy):
     def _frame(self, number: int, slot: int) -> Frame:
         """What collector `number` needs to fill a slot."""
         columns, slots = self._columns_of(number), self.slots
-        rows = max(self._block, self.n_envs)
+        rows = max(self.block, self.n_envs)
         floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
-        raw = slots.raw_obs if self.settings.normalise_observations else slots.obs
-        fields: dict[str, Any] = {
+        raw = slots.raw_obs if self.config.normalise_observations else slots.obs
+        fields: Record = {
             "params": slots.params[slot],
             "mean": slots.mean[slot],
             "scale": slots.scale[slot],
             "action_rng": self.action_rng[columns],
-            "env_action": self._env_action[columns],
+            "env_action": self.env_action[columns],
             "store_raw_obs": raw[slot],
             "store_obs": slots.obs[slot],
             "store_actions": slots.actions[slot],
@@ -186,7 +174,7 @@ class ActorLearner(OnPolicy):
             "store_values": slots.values[slot],
             "works": np.zeros(floats, np.float32),
         }
-        if not self._native:
+        if not self.fused:
             return self._act_frame().set(**fields)
         stored = ("rewards", "terminated", "truncated", "truncated_values", "last_values", "episode_sums")
         shared = ("state", "elapsed", "rng", "obs", "final_obs")
@@ -201,19 +189,19 @@ class ActorLearner(OnPolicy):
     def _columns_of(self, number: int) -> slice:
         return slice(number * self.n_envs, (number + 1) * self.n_envs)
 
-    def _collector(self, number: int) -> Any:
+    def _collector(self, number: int) -> Collect:
         """The function that collects as number `number`."""
         barrier: I64 = np.zeros(16, np.int64)
 
-        def collect(slot: int, clock: PhaseClock, wanted: Any) -> bool:
+        def collect(slot: int, clock: Clock, wanted: Callable[[], bool]) -> bool:
             frame, slots = self._frames[number][slot].set(limit=float(self.slots.limit[slot])), self.slots
             slots.episode_sums[slot] = 0.0
-            if self._native:
+            if self.fused:
                 with clock.phase(Phase.ROLLOUT):
                     kernels.rollout(0, 1, barrier, frame.record)
             else:
                 store = _SlotStore(slots, slot)
-                sums, steps = slots.episode_sums[slot], self.settings.n_steps
+                sums, steps = slots.episode_sums[slot], self.config.n_steps
                 if not collect_from_python(self.env, frame, store, self.episode, sums, steps, clock, wanted):
                     return False
             limit = slots.limit[slot]
@@ -225,40 +213,32 @@ class ActorLearner(OnPolicy):
 
     # Learning.
 
-    def iterate(self, clock: PhaseClock, learning_rate: float, clip: float = math.inf) -> ImpalaStats:
-        """Wait for a rollout and learn from it, each part in its phase; collectors' phases are beside them."""
+    def _collect(self, clock: Clock) -> None:
+        """Wait for a rollout; collectors' phases are beside the learner's."""
         self._crew.start(clock, self.iterations)
         with clock.phase(Phase.SYNC):
-            slot = self._crew.take(self.iterations)
-        with clock.phase(Phase.ADVANTAGE):
-            lag = self.iterations - int(self.slots.version[slot])
-            self._copy_in(slot)
-            self._crew.release(slot)
-            self._compute_advantages()
-        with clock.phase(Phase.LEARN):
-            self._update_policy(learning_rate, clip, self._ranks)
-            self.iterations += 1
-            self._crew.publish(self.iterations)
-            self.lags[min(lag, MOST_LAG)] += 1
-            return self._impala_stats(lag)
+            self._slot = self._crew.take(self.iterations)
 
     def _copy_in(self, slot: int) -> None:
         """Take a rollout out of its slot, so that the slot can be filled again while this one is learned from."""
         slots = self.slots
-        self._own_envs = self._columns_of(int(slots.collector[slot]))
+        self.own_envs = self._columns_of(int(slots.collector[slot]))
         self._score.array("obs")[:] = slots.obs[slot]
-        if self.settings.normalise_observations:
-            self._raw_obs[:] = slots.raw_obs[slot]
+        if self.config.normalise_observations:
+            self.raw_obs[:] = slots.raw_obs[slot]
         self.collected_log_probs[:] = slots.log_probs[slot]
-        self._episode_sums[:] = slots.episode_sums[slot]
+        self.episode_sums[:] = slots.episode_sums[slot]
         for name in ("actions", "rewards", "terminated", "truncated", "truncated_values"):
             getattr(self, name)[:] = slots.arrays[name][slot]
 
     def _compute_advantages(self) -> None:
-        s, shape = self.settings, (self.settings.n_steps, self.n_envs)
-        pieces = min(scores.pieces(self.batch + self.n_envs), self._ranks)
+        config, shape = self.config, (self.config.n_steps, self.n_envs)
+        self._lag = self.iterations - int(self.slots.version[self._slot])
+        self._copy_in(self._slot)
+        self._crew.release(self._slot)
+        pieces = min(scores.pieces(self.batch + self.n_envs), self.ranks)
         self.team.run(scores.score, self._score.record, pieces)
-        if s.normalise_rewards:
+        if config.normalise_rewards:
             self._scale_rewards()
         np.subtract(self.log_probs, self.collected_log_probs, out=self._log_ratios)
         vtrace(
@@ -269,38 +249,51 @@ class ActorLearner(OnPolicy):
             self.last_values,
             truncated=self.truncated.reshape(shape),
             truncated_values=self.truncated_values.reshape(shape),
-            gamma=float(s.gamma),
-            lambda_=float(s.gae_lambda),
-            rho_bar=float(self._config.rho_bar),
-            c_bar=float(self._config.c_bar),
+            gamma=float(config.gamma),
+            lambda_=float(config.trace_lambda),
+            rho_bar=float(config.rho_bar),
+            c_bar=float(config.c_bar),
             out=(self.returns.reshape(shape), self.advantages.reshape(shape)),
         )
-        if s.normalise_observations:
+        if config.normalise_observations:
             self._update_obs_normalisation()
 
-    def _impala_stats(self, lag: int) -> ImpalaStats:
-        found = dataclasses.asdict(self._stats())
+    def _update_policy(self, rate: float, clip: float) -> None:
+        super()._update_policy(rate, clip)
+        self._crew.publish(self.iterations + 1)
+        self.lags[min(self._lag, MOST_LAG)] += 1
+
+    def _stats(self) -> ImpalaStats:
+        found = dataclasses.asdict(super()._stats())
         ratios = np.exp(self._log_ratios.astype(np.float64))
         found["approx_kl"] = float(np.mean(ratios - 1.0 - self._log_ratios))
-        found["clip_fraction"] = float(np.mean(ratios > self._config.rho_bar))
-        return ImpalaStats(**found, lag=lag)
+        found["clip_fraction"] = float(np.mean(ratios > self.config.rho_bar))
+        return ImpalaStats(**found, lag=self._lag)
 
     def rest(self, *, abandon: bool = False) -> None:
         """Stop collecting, after the rollouts under way unless they are to be abandoned."""
         self._crew.rest(abandon=abandon)
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def _learner_arrays(self) -> dict[str, Array]:
+        rollouts = {f"rollout_{name}": array for name, array in self.slots.arrays.items()}
+        return super()._learner_arrays() | rollouts | {"lags": self.lags}
+
+    def state_arrays(self) -> dict[str, Array]:
         """Everything that decides how training goes on, by name, rollouts under way included; collecting stops."""
         self.rest()
-        rollouts = {f"rollout_{name}": array for name, array in self.slots.arrays.items()}
-        return super().state_arrays() | rollouts | {"lags": self.lags}
+        return super().state_arrays()
 
-    def set_counters(self, counters: dict[str, int]) -> None:
-        """Put back what `counters` returned, after the arrays of `state_arrays`."""
-        super().set_counters(counters)
-        self.slots.check(self._config.collectors)
+    def _set_counters(self, counters: Mapping[str, int]) -> None:
+        super()._set_counters(counters)
+        self.slots.check(self.config.collectors)
 
-    def summary(self) -> dict[str, Any]:
+    def describe(self) -> Description:
+        """The update; rollouts are collected beside it."""
+        from mileage.algorithms._describe_on_policy import learner_alone
+
+        return learner_alone(self, Boundary(sys.modules[__name__], "vtrace", "vtrace", Layer.NATIVE))
+
+    def summary(self) -> Record:
         """The policy lag of all updates: their number, mean and maximum, and how many had which lag."""
         updates = int(self.lags.sum())
         counts = {str(lag): int(count) for lag, count in enumerate(self.lags) if count}
@@ -316,34 +309,3 @@ class _SlotStore:
         self.rewards, self.last_values = slots.rewards[slot], slots.last_values[slot]
         self.terminated, self.truncated = slots.terminated[slot], slots.truncated[slot]
         self.truncated_values = slots.truncated_values[slot]
-
-
-class IMPALA:
-    """IMPALA on built parts: a vector environment, a policy, a team of threads."""
-
-    Config = IMPALAConfig
-    make_policy = staticmethod(make_actor_critic)
-
-    @staticmethod
-    def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size."""
-        collecting = ("rollout", "evaluate") if native else ("act", "values")
-        return ("update", "vtrace", *collecting, "score")
-
-    def __init__(self, config: IMPALAConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
-        self.config = config
-        fixed: dict[str, Any] = {"epochs": 1, "minibatch": config.batch_size, "clip": math.inf, "value_clip": 0.0}
-        fixed |= {"target_kl": 0.0, "gae_lambda": config.trace_lambda}
-        shared = {field.name for field in dataclasses.fields(Settings)} - set(fixed)
-        settings = Settings(**fixed, **{name: getattr(config, name) for name in shared})
-        self.engine = ActorLearner(config, settings, env, policy, team, seed)
-        self.steps_per_iteration = self.engine.batch
-
-    def iterate(self, clock: PhaseClock, progress: float) -> ImpalaStats:
-        """One update from one rollout, after a share `progress` of the training."""
-        rate = scheduled(self.config.learning_rate, self.config.learning_rate_schedule, progress)
-        return self.engine.iterate(clock, rate)
-
-    def rest(self, *, abandon: bool = False) -> None:
-        """Stop the collectors; the next `iterate` starts them again."""
-        self.engine.rest(abandon=abandon)

@@ -1,33 +1,28 @@
 """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347).
 
 Collects `n_steps` from `n_envs` environments, estimates advantages with GAE, and takes `epochs` passes of minibatch
-steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss and its gradient are in
-`mileage.kernels.learners.actor_critic`.
+steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss as the paper has it is
+`mileage.kernels.reference.actor_critic.loss_terms`; its gradient is in `mileage.kernels.learners.actor_critic`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from mileage.algorithms._config import (
     SCHEDULES,
+    OnPolicyConfig,
     at_least_one,
-    check_actor_critic,
     one_of,
     require,
-    scheduled,
     unit_interval,
     zero_or_more,
 )
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats, make_actor_critic, on_policy_kernels
-from mileage.kernels.machine.team import Team
-from mileage.meter import PhaseClock
-from mileage.policies import ActorCritic
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(OnPolicyConfig):
     """Hyperparameters of PPO."""
 
     n_envs: int = 8
@@ -40,10 +35,6 @@ class PPOConfig:
     """Samples per optimizer step."""
     learning_rate: float = 2.5e-4
     """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
     gae_lambda: float = 0.95
     """Decay of GAE's traces."""
     clip: float = 0.2
@@ -54,54 +45,22 @@ class PPOConfig:
     """How far a value may move from the old one before its gradient is cut; 0 for no limit."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
-    value_coef: float = 0.5
-    """Weight of the squared value error."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
     target_kl: float = 0.0
     """An update stops once the policy has moved 1.5 times this far; 0 for no limit."""
     normalise_advantages: bool = True
     """Centre and scale the advantages of every minibatch."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
-    """Adam's epsilon."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
-    activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_actor_critic(self)
+        super().__post_init__()
         at_least_one(self, "epochs", "minibatch")
         unit_interval(self, "gae_lambda")
         require(self.clip > 0.0, "clip", self.clip, "above 0")
         zero_or_more(self, "value_clip", "target_kl")
         one_of(self, SCHEDULES, "clip_schedule")
-        require(self.n_envs * self.n_steps > 1, "n_envs * n_steps", self.n_envs * self.n_steps, "at least 2")
+        require(self.batch_size > 1, "n_envs * n_steps", self.batch_size, "at least 2")
 
 
-class PPO:
+class PPO(NativeOnPolicy):
     """PPO on built parts: a vector environment, a policy, a team of threads."""
 
     Config = PPOConfig
-    make_policy = staticmethod(make_actor_critic)
-    kernels = staticmethod(on_policy_kernels)
-    Engine: type[OnPolicy] = OnPolicy
-
-    def __init__(self, config: PPOConfig, env: Any, policy: ActorCritic, team: Team, seed: int) -> None:
-        self.config = config
-        settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Settings)}
-        self.engine = self.Engine(Settings(**settings), env, policy, team, seed)
-        self.steps_per_iteration = self.engine.batch
-
-    def iterate(self, clock: PhaseClock, progress: float) -> UpdateStats:
-        """One rollout and one update, after a share `progress` of the training."""
-        config = self.config
-        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
-        clip = scheduled(config.clip, config.clip_schedule, progress)
-        return self.engine.iterate(clock, rate, clip)

@@ -7,210 +7,79 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mileage._types import F64
-from mileage.algorithms._config import require
-from mileage.algorithms._off_policy import OffPolicy, check_off_policy
-from mileage.kernels.arrays import random
-from mileage.kernels.learners import optim, twin_critic
+from mileage._types import F64, Array
+from mileage.algorithms._config import OffPolicyConfig, require
+from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import sac as kernel
-from mileage.kernels.machine.chunks import chunk_rows, n_chunks
 from mileage.kernels.machine.pointers import Frame
-from mileage.policies.native import ACTIVATIONS
 from mileage.policies.off_policy import SquashedActor
 
 
 @dataclasses.dataclass(frozen=True)
-class SACConfig:
+class SACConfig(OffPolicyConfig):
     """Hyperparameters of SAC."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
-    train_every: int = 1
-    """Steps of every environment per iteration."""
-    gradient_steps: int = 1
-    """Updates per iteration."""
-    batch: int = 256
-    """Samples per update."""
     learning_rate: float = 3e-4
     """Adam's step size for actor, critics and temperature."""
-    learning_starts: int = 1000
-    """Steps taken at random before learning starts."""
-    capacity: int = 1_000_000
-    """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
-    tau: float = 0.005
-    """Share that target networks move towards the critics per update."""
     temperature: float = 0.0
     """Fixed weight of the entropy; 0 learns it."""
     target_entropy: float = 0.0
     """Entropy that a learned temperature aims at; 0 is minus the number of action dimensions."""
-    max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 for no limit."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        check_off_policy(self)
+        super().__post_init__()
         require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (learned) or more, and finite")
         require(math.isfinite(self.target_entropy), "target_entropy", self.target_entropy, "finite")
 
 
-class SAC(OffPolicy):
+class SAC(TwinCritic):
     """SAC on built parts: a vector environment, a policy, a team of threads."""
 
+    name = "sac"
     Config = SACConfig
-    policy: SquashedActor
-
-    @staticmethod
-    def kernels(native: bool) -> tuple[str, ...]:
-        """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
-        return ("sac_update", "sac_act", *(("evaluate",) if native else ()))
-
-    @staticmethod
-    def make_policy(config: SACConfig, spec: Any, seed: int) -> SquashedActor:
-        """The networks for an environment."""
-        if spec.n_actions:
-            from mileage._errors import UsageError
-
-            raise UsageError("sac needs continuous actions: use dqn or ppo for discrete ones")
-        return SquashedActor(
-            spec.obs_size,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            seed=seed,
-        )
+    Policy = SquashedActor
+    update_kernel, act_kernel = staticmethod(kernel.sac_update), staticmethod(kernel.sac_act)
+    config: SACConfig
+    stages, judges = kernel.STAGES, 2
+    rates = (*TwinCritic.rates, "temperature_rate")
 
     def _build(self) -> None:
-        config, policy, seed = self.config, self.policy, self.seed
-        self.target_params = policy.critic_params.copy()
-        self.noise_rng = random.streams(seed, config.batch, "noise")
-        n_actor, n_critic = policy.params.size, policy.critic_params.size
-        self.adam = {
-            name: np.zeros(size, np.float32)
-            for name, size in (
-                ("actor_mean", n_actor),
-                ("actor_square", n_actor),
-                ("critic_mean", n_critic),
-                ("critic_square", n_critic),
-            )
-        }
-        entropy = config.target_entropy or -float(policy.action_size)
-        alpha = math.log(config.temperature) if config.temperature else 0.0
-        self.temperature: F64 = np.array([alpha, 0.0, 0.0, entropy])
-        self._totals: F64 = np.zeros(twin_critic.N_STATS)
-        self._frame = self._update_frame()
-        self._act_frame = Frame(
-            kernel.ACT,
-            actor_params=policy.params,
-            actor=np.array(policy.actor_sizes, np.int64),
-            obs=self.obs,
-            env_action=np.zeros_like(self.actions),
-            actions=self.actions,
-            low=policy.low,
-            high=policy.high,
-            action_rng=self.action_rng,
-            works=np.zeros(self.n_envs * sum(policy.actor_sizes) + policy.action_size, np.float32),
-            n_actor=len(policy.actor_sizes),
-            obs_size=policy.obs_size,
-            action_size=policy.action_size,
-            activation=ACTIVATIONS[policy.activation],
-            n_envs=self.n_envs,
-            deterministic=0,
-        )
+        self.temperature = initial_temperature(self.config, self.policy.action_size)
+        super()._build()
+
+    def _act_frame(self) -> Frame:
+        return Frame(kernel.ACT, **self._acting_fields(), deterministic=0)
 
     def _update_frame(self) -> Frame:
-        config, policy = self.config, self.policy
-        n_actor, n_critic = policy.params.size, policy.critic_params.size
-        updates = max(1, config.gradient_steps)
-        self.batch = self.replay.batch(config.batch * updates)
-        everything = n_actor + n_critic
-        rows, self._chunks = chunk_rows(config.batch, everything), n_chunks(config.batch, everything)
-        layout = twin_critic.layout(rows, policy.actor_sizes, policy.critic_sizes)
-        most = max(n_actor, n_critic)
+        config = self.config
         return Frame(
             kernel.SAC,
-            actor_params=policy.params,
-            critic_params=policy.critic_params,
-            target_params=self.target_params,
-            actor=np.array(policy.actor_sizes, np.int64),
-            critic=np.array(policy.critic_sizes, np.int64),
-            obs=self.batch.obs,
-            actions=self.batch.actions,
-            rewards=self.batch.rewards,
-            next_obs=self.batch.next_obs,
-            terminated=self.batch.terminated,
-            discounts=self.batch.discounts,
-            noise_rng=self.noise_rng,
-            noise=np.zeros((2, config.batch * updates, policy.action_size), np.float32),
-            **self.adam,
-            grads=np.zeros((self._chunks, most), np.float32),
-            squares=np.zeros(-(-most // optim.BLOCK), np.float32),
-            stats=np.zeros((self._chunks, twin_critic.N_STATS)),
-            totals=self._totals,
-            temperature=self.temperature,
-            works=np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
-            n_actor=len(policy.actor_sizes),
-            n_critic=len(policy.critic_sizes),
-            n_actor_params=n_actor,
-            n_critic_params=n_critic,
-            obs_size=policy.obs_size,
-            action_size=policy.action_size,
-            activation=ACTIVATIONS[policy.activation],
-            batch=config.batch,
-            n_updates=updates,
-            chunk_rows=rows,
-            steps=0,
+            **self._learning_fields(),
             stage=kernel.LAST_STAGE,
+            noise=np.zeros((2, self.batch.size, self.policy.action_size), np.float32),
+            temperature=self.temperature,
             learn_temperature=int(config.temperature == 0.0),
-            tau=config.tau,
-            actor_rate=config.learning_rate,
-            critic_rate=config.learning_rate,
             temperature_rate=config.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            eps=1e-8,
-            max_norm=config.max_grad_norm,
-            **layout,
         )
 
-    def _act(self, progress: float) -> NDArray[Any]:
-        kernel.sac_act(self._act_frame.record)
-        return self._act_frame.array("env_action")
-
-    def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
-        self.replay.sample(self.config.batch, out=self.batch, batches=n_updates)
-        self._totals[:] = 0.0
-        self.updates = int(self.team.run(kernel.sac_update, self._frame.set(steps=self.updates).record, self._chunks))
-        samples = max(self._totals[kernel.SAMPLES], 1.0)
+    def _losses(self) -> dict[str, float]:
+        totals, samples = self.totals, max(self.totals[kernel.SAMPLES], 1.0)
         return {
-            "critic_loss": self._totals[kernel.CRITIC_LOSS] / samples,
-            "actor_loss": self._totals[kernel.ACTOR_LOSS] / samples,
-            "entropy": -self._totals[kernel.LOG_PROB] / samples,
-            "q_value": self._totals[kernel.Q_VALUE] / samples,
+            "critic_loss": totals[kernel.CRITIC_LOSS] / samples,
+            "actor_loss": totals[kernel.ACTOR_LOSS] / samples,
+            "entropy": -totals[kernel.LOG_PROB] / samples,
+            "q_value": totals[kernel.Q_VALUE] / samples,
             "temperature": math.exp(self.temperature[kernel.LOG_ALPHA]),
         }
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that decides how training goes on, by name; the arrays are live."""
-        return (
-            super().state_arrays()
-            | self.adam
-            | {
-                "critic_params": self.policy.critic_params,
-                "target_params": self.target_params,
-                "noise_rng": self.noise_rng,
-                "temperature": self.temperature,
-            }
-        )
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | {"temperature": self.temperature}
+
+
+def initial_temperature(config: SACConfig, action_size: int) -> F64:
+    """The temperature's state (4,): its logarithm, Adam's mean and square, and the entropy to aim at."""
+    entropy = config.target_entropy or -float(action_size)
+    return np.array([math.log(config.temperature) if config.temperature else 0.0, 0.0, 0.0, entropy])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord
 from mileage.bench.suite import FORMAT, BenchReport
 
 # How much longer a job may take: below this, machines that are left alone differ from hour to hour.
@@ -64,7 +63,7 @@ def save(report: BenchReport, path: Path) -> None:
         raise UsageError(f"cannot write the baseline {str(path)!r}: {error.strerror}") from error
 
 
-def load(path: Path, hardware_id: str) -> Mapping[str, Any]:
+def load(path: Path, hardware_id: str) -> ReadRecord:
     """Read a baseline, refusing one of another machine; done before anything is measured."""
     try:
         record = json.loads(path.read_text())
@@ -84,11 +83,11 @@ def load(path: Path, hardware_id: str) -> Mapping[str, Any]:
             f"baseline {str(path)!r} was measured on another machine ({found}, this is {hardware_id}): "
             "save one on this machine with --save-baseline"
         )
-    checked: Mapping[str, Any] = record
+    checked: ReadRecord = record
     return checked
 
 
-def check(report: BenchReport, baseline: Mapping[str, Any], tolerance: float = TOLERANCE) -> BaselineCheck:
+def check(report: BenchReport, baseline: ReadRecord, tolerance: float = TOLERANCE) -> BaselineCheck:
     """Compare; slower is what has both its median and its best beyond the tolerance, so that noise is not enough."""
     if not tolerance > 0.0:
         raise UsageError(f"tolerance must be above 0, not {tolerance}")
@@ -110,7 +109,7 @@ def check(report: BenchReport, baseline: Mapping[str, Any], tolerance: float = T
     return BaselineCheck(tuple(changes), tuple(new), _version_changes(report.machine, baseline["machine"]))
 
 
-def _version_changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> tuple[str, ...]:
+def _version_changes(now: ReadRecord, then: ReadRecord) -> tuple[str, ...]:
     pairs = {"Python": (then["python"], now["python"])}
     names = sorted({*now["versions"], *then["versions"]})
     pairs |= {name: (then["versions"].get(name, "none"), now["versions"].get(name, "none")) for name in names}

@@ -7,9 +7,9 @@ import importlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mileage._errors import UnknownNameError
+from mileage._types import Record
 from mileage.bench.inputs import BATCH
 from mileage.bench.ways import Way
 
@@ -20,7 +20,7 @@ class Case:
 
     primitive: str
     title: str
-    params: dict[str, Any] = field(hash=False)
+    params: Record = field(hash=False)
     work: float
     """How much of `unit` the job does."""
     unit: str

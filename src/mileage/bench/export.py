@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
+from mileage._types import ReadRecord, Record
 from mileage.bench.suite import OURS, BenchReport
-from mileage.bench.timing import ratio_of
+from mileage.experiments import Cause, Caveat
+from mileage.experiments.timing import ratio_of
 from mileage.tables import Cell, Strong, Table
 
 # Cases that a gathered warning names.
@@ -53,7 +54,7 @@ def times(ratio: float) -> str:
     return f"{_digits(ratio) if ratio < 9.995 else f'{ratio:,.0f}'}×"
 
 
-def summary_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def summary_rows(record: ReadRecord) -> list[Record]:
     """One row per case from a report's record: own time, spread, rate, and peers, fastest first."""
     rows = []
     for case in record["cases"]:
@@ -83,7 +84,7 @@ def peer_cells(peers: list[tuple[str, float, float]]) -> tuple[str, str]:
     return f"{name}: {duration(seconds)} ({times(ratio)})", ", ".join(f"{n} {times(r)}" for n, _, r in peers[1:])
 
 
-def summary_table(record: Mapping[str, Any]) -> Table:
+def summary_table(record: ReadRecord) -> Table:
     """The table of a report's record, with peers if it has any."""
     rows = summary_rows(record)
     others = ("fastest other", "others") if any(row["peers"] for row in rows) else ()
@@ -96,7 +97,7 @@ def summary_table(record: Mapping[str, Any]) -> Table:
     return Table.of(header, cells, left=("primitive", *others), title="Micro-benchmarks")
 
 
-def machine_line(record: Mapping[str, Any]) -> str:
+def machine_line(record: ReadRecord) -> str:
     """When and where a report was made, and with which versions."""
     machine = record["machine"]
     versions = {**machine["versions"], **record["versions"]}
@@ -108,17 +109,15 @@ def machine_line(record: Mapping[str, Any]) -> str:
     )
 
 
-def warning_lines(record: Mapping[str, Any]) -> list[str]:
+def warning_lines(record: ReadRecord) -> list[str]:
     """Everything to keep in mind about a report."""
-    from mileage.bench.machine import Condition
-
-    lines = [f"{each['evidence']}: {Condition[each['kind']].value}" for each in record["conditions"]]
+    lines = [f"{each['evidence']}: {Caveat(Cause[each['kind']], '')}" for each in record["conditions"]]
     lines += _grouped(record["cases"])
     lines += [f"{each['case']}: {each['library']} is left out ({each['why']})" for each in record["absent"]]
     return lines
 
 
-def _grouped(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+def _grouped(cases: Sequence[ReadRecord]) -> list[str]:
     """One line per kind of warning, with the arms it is about; the evidence of each is in the record."""
     where: dict[tuple[str, str], dict[str, list[str]]] = {}
     for case in cases:

@@ -7,9 +7,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any
+
+from mileage._types import Record
+from mileage.experiments import Cause, Caveat
 
 # Share of all cores that other work may use.
 BUSY_SHARE = 0.10
@@ -19,16 +20,6 @@ LOOP_CHANGE = 0.10
 STOLEN_SHARE = 0.01
 _LOOP = 20_000
 _WATCH_SECONDS = 0.3
-
-
-class Condition(Enum):
-    """What speaks against numbers taken on this machine now, with the next thing to try."""
-
-    BUSY = "other work uses the cores: stop it, or wait"
-    FREQUENCY = "the CPU changed its frequency: fix it (performance governor, no turbo), or let the machine cool down"
-    GOVERNOR = "the CPU saves power: choose the performance governor"
-    STOLEN = "the hypervisor gave the cores to others: repeat when the host is quiet"
-    LOOP = "the same loop did not take the same time at the end: repeat on a quieter machine"
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class Reading:
     at: float
     """Seconds on a monotonic clock."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The reading as JSON-ready values."""
         return asdict(self)
 
@@ -67,23 +58,23 @@ def read() -> Reading:
     )
 
 
-def conditions(before: Reading, after: Reading, cores: int) -> tuple[tuple[Condition, str], ...]:
+def conditions(before: Reading, after: Reading, cores: int) -> tuple[Caveat, ...]:
     """What speaks against numbers taken between two readings, with the evidence."""
-    found: list[tuple[Condition, str]] = []
+    found: list[Caveat] = []
     if before.busy is not None and before.busy > BUSY_SHARE:
-        found.append((Condition.BUSY, f"{before.busy:.0%} of {cores} cores were in use before the start"))
+        found.append(Caveat(Cause.BUSY, f"{before.busy:.0%} of {cores} cores were in use before the start"))
     if before.governor == "powersave":
-        found.append((Condition.GOVERNOR, "the governor is powersave"))
+        found.append(Caveat(Cause.GOVERNOR, "the governor is powersave"))
     if before.mhz and after.mhz and abs(after.mhz / before.mhz - 1.0) > FREQUENCY_CHANGE:
-        found.append((Condition.FREQUENCY, f"{before.mhz:.0f} MHz at the start, {after.mhz:.0f} MHz at the end"))
+        found.append(Caveat(Cause.FREQUENCY, f"{before.mhz:.0f} MHz at the start, {after.mhz:.0f} MHz at the end"))
     seconds = (after.at - before.at) * cores
     if before.stolen is not None and after.stolen is not None and seconds > 0:
         share = (after.stolen - before.stolen) / seconds
         if share > STOLEN_SHARE:
-            found.append((Condition.STOLEN, f"{share:.1%} of the time was stolen"))
+            found.append(Caveat(Cause.STOLEN, f"{share:.1%} of the time was stolen"))
     change = after.loop_seconds / before.loop_seconds - 1.0
     if abs(change) > LOOP_CHANGE:
-        found.append((Condition.LOOP, f"a fixed loop took {change:+.0%} at the end"))
+        found.append(Caveat(Cause.LOOP, f"a fixed loop took {change:+.0%} at the end"))
     return tuple(found)
 
 

@@ -134,7 +134,7 @@ def _ppo(n_envs: int, n_steps: int, minibatch: int, epochs: int, threads: int) -
         threads=threads, seed=0,
     )  # fmt: skip
     agent.prepare()
-    return agent._built().engine
+    return agent.learner
 
 
 def rollout(n_envs: int, n_steps: int, threads: int) -> Way:
@@ -142,8 +142,8 @@ def rollout(n_envs: int, n_steps: int, threads: int) -> Way:
     from mileage.kernels.learners import rollout
 
     engine = _ppo(n_envs, n_steps, n_envs * n_steps, 1, threads)
-    pieces = len(engine._episode_sums)
-    return Way(_single_blas(lambda: engine.team.run(rollout.rollout, engine._rollout.record, pieces)))
+    pieces = len(engine.episode_sums)
+    return Way(_single_blas(lambda: engine.team.run(rollout.rollout, engine.rollout_frame.record, pieces)))
 
 
 def ppo_update(n_envs: int, n_steps: int, minibatch: int, epochs: int, threads: int) -> Way:
@@ -152,11 +152,11 @@ def ppo_update(n_envs: int, n_steps: int, minibatch: int, epochs: int, threads: 
     from mileage.meter import PhaseClock
 
     engine = _ppo(n_envs, n_steps, minibatch, epochs, threads)
-    engine.iterate(PhaseClock(), 2.5e-4, 0.2)
+    engine.iterate(PhaseClock(), 0.0)
 
     def run() -> None:
-        frame = engine._update.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
-        engine.team.run(actor_critic.update, frame.record, engine._pieces)
+        frame = engine.update_frame.set(rate=1e-6, clip=0.2, steps=engine.adam_steps)
+        engine.team.run(actor_critic.update, frame.record, engine.pieces)
 
     return Way(_single_blas(run))
 
@@ -166,7 +166,7 @@ def ppo_iteration(n_envs: int, n_steps: int, minibatch: int, epochs: int, thread
     from mileage.meter import PhaseClock
 
     engine, clock = _ppo(n_envs, n_steps, minibatch, epochs, threads), PhaseClock()
-    return Way(_single_blas(lambda: engine.iterate(clock, 2.5e-4, 0.2)))
+    return Way(_single_blas(lambda: engine.iterate(clock, 0.0)))
 
 
 def sac_update(width: int, batch: int, threads: int) -> Way:
@@ -178,10 +178,11 @@ def sac_update(width: int, batch: int, threads: int) -> Way:
         "Pendulum-v1", preset="none", hidden=(width, width), batch=batch, learning_starts=10**6, threads=threads, seed=0
     )
     agent.prepare()
-    engine, clock = agent._built().engine, PhaseClock()
+    engine: Any = agent.learner
+    clock = PhaseClock()
     while len(engine.replay) < 4 * batch:
         engine.iterate(clock, 0.0)
-    return Way(_single_blas(lambda: engine._learn(1, 0.0)))
+    return Way(_single_blas(lambda: engine.learn(1)))
 
 
 def evaluation(episodes: int, threads: int) -> Way:

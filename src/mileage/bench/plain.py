@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from mileage._types import F32, Array
 from mileage.bench import inputs
 from mileage.bench.inputs import GAMMA, LAMBDA
 from mileage.bench.ways import Way
@@ -35,12 +34,12 @@ def token_kl(rows: int, length: int, estimator: str, threads: int) -> Way:
     """Divergence of each row."""
     p, q = inputs.log_probs(rows, length)
 
-    def exact() -> Any:
-        return (np.exp(p) * (p - q)).sum(1)
+    def exact() -> Array:
+        return np.asarray((np.exp(p) * (p - q)).sum(1))
 
-    def k3() -> Any:
+    def k3() -> Array:
         d = q - p
-        return (np.exp(d) - 1.0 - d).sum(1)
+        return np.asarray((np.exp(d) - 1.0 - d).sum(1))
 
     return Way(exact if estimator == "exact" else k3, answer=np.asarray)
 
@@ -49,8 +48,8 @@ def groups(groups: int, size: int, threads: int) -> Way:
     """Group-normalised advantages."""
     rewards = inputs.rewards(groups, size)
 
-    def run() -> Any:
-        return (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + _EPSILON)
+    def run() -> Array:
+        return np.asarray((rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + _EPSILON))
 
     return Way(run, answer=np.asarray)
 
@@ -61,7 +60,7 @@ def mlp(rows: int, sizes: list[int], threads: int) -> Way:
     return Way(lambda: _mlp_rows(x, layers), answer=np.asarray)
 
 
-def _gae_rows(rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
+def _gae_rows(rewards: Array, values: Array, terminated: Array, last_values: Array) -> tuple[Array, Array]:
     """Advantages and returns (T, N), one row at a time."""
     advantages = np.empty_like(rewards)
     alive = 1.0 - terminated.astype(np.float32)
@@ -74,7 +73,9 @@ def _gae_rows(rewards: Any, values: Any, terminated: Any, last_values: Any) -> A
     return advantages, advantages + values
 
 
-def _vtrace_rows(log_ratios: Any, rewards: Any, values: Any, terminated: Any, last_values: Any) -> Any:
+def _vtrace_rows(
+    log_ratios: Array, rewards: Array, values: Array, terminated: Array, last_values: Array
+) -> tuple[Array, Array]:
     """Targets and advantages (T, N), one row at a time."""
     rho = np.minimum(np.exp(log_ratios), np.float32(1.0))
     alive = np.float32(GAMMA) * (1.0 - terminated.astype(np.float32))
@@ -89,7 +90,7 @@ def _vtrace_rows(log_ratios: Any, rewards: Any, values: Any, terminated: Any, la
     return targets, rho * (rewards + alive * following - values)
 
 
-def _nstep_rows(rewards: Any, values: Any, terminated: Any, last_values: Any, n: int) -> Any:
+def _nstep_rows(rewards: Array, values: Array, terminated: Array, last_values: Array, n: int) -> Array:
     """N-step returns (T, N), all steps at once."""
     horizon = len(rewards)
     ahead = np.concatenate([values[1:], last_values[None]])
@@ -104,7 +105,7 @@ def _nstep_rows(rewards: Any, values: Any, terminated: Any, last_values: Any, n:
     return returns
 
 
-def _mlp_rows(x: Any, layers: Any) -> Any:
+def _mlp_rows(x: Array, layers: list[tuple[F32, F32]]) -> Array:
     """Outputs (B, O) of an MLP with tanh between its layers."""
     for index, (weights, bias) in enumerate(layers):
         x = x @ weights + bias

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord, Record
 from mileage.bench import machine as bench_machine
 from mileage.bench.cases import Case
-from mileage.bench.machine import Condition, Reader, Reading, conditions
-from mileage.bench.timing import Arm, Comparison, Executor, Measurement, compare
+from mileage.bench.machine import Reader, Reading, conditions
 from mileage.bench.ways import Way, same
+from mileage.experiments import Arm, Caveat, Executor, Sample
+from mileage.experiments.timing import Comparison, Measurement, Work, compare
 from mileage.meter import fingerprint
 
 OURS = "mileage"
@@ -46,21 +48,11 @@ class Others(Protocol):
     def absent(self) -> Mapping[tuple[str, str], str]:
         """Why a library has no arm for a job, by title and library."""
 
-    def arms(self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()) -> list[Arm]:
+    def arms(self, title: str, primitive: str, params: ReadRecord, without: Collection[str] = ()) -> list[Arm[Work]]:
         """Arms of the libraries that can do the job, but for those in `without`."""
 
     def drop(self) -> None:
         """Let go of what the arms of a job hold."""
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Why one arm's numbers are to be read with care."""
-
-    arm: str
-    kind: str
-    evidence: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -82,23 +74,20 @@ class CaseResult:
         return tuple(sorted((pair for pair in found if pair[0].arm != OURS), key=lambda pair: pair[1]))
 
     @property
-    def warnings(self) -> tuple[Doubt, ...]:
+    def caveats(self) -> tuple[Caveat, ...]:
         """What to keep in mind about this case."""
-        found = []
-        for each in self.comparison.measurements:
-            found += [Doubt(each.arm, f"{f.kind}", f.evidence, f.kind.remedy) for f in each.instabilities]
-            for caution in each.cautions:
-                what, _, remedy = caution.value.partition(": ")
-                found.append(Doubt(each.arm, caution.name.lower().replace("_", " "), what, remedy))
-        return tuple(found)
+        return tuple(caveat for each in self.comparison.measurements for caveat in each.caveats)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data."""
         case = self.case
         description = {"primitive": case.primitive, "title": case.title, "work": case.work, "unit": case.unit}
         return description | {
             "arms": self.comparison.record()["arms"],
-            "warnings": [asdict(each) for each in self.warnings],
+            "warnings": [
+                {"arm": each.arm, "kind": each.cause.value, "evidence": each.evidence, "remedy": each.remedy}
+                for each in self.caveats
+            ],
         }
 
 
@@ -107,10 +96,11 @@ class BenchReport:
     """One run of the benchmarks."""
 
     results: tuple[CaseResult, ...]
-    machine: Mapping[str, Any]
+    machine: ReadRecord
     hardware_id: str
     readings: tuple[Reading, Reading]
-    conditions: tuple[tuple[Condition, str], ...]
+    conditions: tuple[Caveat, ...]
+    """What speaks against numbers taken on this machine at that time."""
     versions: Mapping[str, str]
     """Versions of the libraries compared with."""
     absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -118,7 +108,7 @@ class BenchReport:
     command: str = ""
     time: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Everything as plain data, raw samples included."""
         return {
             "format": FORMAT,
@@ -127,7 +117,7 @@ class BenchReport:
             "machine": dict(self.machine),
             "hardware_id": self.hardware_id,
             "readings": [reading.as_dict() for reading in self.readings],
-            "conditions": [{"kind": kind.name, "evidence": evidence} for kind, evidence in self.conditions],
+            "conditions": [{"kind": each.cause.name, "evidence": each.evidence} for each in self.conditions],
             "versions": dict(self.versions),
             "absent": [{"case": case, "library": library, "why": why} for (case, library), why in self.absent.items()],
             "cases": [result.record() for result in self.results],
@@ -143,7 +133,7 @@ def run(
     *,
     others: Sequence[Others] = (),
     command: str = "",
-    executor: Executor | None = None,
+    executor: Executor[Work, Sample] | None = None,
     read: Reader = bench_machine.read,
     on_progress: Progress | None = None,
 ) -> BenchReport:
@@ -173,11 +163,15 @@ def run(
 
 
 def _measure(
-    case: Case, others: Sequence[Others], threads: int, options: BenchOptions, executor: Executor | None
+    case: Case,
+    others: Sequence[Others],
+    threads: int,
+    options: BenchOptions,
+    executor: Executor[Work, Sample] | None,
 ) -> CaseResult:
     own = case.own(threads)
     check_answer(case, own, threads)
-    arms = [Arm(OURS, own.run, own.prepare, own.units)]
+    arms = [Arm(OURS, Work(own.run, own.prepare, own.units))]
     met: set[str] = set()
     for each in others:
         arms += each.arms(case.title, case.primitive, case.params, met)

@@ -108,6 +108,11 @@ class ReplayBuffer:
         return self.layout.capacity
 
     @property
+    def nbytes(self) -> int:
+        """Bytes that hold transitions."""
+        return int(self._records.nbytes)
+
+    @property
     def frame(self) -> NDArray[np.void]:
         """The ring as a record for kernels that store transitions themselves (`mileage.kernels.storage.ring.store`)."""
         return self._record

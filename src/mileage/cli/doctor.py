@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from mileage._types import Record
 
 _EXTRAS = {
     "torch": "torch",
@@ -36,17 +38,17 @@ def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.
         raise typer.Exit(1)
 
 
-def _examine() -> dict[str, Any]:
+def _examine() -> Record:
     from mileage._version import __version__
+    from mileage.algorithms.registry import find_algorithm
     from mileage.kernels.machine import precompile as ahead
     from mileage.kernels.machine.blas import blas
     from mileage.kernels.machine.jit import cache_dir, cache_is_writable
     from mileage.meter import fingerprint
-    from mileage.training.agents import agent_class
 
     machine = fingerprint().as_dict()
     writable = cache_is_writable()
-    missing = ahead.missing(agent_class("ppo").algorithm().kernels(True))
+    missing = ahead.missing(find_algorithm("ppo").learner().kernels(True))
     problems = []
     if not writable:
         problems.append(f"compiled kernels cannot be kept in {cache_dir()}: every process compiles anew")

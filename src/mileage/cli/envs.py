@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from mileage._types import Record
 
 
 def envs(
@@ -15,7 +17,7 @@ def envs(
     """List the environments that run natively (any other Gymnasium id works too, just slower)."""
     from mileage.envs import native, registered
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Record] = []
     for name in registered():
         spec = native(name)
         actions = f"{spec.n_actions} choices" if spec.n_actions else f"{spec.action_size} numbers"

@@ -222,7 +222,7 @@ def _open(db: str | None, *, create: bool = False) -> Store:
 
 
 def _exported(runs: list[RecordedRun], format_: str, table: str, out: Path | None) -> str | None:
-    """Return the text of a text format, or write the file of the others."""
+    """The text of a text format; the file of another is written, and there is none."""
     from mileage.ledger.formats import json_format, mllog, tables, tensorboard
 
     if format_ == "parquet" and out is not None:

@@ -127,7 +127,7 @@ def _resets(reasons: str | None) -> str:
 
 
 def _spread(rows: Sequence[Any], count: int) -> Sequence[Any]:
-    """Return `count` of the rows, evenly spread, the last one included."""
+    """`count` of the rows, evenly spread, the last one included."""
     if len(rows) <= count or count < 1:
         return rows if count else []
     return [rows[round((i + 1) * len(rows) / count) - 1] for i in range(count)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from mileage._errors import UsageError
+from mileage._types import Record
 
 EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
@@ -30,35 +35,81 @@ PriceText = Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.
 Database = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
 
 
-def agent_arguments(
-    *,
-    preset: str,
-    settings: list[str] | None,
-    threads: int | None,
-    processes: bool,
-    env_kwargs: str | None,
-    backend: str,
-    policy: str | None,
-    device: str,
-    compile_: bool,
-) -> dict[str, Any]:
-    """What `mileage.PPO` and the other agents take, from the options of a command."""
-    return {
-        "preset": preset,
-        "threads": threads,
-        "processes": processes,
-        "env_kwargs": json_object("--env-kwargs", env_kwargs),
-        "backend": backend,
-        "policy": policy,
-        "device": device,
-        "compile": compile_,
-        **hyperparameters(settings or []),
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """What a command that trains takes; commands add fields of their own."""
+
+    algorithm: Annotated[str | None, typer.Argument(help="Its name.")] = None
+    env: EnvId = None
+    steps: Steps = None
+    target: TargetText = None
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0
+    preset: Preset = "default"
+    set_: Settings = None
+    eval_every: EvalEvery = None
+    episodes: Episodes = 100
+    checkpoint_every: CheckpointEvery = 0
+    threads: Threads = None
+    processes: Processes = False
+    env_kwargs: EnvKwargs = None
+    backend: Backend = "auto"
+    policy: PolicyName = None
+    device: Device = "auto"
+    compile_: Compile = False
+    name: Annotated[str | None, typer.Option(help="Name of the run in the ledger.")] = None
+    price: PriceText = None
+    db: Database = None
+    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")] = (
+        True
+    )
+    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
+
+    def agent(self) -> Record:
+        """What `mileage.PPO` and the other agents take, but for the seed."""
+        return {
+            "preset": self.preset,
+            "threads": self.threads,
+            "processes": self.processes,
+            "env_kwargs": json_object("--env-kwargs", self.env_kwargs),
+            "backend": self.backend,
+            "policy": self.policy,
+            "device": self.device,
+            "compile": self.compile_,
+            **hyperparameters(self.set_ or []),
+        }
 
 
-def hyperparameters(pairs: list[str]) -> dict[str, Any]:
+Arguments = TypeVar("Arguments")
+
+
+def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+    """A command whose parameters are the fields of the dataclass `kind`, and which gets them as one value."""
+
+    def command_of(body: Callable[[Arguments], None]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def command(**values: Any) -> None:
+            body(kind(**values))
+
+        hints = get_type_hints(kind, include_extras=True)
+        fields = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+        command.__annotations__ = {field.name: hints[field.name] for field in fields} | {"return": None}
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                )
+                for field in fields
+            ]
+        )
+        return command
+
+    return command_of
+
+
+def hyperparameters(pairs: list[str]) -> Record:
     """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
-    found: dict[str, Any] = {}
+    found: Record = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
         if not sign or not name:
@@ -70,7 +121,7 @@ def hyperparameters(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def json_object(option: str, text: str | None) -> dict[str, Any]:
+def json_object(option: str, text: str | None) -> Record:
     """Read a JSON object that was given to `option`; none is an empty one."""
     if text is None:
         return {}

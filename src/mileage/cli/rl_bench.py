@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mileage._errors import UsageError
+from mileage.cli import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def rl_bench(
     rollout_fraction: Annotated[float, typer.Option(help="Share of the training loop spent in rollouts.")] = 0.80,
     gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")] = 8,
     price: Annotated[float | None, typer.Option(help="Dollars per hour of the machine that builds.")] = None,
-    db: Annotated[Path | None, typer.Option(help="SQLite database for samples and the rl_kpi table.")] = None,
+    db: options.Database = None,
     samples: Annotated[
         Path | None, typer.Option(help="Candidate patches for the pass rate: a directory of diffs, or JSONL.")
     ] = None,
@@ -51,7 +52,7 @@ def rl_bench(
         Path | None, typer.Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
-    ledger: Annotated[bool, typer.Option(help="Record the benchmark as a run of the ledger.")] = True,
+    ledger: Annotated[bool, typer.Option(help="Whether run, samples and rl_kpi are recorded in the ledger.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     export: Annotated[ExportFormat | None, typer.Option(help="Also write the report in this format.")] = None,
@@ -77,13 +78,13 @@ def rl_bench(
         typer.echo("\n".join(coderl.describe(found, config)))
         return
     executor = coderl.TakingTurns(coderl.LocalExecutor(), lock) if lock else None
-    store = coderl.KpiStore(db or _default_database())
+    store = coderl.KpiStore(db, price_usd_per_hour=price) if ledger else None
     try:
-        with _recorded(found.name, price, ledger) as record, _progress(quiet=json) as on_progress:
+        with _progress(quiet=json) as on_progress:
             report = coderl.run_bench(found, config, store=store, executor=executor, on_progress=on_progress)
-            record(report)
     finally:
-        store.close()
+        if store:
+            store.close()
         if executor:
             executor.release()
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
@@ -92,7 +93,7 @@ def rl_bench(
 
 
 def _report_path(export: ExportFormat | None, output: Path | None) -> Path | None:
-    """Return where the report goes; a place that cannot be written is refused before anything is measured."""
+    """Where the report goes; a place that cannot be written is refused before anything is measured."""
     if export is None:
         if output is not None:
             raise UsageError(f"--output {output} needs a format: add --export md or --export html")
@@ -108,30 +109,6 @@ def _report_path(export: ExportFormat | None, output: Path | None) -> Path | Non
     return path
 
 
-def _default_database() -> Path:
-    import platformdirs
-
-    return platformdirs.user_data_path("mileage") / "rl-bench.db"
-
-
-@contextmanager
-def _recorded(project: str, price: float | None, enabled: bool) -> Iterator[Callable[[BenchReport], None]]:
-    """Record the benchmark as a run of the ledger: its time, its cost, and its KPIs as the run's summary."""
-    from mileage import coderl
-    from mileage.recording.recorder import Ledger
-
-    recorder = Ledger(enabled=enabled).run(
-        f"rl-bench {project}", algorithm="rl-bench", env_id=project, price=price, step_rule="timed builds"
-    )
-    with recorder as run, run.phase("env_step"):
-
-        def record(report: BenchReport) -> None:
-            run.checkpoint(len(report.samples))
-            run.profile({"rl_kpi": [dict(row.values) for row in coderl.kpi_records(report, run.run_id)]})
-
-        yield record
-
-
 def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
     from mileage import coderl
 
@@ -140,7 +117,7 @@ def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
 
 
 def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None]]:
-    """Return a progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
+    """A progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
 
     @contextmanager
     def show() -> Iterator[Callable[[Progress], None]]:

@@ -18,15 +18,15 @@ def warmup(
     """Compile every kernel and environment now, so that the first run starts at once."""
     import time
 
+    from mileage.algorithms.registry import find_algorithm
     from mileage.envs import native, registered
     from mileage.kernels.machine import precompile as ahead
     from mileage.kernels.machine.jit import cache_dir, cache_root
-    from mileage.training.agents import agent_class
 
     if clean:
         shutil.rmtree(cache_root(), ignore_errors=True)
     start = time.perf_counter()
-    names = agent_class(algorithm).algorithm().kernels(True)
+    names = find_algorithm(algorithm).learner().kernels(True)
     with ahead.loading(names):
         for name in environments or registered():
             spec = native(name)

@@ -5,25 +5,34 @@ from __future__ import annotations
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.build.executor import LocalExecutor, TakingTurns
 from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.corpus import PatchSample, Verdict, load_corpus
+from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.project.projects import Project, detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
-from mileage.coderl.store import KpiRecord, KpiStore, kpi_records
-from mileage.coderl.trainers import async_trl_reward, async_verl_compute_score, trl_reward, verl_compute_score
+from mileage.coderl.store import KpiStore, kpi_rows
+from mileage.coderl.trainers import (
+    async_trl_reward,
+    async_verl_compute_score,
+    candidate,
+    trl_reward,
+    verl_compute_score,
+)
+
+Verdict = PatchVerdict
+"""As it was called first."""
 
 __all__ = [
     "BenchConfig",
     "BenchReport",
     "BuildReward",
     "Isolation",
-    "KpiRecord",
     "KpiSettings",
     "KpiStore",
     "LocalExecutor",
     "PatchSample",
+    "PatchVerdict",
     "Progress",
     "Project",
     "RewardConfig",
@@ -33,9 +42,10 @@ __all__ = [
     "Verdict",
     "async_trl_reward",
     "async_verl_compute_score",
+    "candidate",
     "describe",
     "detect",
-    "kpi_records",
+    "kpi_rows",
     "load_corpus",
     "run_bench",
     "to_html",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import Change, Executor, Job, JobResult, Limits
+from mileage.coderl.build.executor import Change, Job, JobResult, JobRunner, Limits
 from mileage.coderl.build.snapshots import Snapshot
 from mileage.coderl.measure import SampleKind
 from mileage.coderl.project.fingerprint import ArmSetup
@@ -25,7 +25,7 @@ class BuildArm:
     setup: ArmSetup
     pristine: Path
     tree: Path
-    executor: Executor
+    executor: JobRunner
     limits: Limits
     fill_runs: int = 0
 

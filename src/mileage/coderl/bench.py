@@ -12,12 +12,12 @@ from pathlib import Path
 
 from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
-from mileage.coderl.build.executor import Executor, Limits, LocalExecutor
+from mileage.coderl.build.executor import JobRunner, Limits, LocalExecutor
 from mileage.coderl.build.isolation import toolchain_paths
 from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
-from mileage.coderl.corpus import PatchSample, Verdict, count_verdicts
+from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import Arm, Sample, SampleKind, measure
+from mileage.coderl.measure import Building, SampleKind, TimedBuild, measure
 from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
 from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
 from mileage.coderl.project.projects import Project
@@ -34,30 +34,30 @@ DEFAULT_TIMEOUT_SECONDS = 1800.0
 class BenchConfig:
     """What to measure."""
 
-    # Cold builds and incremental checks of each arm.
     runs: int = DEFAULT_RUNS
+    """Cold builds and incremental checks of each arm."""
     modes: tuple[str, ...] = ()
     settings: KpiSettings = field(default_factory=KpiSettings)
-    # Parallel jobs of each build; None is one per usable core.
     jobs: int | None = None
+    """Parallel jobs of each build; None is one per usable core."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    # A rustup toolchain that all arms use.
     toolchain: str | None = None
-    # Candidate patches for the pass rate of KPI 3.
+    """A rustup toolchain that all arms use."""
     corpus: tuple[PatchSample, ...] = ()
+    """Candidate patches for the pass rate of KPI 3."""
     corpus_steps: tuple[str, ...] = ("build",)
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.runs < 1:
-            raise UsageError(f"runs is {self.runs}: it must be at least 1")
+            raise UsageError(f"runs must be at least 1, not {self.runs}")
         if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"jobs is {self.jobs}: it must be at least 1")
+            raise UsageError(f"jobs must be at least 1, not {self.jobs}")
         unknown = [step for step in self.corpus_steps if step not in STEPS]
         if unknown or not self.corpus_steps:
             raise UsageError(f"step {unknown[0] if unknown else ''!r} is not known: use {', '.join(STEPS)}")
         if self.timeout_seconds <= 0:
-            raise UsageError(f"timeout is {self.timeout_seconds}: it must be above 0 seconds")
+            raise UsageError(f"timeout must be above 0 seconds, not {self.timeout_seconds}")
         if len(set(self.modes)) != len(self.modes) or BASELINE in self.modes:
             raise UsageError(f"modes {', '.join(self.modes)} must be different, and the baseline is always there")
 
@@ -82,7 +82,7 @@ class _Plan:
 
 
 def plan_arms(project: Project, config: BenchConfig) -> tuple[_Plan, ...]:
-    """Return the arms: the baseline, then one for each mode."""
+    """The arms: the baseline, then one for each mode."""
     jobs = config.jobs or len(os.sched_getaffinity(0))
     base = baseline_setup(project, jobs, config.toolchain)
     plans = [_Plan(BASELINE, "the project as it is", base)]
@@ -127,7 +127,7 @@ def run_bench(
     config: BenchConfig,
     *,
     store: KpiStore | None = None,
-    executor: Executor | None = None,
+    executor: JobRunner | None = None,
     work_base: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> BenchReport:
@@ -145,7 +145,7 @@ def run_bench(
         inputs = _check_arms(plans, arms, project, revision)
         run_id = store.start_run(project.name, revision, _setup_record(inputs, config)) if store else ""
 
-        def on_sample(sample: Sample, done: int, total: int) -> None:
+        def on_sample(sample: TimedBuild, done: int, total: int) -> None:
             if store:
                 store.add_sample(run_id, sample)
             on_progress(Progress(done, total, f"{sample.arm} {sample.kind} {sample.wall_seconds:.1f} s"))
@@ -200,7 +200,7 @@ def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
 
 
 def _make_arm(
-    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: Executor, limits: Limits
+    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits
 ) -> BuildArm | WarmArm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
@@ -290,17 +290,17 @@ def _measure_corpus(
             use_cache=False,
         )
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
-            found: list[Verdict] = []
+            found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
                 found.append(future.result().verdict)
                 on_progress(Progress(number, total, f"{plan.name} corpus"))
         verdicts[plan.name] = count_verdicts(found)
-        rates[plan.name] = found.count(Verdict.PASS) / total
+        rates[plan.name] = found.count(PatchVerdict.PASS) / total
     return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts
 
 
 def _revision(root: Path, digest: str) -> str:
-    """Return the git commit of the project, marked where the tree differs, with the hash of what was measured."""
+    """The git commit of the project, marked where the tree differs, with the hash of what was measured."""
     git = ("git", "--no-optional-locks", "-C", str(root))
     try:
         commit = subprocess.run((*git, "rev-parse", "HEAD"), capture_output=True, text=True)
@@ -312,7 +312,7 @@ def _revision(root: Path, digest: str) -> str:
     return f"git {commit.stdout.strip()}{' with changes' if changed.stdout.strip() else ''}, tree {digest[:16]}"
 
 
-def _notes(method: object, arms: Sequence[Arm], area: WorkArea) -> list[str]:
+def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str]:
     notes = [
         f"copy of the project: {method}; page cache: not dropped, so sources and tools are read from memory "
         "after the first run",
@@ -331,7 +331,7 @@ def _notes(method: object, arms: Sequence[Arm], area: WorkArea) -> list[str]:
 
 
 def _machine() -> dict[str, str]:
-    """Return what the report says about the machine."""
+    """What the report says about the machine."""
     model = platform.processor() or "unknown"
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from mileage._errors import UsageError
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import Change, JobResult, Outcome
+from mileage.coderl.build.executor import Change, JobResult, StepOutcome
 from mileage.coderl.patching import PatchError, apply_diff, replace_file
 
 PATCH_SUFFIXES = (".diff", ".patch")
 
 
-class Verdict(StrEnum):
+class PatchVerdict(StrEnum):
     """What became of a candidate."""
 
     PASS = "pass"
@@ -39,7 +39,7 @@ class PatchSample:
     content: str | None = None
 
     def changes(self, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
-        """Return what the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
+        """What the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
         if self.patch is not None:
             return apply_diff(self.patch, tree, protected)
         if self.path is None or self.content is None:
@@ -81,20 +81,20 @@ def _sample(path: Path, number: int, line: str) -> PatchSample:
     return sample
 
 
-def judge(result: JobResult, compile_steps: int) -> tuple[Verdict, str]:
-    """Return the verdict on a job and its first diagnostic; the first `compile_steps` commands compile."""
+def judge(result: JobResult, compile_steps: int) -> tuple[PatchVerdict, str]:
+    """The verdict on a job and its first diagnostic; the first `compile_steps` commands compile."""
     last = result.steps[-1]
     if result.succeeded:
-        return Verdict.PASS, ""
-    if last.outcome is Outcome.TIMEOUT:
-        return Verdict.TIMEOUT, f"killed after {result.wall_seconds:.1f} s: {' '.join(last.argv)}"
-    if last.outcome is not Outcome.EXITED:
-        return Verdict.KILLED, f"killed: {last.outcome} limit: {' '.join(last.argv)}"
+        return PatchVerdict.PASS, ""
+    if last.outcome is StepOutcome.TIMEOUT:
+        return PatchVerdict.TIMEOUT, f"killed after {result.wall_seconds:.1f} s: {' '.join(last.argv)}"
+    if last.outcome is not StepOutcome.EXITED:
+        return PatchVerdict.KILLED, f"killed: {last.outcome} limit: {' '.join(last.argv)}"
     diagnostic = first_diagnostic(last.output) or f"exit code {last.exit_code}"
-    return (Verdict.COMPILE_ERROR if len(result.steps) <= compile_steps else Verdict.TEST_FAILURE), diagnostic
+    return (PatchVerdict.COMPILE_ERROR if len(result.steps) <= compile_steps else PatchVerdict.TEST_FAILURE), diagnostic
 
 
-def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
-    """Return how often each verdict was given, in the order of the enum."""
+def count_verdicts(verdicts: Iterable[PatchVerdict]) -> dict[str, int]:
+    """How often each verdict was given, in the order of the enum."""
     counts = Counter(verdicts)
-    return {str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]}
+    return {str(verdict): counts[verdict] for verdict in PatchVerdict if counts[verdict]}

@@ -26,44 +26,44 @@ PAD_SEGMENT = -1
 class GRPOConfig:
     """Hyperparameters of GRPO."""
 
-    # Answers to each prompt.
     group_size: int = 8
-    # Longest answer, end token included.
+    """Answers to each prompt."""
     max_new_tokens: int = 32
-    # Divides the logits when sampling; the ratio is taken at the same temperature.
+    """Longest answer, end token included."""
     temperature: float = 1.0
+    """Divides the logits when sampling; the ratio is taken at the same temperature."""
     learning_rate: float = 1e-3
-    # Passes over each batch.
     epochs: int = 2
-    # Gradient steps per pass.
+    """Passes over each batch."""
     minibatches: int = 2
-    # Ratios outside 1 ± clip earn nothing more.
+    """Gradient steps per pass."""
     clip: float = 0.2
-    # Weight of the divergence from the reference policy.
+    """Ratios outside 1 ± clip earn nothing more."""
     kl_coef: float = 0.01
-    # Divide advantages by the group's standard deviation; False only subtracts its mean (Dr. GRPO).
+    """Weight of the divergence from the reference policy."""
     normalize_std: bool = True
-    # Each answer weighs the same, whatever its length; False weighs each token the same.
+    """Divide advantages by the group's standard deviation; False only subtracts its mean (Dr. GRPO)."""
     length_normalize: bool = True
+    """Each answer weighs the same, whatever its length; False weighs each token the same."""
     max_grad_norm: float = 1.0
-    # Tokens of a packed row.
     row_length: int = 128
+    """Tokens of a packed row."""
 
     def __post_init__(self) -> None:
         checks = {
-            "group_size": self.group_size >= 2,
-            "max_new_tokens": self.max_new_tokens >= 1,
-            "temperature": self.temperature > 0,
-            "learning_rate": self.learning_rate > 0,
-            "epochs": self.epochs >= 1,
-            "minibatches": self.minibatches >= 1,
-            "clip": 0 < self.clip < 1,
-            "kl_coef": self.kl_coef >= 0,
-            "max_grad_norm": self.max_grad_norm > 0,
+            "group_size": (self.group_size >= 2, "at least 2"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "temperature": (self.temperature > 0, "above 0"),
+            "learning_rate": (self.learning_rate > 0, "above 0"),
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "minibatches": (self.minibatches >= 1, "at least 1"),
+            "clip": (0 < self.clip < 1, "between 0 and 1"),
+            "kl_coef": (self.kl_coef >= 0, "0 or more"),
+            "max_grad_norm": (self.max_grad_norm > 0, "above 0"),
         }
-        for name, holds in checks.items():
+        for name, (holds, bounds) in checks.items():
             if not holds:
-                raise UsageError(f"{name} is {getattr(self, name)}: see the comment beside it for what it may be")
+                raise UsageError(f"{name} must be {bounds}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class GRPOStats:
     clip_fraction: float
     grad_norm: float
     reward_mean: float
-    # Share of groups whose answers all earned the same, and which therefore teach nothing.
     flat_groups: float
-    # Share of the computed tokens that were not padding.
+    """Share of groups whose answers all earned the same, and which therefore teach nothing."""
     packing: float
+    """Share of the computed tokens that were not padding."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class PackedRows:
 
 
 def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
-    """Return which sequences share a row: longest first, each into the first row with room."""
+    """Which sequences share a row: longest first, each into the first row with room."""
     rows: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -246,7 +246,7 @@ class GRPO:
         return _as_answers(tokens, lengths, ends, log_probs)
 
     def log_probs(self, policy: nn.Module, packed: PackedRows) -> Tensor:
-        """Return the log-probability of every answer token of `packed`, (M,) float32."""
+        """The log-probability of every answer token of `packed`, (M,) float32."""
         logits = policy(packed.tokens, packed.positions, packed.segments)
         before = logits[packed.rows, packed.columns - 1] / self.config.temperature
         chosen = packed.tokens[packed.rows, packed.columns]
@@ -303,7 +303,7 @@ class GRPO:
             return float(loss), float(divergence.mean()), float(clipped), float(norm), packed.filled
 
     def _weights(self, owners: Tensor, sequences: int) -> Tensor:
-        """Return the weight of each token; they add up to 1."""
+        """The weight of each token; they add up to 1."""
         if not self.config.length_normalize:
             return torch.full((len(owners),), 1.0 / len(owners))
         counts = torch.bincount(owners, minlength=sequences)

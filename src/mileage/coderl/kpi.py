@@ -33,11 +33,11 @@ class KpiSettings:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rollout_fraction <= 1.0:
-            raise UsageError(f"rollout_fraction is {self.rollout_fraction}: it must be above 0 and at most 1")
+            raise UsageError(f"rollout_fraction must be above 0 and at most 1, not {self.rollout_fraction}")
         if self.gpus < 1:
-            raise UsageError(f"gpus is {self.gpus}: it must be at least 1")
+            raise UsageError(f"gpus must be at least 1, not {self.gpus}")
         if self.price_usd_per_hour is not None and self.price_usd_per_hour < 0:
-            raise UsageError(f"price is {self.price_usd_per_hour}: it must not be negative")
+            raise UsageError(f"price must be 0 or more, not {self.price_usd_per_hour}")
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ class ArmKpis:
 
 
 def per_hour(seconds: float | None) -> float | None:
-    """Return how many things of `seconds` fit in an hour (KPI 1 and KPI 2)."""
+    """How many things of `seconds` fit in an hour (KPI 1 and KPI 2)."""
     return SECONDS_PER_HOUR / seconds if seconds else None
 
 
 def seconds_per_valid_sample(cold_seconds: float | None, pass_rate: float) -> float | None:
-    """Return the build seconds spent for each sample that passes (KPI 3); None is `no valid sample`."""
+    """The build seconds spent for each sample that passes (KPI 3); None is `no valid sample`."""
     return cold_seconds / pass_rate if cold_seconds and pass_rate > 0 else None
 
 
 def rollout_bound(cold_seconds: float | None, gpus: int) -> float | None:
-    """Return samples per cluster-hour if everything waits for builds (KPI 4, first line)."""
+    """Samples per cluster-hour if everything waits for builds (KPI 4, first line)."""
     return gpus * SECONDS_PER_HOUR / cold_seconds if cold_seconds else None
 
 
 def training_loop(
     baseline_cold_seconds: float | None, cold_seconds: float | None, gpus: int, rollout_fraction: float
 ) -> float | None:
-    """Return samples per cluster-hour of a loop whose build part alone shrinks (KPI 4, second line; Amdahl)."""
+    """Samples per cluster-hour of a loop whose build part alone shrinks (KPI 4, second line; Amdahl)."""
     if not baseline_cold_seconds or not cold_seconds:
         return None
     rest = baseline_cold_seconds * (1 - rollout_fraction) / rollout_fraction
@@ -88,7 +88,7 @@ def training_loop(
 
 
 def arm_kpis(arm: ArmFigures, baseline: ArmFigures, settings: KpiSettings) -> ArmKpis:
-    """Return the KPIs of `arm`; for the baseline itself pass it twice."""
+    """The KPIs of `arm`; for the baseline itself pass it twice."""
     cost = seconds_per_valid_sample(arm.cold_seconds, arm.pass_rate)
     price = settings.price_usd_per_hour
     return ArmKpis(

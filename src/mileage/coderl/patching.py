@@ -41,7 +41,7 @@ class _FilePatch:
 
 
 def check_path(path: str, tree: Path, protected: Sequence[str] = ()) -> str:
-    """Return `path` normalised if a patch may touch it in `tree`, else raise PatchError."""
+    """`path` normalised, if a patch may touch it in `tree`; PatchError otherwise."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or path.startswith("\\") or (len(path) > 1 and path[1] == ":"):
         raise PatchError(f"unsafe path {path!r}: absolute")
@@ -64,7 +64,7 @@ def check_path(path: str, tree: Path, protected: Sequence[str] = ()) -> str:
 
 
 def apply_diff(text: str, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
-    """Return the changes that the unified diff `text` makes to `tree`, which is not modified."""
+    """The changes that the unified diff `text` makes to `tree`, which is not modified."""
     changes: dict[str, Change] = {}
     for file in _parse(text):
         old = check_path(file.old_path, tree, protected) if file.old_path else None
@@ -83,7 +83,7 @@ def apply_diff(text: str, tree: Path, protected: Sequence[str] = ()) -> tuple[Ch
 
 
 def replace_file(path: str, content: str, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
-    """Return the change that makes the file at `path` be `content`."""
+    """The change that makes the file at `path` be `content`."""
     return (Change(check_path(path, tree, protected), content.encode("utf-8", "surrogateescape")),)
 
 
@@ -117,7 +117,7 @@ def _apply_hunks(before: str, hunks: Iterable[_Hunk], path: str) -> str:
 
 
 def _find(lines: list[str], hunk: _Hunk, earliest: int) -> int | None:
-    """Return where the hunk's old lines are: as near as possible to where it says."""
+    """Where the hunk's old lines are: as near as possible to where it says."""
     wanted = max(hunk.start - 1, 0) if hunk.old else hunk.start
     last = len(lines) - len(hunk.old)
     for distance in range(max(len(lines), wanted) + 1):
@@ -171,7 +171,7 @@ def _read_mode(line: str, file: _FilePatch | None) -> None:
 
 
 def _names(old: str, new: str) -> tuple[str | None, str | None]:
-    """Return the two file names of a `---`/`+++` pair, without timestamps and without git's a/ and b/."""
+    """The two file names of a `---`/`+++` pair, without timestamps and without git's a/ and b/."""
     first, second = (line[4:].split("\t")[0].strip() for line in (old, new))
     if (first.startswith("a/") or first == _NO_FILE) and (second.startswith("b/") or second == _NO_FILE):
         first, second = first.removeprefix("a/"), second.removeprefix("b/")
@@ -207,5 +207,5 @@ def _read_hunk(lines: list[str], index: int) -> tuple[_Hunk, int]:
 
 
 def _sides(previous: str, hunk: _Hunk) -> list[list[str]]:
-    """Return the sides that the line before a no-newline mark belongs to."""
+    """The sides that the line before a no-newline mark belongs to."""
     return {"-": [hunk.old], "+": [hunk.new]}.get(previous[0], [hunk.old, hunk.new])

@@ -6,13 +6,14 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 
-from mileage.coderl.intervals import Estimate
-from mileage.coderl.report import ArmReport, BenchReport, Comparison, Verdict
+from mileage.coderl.report import NO_VALID_SAMPLE, ArmReport, BenchReport, Comparison, verdict_words
+from mileage.experiments import Estimate, Verdict
+from mileage.stats import verdict_of_ratio
+from mileage.stats.intervals import DEFAULT_LEVEL
 from mileage.tables import Table
 from mileage.text import markdown, plain
 
 RAW = "Raw samples"
-NOTHING = "no valid sample"
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{border:1px solid #8884;padding:.25rem .6rem;"
@@ -25,28 +26,31 @@ def _table(title: str, header: Sequence[str], rows: Iterable[tuple[str, ...]]) -
     return Table.of(header, rows, left=header, title=title)
 
 
-def times(value: Estimate | None, verdict: Verdict) -> str:
-    """Write a speedup as a verdict: `1.26× [1.21, 1.31] faster`, or `no difference shown`."""
-    if value is None:
-        return str(verdict)
-    if value.low is None or value.high is None:
-        return f"{value.value:.2f}× ({value.runs} runs: {verdict})"
-    interval = f"{value.value:.2f}× [{value.low:.2f}, {value.high:.2f}]"
-    return f"{verdict} ({interval})" if verdict is Verdict.NO_DIFFERENCE else f"{interval} {verdict}"
+def times(speedup: Estimate | None) -> str:
+    """A speedup as a verdict: `1.26× [1.21, 1.31] faster`, or `no difference shown`."""
+    words = verdict_words(speedup)
+    if speedup is None or speedup.value is None:
+        return words
+    if speedup.interval is None:
+        return f"{speedup.value:.2f}× ({speedup.runs} runs: {words})"
+    interval = f"{speedup.value:.2f}× [{speedup.interval.low:.2f}, {speedup.interval.high:.2f}]"
+    return f"{words} ({interval})" if verdict_of_ratio(speedup) is Verdict.UNDECIDED else f"{interval} {words}"
 
 
 def _number(value: float | None, form: str) -> str:
-    return NOTHING if value is None else format(value, form)
+    return NO_VALID_SAMPLE if value is None else format(value, form)
 
 
-def _seconds(value: Estimate | None) -> str:
-    if value is None:
-        return NOTHING
-    digits = ".1f" if value.value >= 10 else ".3g"
-    text = f"{value.value:{digits}} s"
-    if value.low is None or value.high is None:
+def _seconds(estimate: Estimate | None) -> str:
+    """A median with its interval, and with what that covers where so few runs cannot reach 95 %."""
+    if estimate is None or estimate.value is None:
+        return NO_VALID_SAMPLE
+    digits = ".1f" if estimate.value >= 10 else ".3g"
+    text, interval = f"{estimate.value:{digits}} s", estimate.interval
+    if interval is None:
         return text
-    return f"{text} [{value.low:{digits}}, {value.high:{digits}}]"
+    covers = "" if interval.level >= DEFAULT_LEVEL else f" ({interval.level:.0%})"
+    return f"{text} [{interval.low:{digits}}, {interval.high:{digits}}]{covers}"
 
 
 def tables(report: BenchReport) -> tuple[Table, ...]:
@@ -59,8 +63,8 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
         if comparison is None:
             return ""
         if kind == "cold":
-            return times(comparison.cold_speedup, comparison.cold_verdict)
-        return times(comparison.incremental_speedup, comparison.incremental_verdict)
+            return times(comparison.cold_speedup)
+        return times(comparison.incremental_speedup)
 
     priced = settings.price_usd_per_hour is not None
     cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
@@ -148,7 +152,7 @@ def _details(report: BenchReport) -> tuple[Table, ...]:
             _table(
                 "Warnings",
                 ("arm", "samples", "warning", "evidence"),
-                tuple((w.arm, str(w.sample_kind), str(w.kind), w.evidence) for w in report.warnings),
+                tuple((w.arm, w.kind, str(w), w.evidence) for w in report.warnings),
             )
         )
     return tuple(details)
@@ -166,7 +170,7 @@ def _facts(report: BenchReport) -> list[str]:
 
 
 def to_text(report: BenchReport) -> str:
-    """Return the report for a terminal."""
+    """The report for a terminal."""
     lines = [f"rl-bench: {plain(report.project)} ({report.kind})", ""]
     for table in tables(report):
         lines += [f"  {table.title}", table.text(indent="    "), ""]
@@ -174,7 +178,7 @@ def to_text(report: BenchReport) -> str:
 
 
 def to_markdown(report: BenchReport) -> str:
-    """Return the report as Markdown, raw samples included."""
+    """The report as Markdown, raw samples included."""
     lines = [f"# rl-bench: {markdown(report.project)}", ""]
     for table in tables(report):
         lines += [f"## {table.title}", "", table.markdown(), ""]
@@ -203,7 +207,7 @@ def sample_table(report: BenchReport) -> Table:
 
 
 def to_html(report: BenchReport) -> str:
-    """Return the report as one self-contained page."""
+    """The report as one self-contained page."""
     parts = [f"<h1>rl-bench: {html.escape(plain(report.project))}</h1>"]
     for table in tables(report):
         parts += [f"<h2>{html.escape(table.title)}</h2>", table.html()]
@@ -215,5 +219,5 @@ def to_html(report: BenchReport) -> str:
 
 
 def to_json(report: BenchReport) -> str:
-    """Return the report as JSON, with every raw sample and both fingerprints."""
+    """The report as JSON, with every raw sample and both fingerprints."""
     return json.dumps(report.as_dict(), indent=2, sort_keys=True)

@@ -5,27 +5,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
-from mileage.coderl.intervals import Estimate, median_estimate, ratio_estimate
+from mileage._types import Record
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
-from mileage.coderl.measure import BenchWarning, BuildOutcome, Sample, SampleKind, find_warnings
+from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
+from mileage.experiments import Caveat, Estimate, Outcome, Verdict, find_caveats
+from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_ratio
 
 # 1: first version.
 FORMAT_VERSION = 1
 
 
-class Verdict(StrEnum):
-    """What a comparison shows."""
+_WORDS = {
+    Verdict.B_CHEAPER: "faster",
+    Verdict.A_CHEAPER: "slower",
+    Verdict.UNDECIDED: "no difference shown",
+}
+NO_VALID_SAMPLE = "no valid sample"
+TOO_FEW_RUNS = "too few runs to tell"
 
-    FASTER = "faster"
-    SLOWER = "slower"
-    NO_DIFFERENCE = "no difference shown"
-    TOO_FEW_RUNS = "too few runs to tell"
-    NO_VALID_SAMPLE = "no valid sample"
+
+def verdict_words(speedup: Estimate | None) -> str:
+    """What a ratio of medians, baseline over mode, shows at 95 % confidence."""
+    if speedup is None:
+        return NO_VALID_SAMPLE
+    return TOO_FEW_RUNS if speedup.interval is None else _WORDS[verdict_of_ratio(speedup)]
 
 
 @dataclass(frozen=True)
@@ -52,9 +58,8 @@ class Comparison:
 
     mode: str
     cold_speedup: Estimate | None
-    cold_verdict: Verdict
+    """The baseline's median over the mode's; None without a sample of either."""
     incremental_speedup: Estimate | None
-    incremental_verdict: Verdict
     training_loop_gain: float | None
 
 
@@ -69,8 +74,8 @@ class BenchReport:
     settings: KpiSettings
     arms: tuple[ArmReport, ...]
     comparisons: tuple[Comparison, ...]
-    warnings: tuple[BenchWarning, ...]
-    samples: tuple[Sample, ...]
+    warnings: tuple[Caveat, ...]
+    samples: tuple[TimedBuild, ...]
     notes: tuple[str, ...]
     machine: Mapping[str, str]
     corpus: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
@@ -81,9 +86,26 @@ class BenchReport:
         """The arm all others are compared with."""
         return self.arms[0]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON data."""
-        return dataclasses.asdict(self)
+    def as_dict(self) -> Record:
+        """The report as plain JSON data."""
+        data = dataclasses.asdict(self)
+        for arm, plain in zip(self.arms, data["arms"], strict=True):
+            plain |= {"cold": _estimate_dict(arm.cold), "incremental": _estimate_dict(arm.incremental)}
+        for comparison, plain in zip(self.comparisons, data["comparisons"], strict=True):
+            for name, speedup in (("cold", comparison.cold_speedup), ("incremental", comparison.incremental_speedup)):
+                plain |= {f"{name}_speedup": _estimate_dict(speedup), f"{name}_verdict": verdict_words(speedup)}
+        data["warnings"] = [
+            {"kind": str(each), "arm": each.arm, "sample_kind": each.kind, "evidence": each.evidence}
+            for each in self.warnings
+        ]
+        return data
+
+
+def _estimate_dict(estimate: Estimate | None) -> Record | None:
+    if estimate is None:
+        return None
+    low, high, level = dataclasses.astuple(estimate.interval) if estimate.interval else (None, None, None)
+    return {"value": estimate.value, "low": low, "high": high, "level": level, "runs": estimate.runs}
 
 
 @dataclass(frozen=True)
@@ -94,35 +116,28 @@ class ArmInput:
     about: str
     fingerprint: Fingerprint
     difference: Difference | None = None
-    # Share of corpus patches that passed, where a corpus was given.
     corpus_pass_rate: float | None = None
+    """Share of corpus patches that passed, where a corpus was given."""
 
 
-def judge(speedup: Estimate | None) -> Verdict:
-    """Return what a ratio of medians shows at 95 % confidence."""
-    if speedup is None:
-        return Verdict.NO_VALID_SAMPLE
-    if speedup.low is None or speedup.high is None:
-        return Verdict.TOO_FEW_RUNS
-    if speedup.low > 1.0:
-        return Verdict.FASTER
-    return Verdict.SLOWER if speedup.high < 1.0 else Verdict.NO_DIFFERENCE
-
-
-def good_times(samples: Sequence[Sample], arm: str, kind: SampleKind) -> list[float]:
-    """Return the wall-clock of the builds of an arm that succeeded."""
+def good_times(samples: Sequence[TimedBuild], arm: str, kind: SampleKind) -> list[float]:
+    """The wall-clock of the builds of an arm that succeeded."""
     return [
         sample.wall_seconds
         for sample in samples
-        if sample.arm == arm and sample.kind is kind and sample.outcome is BuildOutcome.OK
+        if sample.arm == arm and sample.kind == kind and sample.outcome is Outcome.OK
     ]
 
 
-def _figures(arm: ArmInput, samples: Sequence[Sample]) -> ArmFigures:
-    cold = median_estimate(good_times(samples, arm.name, SampleKind.COLD))
-    incremental = median_estimate(good_times(samples, arm.name, SampleKind.INCREMENTAL))
-    builds = [sample for sample in samples if sample.arm == arm.name and sample.kind is SampleKind.COLD]
-    passed = sum(sample.outcome is BuildOutcome.OK for sample in builds)
+def _median(values: Sequence[float]) -> Estimate | None:
+    return median_estimate(values) if values else None
+
+
+def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
+    cold = _median(good_times(samples, arm.name, SampleKind.COLD))
+    incremental = _median(good_times(samples, arm.name, SampleKind.INCREMENTAL))
+    builds = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
+    passed = sum(sample.outcome is Outcome.OK for sample in builds)
     from_corpus = arm.corpus_pass_rate is not None
     return ArmFigures(
         cold_seconds=cold.value if cold else None,
@@ -132,40 +147,38 @@ def _figures(arm: ArmInput, samples: Sequence[Sample]) -> ArmFigures:
     )
 
 
-def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[Sample], settings: KpiSettings) -> ArmReport:
+def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuild], settings: KpiSettings) -> ArmReport:
     figures = _figures(arm, samples)
-    own = [sample for sample in samples if sample.arm == arm.name and sample.kind is SampleKind.COLD]
-    good = [sample for sample in own if sample.outcome is BuildOutcome.OK]
-    cpu = median_estimate([sample.cpu_seconds or 1e-9 for sample in good])
+    own = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
+    good = [sample for sample in own if sample.outcome is Outcome.OK]
+    cpu = _median([sample.cpu_seconds for sample in good])
     return ArmReport(
         name=arm.name,
         about=arm.about,
         difference=arm.difference,
-        cold=median_estimate(good_times(samples, arm.name, SampleKind.COLD)),
-        incremental=median_estimate(good_times(samples, arm.name, SampleKind.INCREMENTAL)),
+        cold=_median(good_times(samples, arm.name, SampleKind.COLD)),
+        incremental=_median(good_times(samples, arm.name, SampleKind.INCREMENTAL)),
         pass_rate=figures.pass_rate,
         pass_rate_source=figures.pass_rate_source,
         kpis=arm_kpis(figures, baseline, settings),
         cpu_seconds=cpu.value if cpu else None,
         peak_rss_bytes=max((sample.peak_rss_bytes for sample in good), default=None),
-        outcomes={str(outcome): sum(sample.outcome is outcome for sample in own) for outcome in BuildOutcome},
+        outcomes={str(outcome): sum(sample.outcome is outcome for sample in own) for outcome in Outcome},
         fingerprint=arm.fingerprint,
     )
 
 
-def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[Sample]) -> Comparison:
-    speedups = {
-        kind: ratio_estimate(good_times(samples, baseline.name, kind), good_times(samples, arm.name, kind))
-        for kind in SampleKind
-    }
+def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild]) -> Comparison:
+    def speedup(kind: SampleKind) -> Estimate | None:
+        before, after = (good_times(samples, name, kind) for name in (baseline.name, arm.name))
+        return median_ratio_estimate(before, after) if before and after else None
+
     before = baseline.kpis.training_loop_samples_per_cluster_hour
     after = arm.kpis.training_loop_samples_per_cluster_hour
     return Comparison(
         mode=arm.name,
-        cold_speedup=speedups[SampleKind.COLD],
-        cold_verdict=judge(speedups[SampleKind.COLD]),
-        incremental_speedup=speedups[SampleKind.INCREMENTAL],
-        incremental_verdict=judge(speedups[SampleKind.INCREMENTAL]),
+        cold_speedup=speedup(SampleKind.COLD),
+        incremental_speedup=speedup(SampleKind.INCREMENTAL),
         training_loop_gain=after / before if before and after else None,
     )
 
@@ -178,7 +191,7 @@ def build_report(
     started_at: str,
     settings: KpiSettings,
     arms: Sequence[ArmInput],
-    samples: Sequence[Sample],
+    samples: Sequence[TimedBuild],
     notes: Sequence[str] = (),
     machine: Mapping[str, str] | None = None,
     corpus: Mapping[str, Mapping[str, int]] | None = None,
@@ -195,7 +208,7 @@ def build_report(
         settings=settings,
         arms=reports,
         comparisons=tuple(_comparison(reports[0], arm, samples) for arm in reports[1:]),
-        warnings=find_warnings(samples),
+        warnings=find_caveats(samples, REMEDIES),
         samples=tuple(samples),
         notes=tuple(notes),
         machine=dict(machine or {}),

@@ -20,10 +20,10 @@ from pathlib import Path
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.build.cache import ResultCache, content_key, context_key
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import Change, Executor, Limits, LocalExecutor
+from mileage.coderl.build.executor import Change, JobRunner, Limits, LocalExecutor
 from mileage.coderl.build.isolation import isolation_problem, toolchain_paths
 from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method
-from mileage.coderl.corpus import PatchSample, Verdict, judge
+from mileage.coderl.corpus import PatchSample, PatchVerdict, judge
 from mileage.coderl.patching import PatchError
 from mileage.coderl.project.fingerprint import ArmSetup, fingerprint
 from mileage.coderl.project.modes import baseline_setup
@@ -45,32 +45,32 @@ class Isolation(StrEnum):
 class RewardConfig:
     """How candidates are judged."""
 
-    # Which of check, build and test a candidate must pass.
     steps: tuple[str, ...] = ("build",)
-    # Candidates built at the same time; None is one per usable core.
+    """Which of check, build and test a candidate must pass."""
     workers: int | None = None
-    # Parallel jobs of each build.
+    """Candidates built at the same time; None is one per usable core."""
     jobs: int = 1
+    """Parallel jobs of each build."""
     timeout_seconds: float = 120.0
     memory_bytes: int = 4 << 30
-    # What one candidate may write, where it runs isolated.
     disk_bytes: int = 2 << 30
+    """What one candidate may write, where it runs isolated."""
     max_processes: int = 512
     network: bool = False
     isolation: Isolation = Isolation.AUTO
-    # Start from a built tree; False builds every candidate from clean.
     warm: bool = True
-    # How snapshots are restored; None is the best this machine has.
+    """Start from a built tree; False builds every candidate from clean."""
     method: SnapshotMethod | None = None
-    # Glob patterns of paths that candidates may not change, such as the tests that judge them.
+    """How snapshots are restored; None is the best this machine has."""
     protected: tuple[str, ...] = ()
-    # Further paths of this machine that builds may read.
+    """Glob patterns of paths that candidates may not change, such as the tests that judge them."""
     readable: tuple[str, ...] = ()
-    # A file to keep verdicts in between runs.
+    """Further paths of this machine that builds may read."""
     cache_path: Path | None = None
+    """A file to keep verdicts in between runs."""
     use_cache: bool = True
-    # Reward of each verdict; a verdict that is not named earns 0.
-    rewards: Mapping[Verdict, float] = field(default_factory=lambda: {Verdict.PASS: 1.0})
+    rewards: Mapping[PatchVerdict, float] = field(default_factory=lambda: {PatchVerdict.PASS: 1.0})
+    """Reward of each verdict; a verdict that is not named earns 0."""
     allow_broken_base: bool = False
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class RewardConfig:
         if unknown or not self.steps:
             raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
         if self.workers is not None and self.workers < 1:
-            raise UsageError(f"workers is {self.workers}: it must be at least 1")
+            raise UsageError(f"workers must be at least 1, not {self.workers}")
         if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
             raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
 
@@ -88,7 +88,7 @@ class RewardResult:
     """The verdict on one candidate."""
 
     id: str
-    verdict: Verdict
+    verdict: PatchVerdict
     reward: float
     diagnostic: str
     wall_seconds: float
@@ -103,7 +103,7 @@ class BuildReward:
         project: str | Path | Project,
         config: RewardConfig | None = None,
         *,
-        executor: Executor | None = None,
+        executor: JobRunner | None = None,
         setup: ArmSetup | None = None,
         work_base: Path | None = None,
     ) -> None:
@@ -137,7 +137,7 @@ class BuildReward:
         rows = fingerprint(self.project, self._setup, self._pristine, self.revision)
         self._context = context_key(self.revision, self._steps, rows)
         self._cache = ResultCache(config.cache_path) if config.use_cache else None
-        self._pending: dict[str, Future[tuple[Verdict, str, float]]] = {}
+        self._pending: dict[str, Future[tuple[PatchVerdict, str, float]]] = {}
         self._pending_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="build-reward")
 
@@ -221,7 +221,7 @@ class BuildReward:
         try:
             changes = sample.changes(self._pristine, (*self.project.outputs, *self.config.protected))
         except PatchError as error:
-            return self._result(sample, Verdict.DOES_NOT_APPLY, str(error), 0.0, cached=False)
+            return self._result(sample, PatchVerdict.DOES_NOT_APPLY, str(error), 0.0, cached=False)
         key = content_key(self._context, changes)
         known = self._cache.get(key) if self._cache else None
         if known:
@@ -229,12 +229,12 @@ class BuildReward:
         verdict, diagnostic, seconds, shared = self._build_once(key, changes, sample.id)
         return self._result(sample, verdict, diagnostic, seconds, cached=shared)
 
-    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[Verdict, str, float, bool]:
+    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[PatchVerdict, str, float, bool]:
         """Build a candidate, or wait for another thread that is building the same content."""
         with self._pending_lock:
             running = self._pending.get(key) if self._cache else None
             if running is None:
-                mine: Future[tuple[Verdict, str, float]] = Future()
+                mine: Future[tuple[PatchVerdict, str, float]] = Future()
                 self._pending[key] = mine
         if running is not None:
             verdict, diagnostic, _ = running.result()
@@ -252,7 +252,7 @@ class BuildReward:
             self._cache.put(key, verdict, diagnostic)
         return verdict, diagnostic, seconds, False
 
-    def _build(self, changes: tuple[Change, ...], label: str) -> tuple[Verdict, str, float]:
+    def _build(self, changes: tuple[Change, ...], label: str) -> tuple[PatchVerdict, str, float]:
         snapshot = self._snapshots.get()
         started = time.perf_counter()
         try:
@@ -260,13 +260,13 @@ class BuildReward:
             verdict, diagnostic = judge(result, self._compile_steps)
         except BuildError as error:
             # The launcher itself was killed or refused: that is the candidate's doing, the pool serves on.
-            verdict, diagnostic = Verdict.KILLED, str(error)
+            verdict, diagnostic = PatchVerdict.KILLED, str(error)
         finally:
             self._snapshots.put(snapshot)
         return verdict, diagnostic, time.perf_counter() - started
 
     def _result(
-        self, sample: PatchSample, verdict: Verdict, diagnostic: str, seconds: float, *, cached: bool
+        self, sample: PatchSample, verdict: PatchVerdict, diagnostic: str, seconds: float, *, cached: bool
     ) -> RewardResult:
         return RewardResult(sample.id, verdict, self.config.rewards.get(verdict, 0.0), diagnostic, seconds, cached)
 

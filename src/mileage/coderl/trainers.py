@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from mileage._types import Record
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, RewardResult
 
@@ -13,33 +14,33 @@ _FENCE = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _DIFF = re.compile(r"^(?:diff --git |--- )", re.MULTILINE)
 
 # From the text of a completion and the row of the dataset it belongs to, to a candidate.
-ToSample = Callable[[str, dict[str, Any]], PatchSample]
+ToSample = Callable[[str, Record], PatchSample]
 TrlReward = Callable[..., list[float]]
 AsyncTrlReward = Callable[..., Awaitable[list[float]]]
-VerlScore = Callable[..., dict[str, Any]]
-AsyncVerlScore = Callable[..., Awaitable[dict[str, Any]]]
+VerlScore = Callable[..., Record]
+AsyncVerlScore = Callable[..., Awaitable[Record]]
 
 
 def completion_text(completion: Any) -> str:
-    """Return the text of a completion: a string, or the last message of a conversation."""
+    """The text of a completion: a string, or the last message of a conversation."""
     if isinstance(completion, str):
         return completion
     return str(completion[-1]["content"]) if completion else ""
 
 
 def code_of(text: str) -> str:
-    """Return the first fenced block of `text`, or all of it if there is none."""
+    """The first fenced block of `text`, or all of it if there is none."""
     match = _FENCE.search(text)
     return match[1] if match else text
 
 
 def candidate(path: str | None = None) -> ToSample:
-    """Return a rule that reads a completion as a diff, or else as the new content of `path`.
+    """A rule that reads a completion as a diff, or else as the new content of `path`.
 
     A `path` column of the dataset goes before the `path` given here.
     """
 
-    def to_sample(text: str, row: dict[str, Any]) -> PatchSample:
+    def to_sample(text: str, row: Record) -> PatchSample:
         code = code_of(text)
         name = str(row.get("id", ""))
         if _DIFF.search(code):
@@ -49,8 +50,8 @@ def candidate(path: str | None = None) -> ToSample:
     return to_sample
 
 
-def _samples(completions: Sequence[Any], columns: dict[str, Any], to_sample: ToSample) -> list[PatchSample]:
-    """Return the candidates of a batch; `columns` holds one list per dataset column, as long as the batch."""
+def _samples(completions: Sequence[Any], columns: Record, to_sample: ToSample) -> list[PatchSample]:
+    """The candidates of a batch; `columns` holds one list per dataset column, as long as the batch."""
     lists = {
         name: values for name, values in columns.items() if isinstance(values, list) and len(values) == len(completions)
     }
@@ -61,7 +62,7 @@ def _samples(completions: Sequence[Any], columns: dict[str, Any], to_sample: ToS
 
 
 def trl_reward(pool: BuildReward, to_sample: ToSample | None = None, name: str = "build_reward") -> TrlReward:
-    """Return a reward function for `trl.GRPOTrainer(reward_funcs=...)`; `name` is what its logs call it."""
+    """A reward function for `trl.GRPOTrainer(reward_funcs=...)`; `name` is what its logs call it."""
     rule = to_sample or candidate()
 
     def function(completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -74,7 +75,7 @@ def trl_reward(pool: BuildReward, to_sample: ToSample | None = None, name: str =
 def async_trl_reward(
     pool: BuildReward, to_sample: ToSample | None = None, name: str = "build_reward"
 ) -> AsyncTrlReward:
-    """Return the same as a coroutine function, which TRL awaits together with its other rewards."""
+    """The same as a coroutine function, which TRL awaits together with its other rewards."""
     rule = to_sample or candidate()
 
     async def function(completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -84,44 +85,44 @@ def async_trl_reward(
     return function
 
 
-def _verl_sample(solution: str, ground_truth: Any, extra_info: dict[str, Any] | None, rule: ToSample) -> PatchSample:
+def _verl_sample(solution: str, ground_truth: Any, extra_info: Record | None, rule: ToSample) -> PatchSample:
     row = dict(extra_info or {})
     if isinstance(ground_truth, dict):
         row = {**ground_truth, **row}
     return rule(solution, row)
 
 
-def _verl_score(result: RewardResult) -> dict[str, Any]:
+def _verl_score(result: RewardResult) -> Record:
     return {"score": result.reward, "verdict": str(result.verdict), "diagnostic": result.diagnostic}
 
 
 def verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> VerlScore:
-    """Return a `compute_score(data_source, solution_str, ground_truth, extra_info)` for verl."""
+    """A `compute_score(data_source, solution_str, ground_truth, extra_info)` for verl."""
     rule = to_sample or candidate()
 
     def compute_score(
         data_source: str,
         solution_str: str,
         ground_truth: Any = None,
-        extra_info: dict[str, Any] | None = None,
+        extra_info: Record | None = None,
         **_: Any,
-    ) -> dict[str, Any]:
+    ) -> Record:
         return _verl_score(pool.reward([_verl_sample(solution_str, ground_truth, extra_info, rule)])[0])
 
     return compute_score
 
 
 def async_verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> AsyncVerlScore:
-    """Return the same as a coroutine function, for verl's asynchronous reward managers."""
+    """The same as a coroutine function, for verl's asynchronous reward managers."""
     rule = to_sample or candidate()
 
     async def compute_score(
         data_source: str,
         solution_str: str,
         ground_truth: Any = None,
-        extra_info: dict[str, Any] | None = None,
+        extra_info: Record | None = None,
         **_: Any,
-    ) -> dict[str, Any]:
+    ) -> Record:
         results = await pool.areward([_verl_sample(solution_str, ground_truth, extra_info, rule)])
         return _verl_score(results[0])
 

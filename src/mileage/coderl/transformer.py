@@ -15,12 +15,12 @@ from mileage._errors import UsageError
 class TransformerConfig:
     """The shape of a transformer."""
 
-    # Number of tokens.
     vocabulary: int
-    # Longest sequence.
+    """Number of tokens."""
     context: int
-    # Features of a token.
+    """Longest sequence."""
     width: int = 64
+    """Features of a token."""
     layers: int = 2
     heads: int = 4
 
@@ -68,7 +68,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return the logits of the next token at every place.
+        """The logits of the next token at every place.
 
         Args:
             tokens: (R, L) int64.

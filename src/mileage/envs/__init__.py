@@ -13,6 +13,7 @@ from mileage.envs.registry import is_native, native, registered, resolve
 
 if TYPE_CHECKING:
     from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv, NativeVectorEnv
+    from mileage.envs.gymnasium.pixels import atari, pixels
 
 __all__ = [
     "BridgedVecEnv",
@@ -22,18 +23,21 @@ __all__ = [
     "ObsNormalizer",
     "RewardScaler",
     "VecEnv",
+    "atari",
     "env",
     "integers",
     "is_native",
     "make_vec",
     "native",
     "normal",
+    "pixels",
     "registered",
     "resolve",
     "uniform",
 ]
-# The bridge imports Gymnasium, which native environments do not need.
+# These import Gymnasium, which native environments do not need.
 _BRIDGE = {"BridgedVecEnv", "GymnasiumEnv", "NativeVectorEnv"}
+_PIXELS = {"atari", "pixels"}
 
 
 def __getattr__(name: str) -> Any:
@@ -41,4 +45,8 @@ def __getattr__(name: str) -> Any:
         from mileage.envs.gymnasium import bridge
 
         return getattr(bridge, name)
+    if name in _PIXELS:
+        from mileage.envs.gymnasium import pixels
+
+        return getattr(pixels, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

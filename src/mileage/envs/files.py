@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._places import load as load_module
 from mileage._types import Array
 from mileage.contracts import EnvSpec
 
@@ -18,15 +14,9 @@ if TYPE_CHECKING:
     from gymnasium import Env
 
 
-def split(name: str) -> tuple[str, str] | None:
-    """The place and the name in it, if `name` has the form of one."""
-    place, separator, attribute = name.rpartition(":")
-    return (place, attribute) if separator and (place.endswith(".py") or "/" not in place) else None
-
-
 def load(place: str, name: str) -> EnvSpec | Callable[..., Env[Array, Array | int]]:
     """What is called `name` in a file or module: an environment, or a function that makes one of Gymnasium's."""
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    module = load_module(place, "environment")
     found = vars(module).get(name)
     if isinstance(found, EnvSpec) or callable(found):
         return found
@@ -34,38 +24,3 @@ def load(place: str, name: str) -> EnvSpec | Callable[..., Env[Array, Array | in
     if found is not None or not names:
         raise UsageError(f"{place!r} has no environment {name!r}: define one there with @mileage.env")
     raise UnknownNameError(f"environment in {place!r}", name, names)
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise
-        raise UsageError(f"module {name!r} cannot be found: check its spelling and the Python path") from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    path = path.resolve()
-    if not path.is_file():
-        raise UsageError(
-            f"file {str(path)!r} does not exist: give the path of a Python file that defines the environment"
-        )
-    name = path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    if loaded is not None:
-        # Another module has that name already; both must stay importable.
-        name = f"{path.stem}_{abs(hash(str(path))):x}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

@@ -61,7 +61,7 @@ class ObsNormalizer:
 
     def __init__(self, obs_size: int, *, clip: float = 10.0) -> None:
         if not clip > 0:
-            raise UsageError(f"clip is {clip}: use a positive number")
+            raise UsageError(f"clip must be above 0, not {clip}")
         self.clip = clip
         self.frozen = False
         self.moments = RunningMoments(obs_size)
@@ -102,7 +102,7 @@ class RewardScaler:
 
     def __init__(self, n_envs: int, *, clip: float = 10.0) -> None:
         if not clip > 0:
-            raise UsageError(f"clip is {clip}: use a positive number")
+            raise UsageError(f"clip must be above 0, not {clip}")
         self.clip = clip
         self.frozen = False
         self.moments = RunningMoments(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mileage._places import split
 from mileage.contracts import EnvSpec
 from mileage.envs import files, known, mujoco
 from mileage.envs.known import is_native, registered
@@ -26,7 +27,7 @@ def resolve(name: EnvSpec | str, **kwargs: Any) -> EnvSpec:
     """
     if not isinstance(name, str):
         return name
-    place = files.split(name)
+    place = split(name)
     if place is None and is_native(name) and not kwargs:
         return known.by_id(name)
     make = files.load(*place) if place else mujoco.find(name, kwargs)

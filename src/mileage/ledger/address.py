@@ -12,7 +12,7 @@ ENVIRONMENT_VARIABLE = "MILEAGE_DB"
 
 
 def database_url(db: str | os.PathLike[str] | None = None) -> str:
-    """Return the address of the ledger: `db`, else `MILEAGE_DB`, else `runs/mileage.db`.
+    """The address of the ledger: `db`, else `MILEAGE_DB`, else `runs/mileage.db`.
 
     A plain path becomes `sqlite:///` with the absolute path, so that a later change of directory changes nothing.
     """

@@ -23,14 +23,14 @@ _MIGRATION_LOCK = 0x6D696C65  # "mile": the advisory lock that lets one process 
 
 
 def shown(url: str) -> str:
-    """Return `url` as it may be printed: without a password."""
+    """`url` as it may be printed: without a password."""
     if url.startswith("sqlite:///"):
         return url.removeprefix("sqlite:///")
     return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
 
 def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True) -> sa.Engine:
-    """Return an engine on the database at `db` with the newest schema.
+    """An engine on the database at `db` with the newest schema.
 
     Args:
         db: path of an SQLite file or a `postgresql://…` address; None takes `MILEAGE_DB` or the default.
@@ -50,12 +50,12 @@ def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True
 
 
 def connect(url: str, *, create: bool = True) -> sa.Engine:
-    """Return an engine on the database at `url`, whatever its schema."""
+    """An engine on the database at `url`, whatever its schema."""
     return _sqlite_engine(url, create) if url.startswith("sqlite") else _postgres_engine(url)
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of what the database itself said."""
+    """The first line of what the database itself said."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     if "database is locked" in str(cause):
         return (
@@ -107,12 +107,12 @@ def _postgres_engine(url: str) -> sa.Engine:
 
 
 def writing(engine: sa.Engine) -> contextlib.AbstractContextManager[sa.Connection]:
-    """Return a transaction that is going to write."""
+    """A transaction that is going to write."""
     return engine.execution_options(write=True).begin()
 
 
 def schema_version(engine: sa.Engine) -> str | None:
-    """Return the schema version of the database, None if it has no ledger."""
+    """The schema version of the database, None if it has no ledger."""
     with engine.connect() as connection:
         try:
             return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()

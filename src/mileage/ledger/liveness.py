@@ -17,7 +17,7 @@ STALE_AFTER_SECONDS = 600.0
 
 @functools.cache
 def host_name() -> str:
-    """Return this machine's name."""
+    """This machine's name."""
     return socket.gethostname()
 
 
@@ -30,7 +30,7 @@ def _boot_id() -> str:
 
 
 def process_token(pid: int) -> str | None:
-    """Return what tells process `pid` from all others that ever had its id, or None if it does not run."""
+    """What tells process `pid` from all others that ever had its id, or None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -54,12 +54,12 @@ def _psutil_token(pid: int) -> str | None:
 
 
 def own_token() -> str:
-    """Return the token of this process."""
+    """The token of this process."""
     return process_token(os.getpid()) or ""
 
 
 def is_alive(host: str, pid: int, token: str) -> bool | None:
-    """Return whether the process runs; None if it belongs to another host and cannot be asked."""
+    """Whether the process runs; None if it belongs to another host and cannot be asked."""
     if host != host_name():
         return None
     return process_token(pid) == token

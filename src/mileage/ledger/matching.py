@@ -69,7 +69,7 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
 
 
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
-    """Return the fields of the contract on which not all runs agree."""
+    """The fields of the contract on which not all runs agree."""
     found = []
     for field, read in CONTRACT.items():
         if field == "machine" and all(run.price_usd_per_hour > 0 for run in (*a, *b)):
@@ -88,7 +88,7 @@ def _values(runs: Sequence[Run], read: Callable[[Run], object]) -> tuple[object,
 
 
 def difference_table(found: Sequence[Difference]) -> str:
-    """Return the differing fields as an aligned plain-text table."""
+    """The differing fields as an aligned plain-text table."""
     rows = [("field", "A", "B"), *((d.field, _spelled(d.a), _spelled(d.b)) for d in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

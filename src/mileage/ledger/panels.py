@@ -10,16 +10,15 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UsageError
 from mileage._seeding import HELD_OUT_START, HELD_OUT_STOP, held_out_seeds
+from mileage._types import ReadRecord, Record
 
 DEFAULT_PANEL_SIZE = 100
 
@@ -37,7 +36,7 @@ class Aggregate(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Aggregate:
-        """Return the aggregate called `name`."""
+        """The aggregate called `name`."""
         try:
             return cls(name)
         except ValueError:
@@ -45,7 +44,7 @@ class Aggregate(StrEnum):
 
 
 def canonical_json(value: object) -> str:
-    """Return the one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
+    """The one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -53,7 +52,7 @@ def canonical_json(value: object) -> str:
 
 
 def parse_success(rule: str | None) -> str | None:
-    """Return the canonical spelling of a success definition.
+    """The canonical spelling of a success definition.
 
     `return>=475` and `length>=500` compare an episode's return or length; `terminated` and `truncated` ask how it
     ended; `info:is_success` is what the environment itself reports; None means the panel defines no success.
@@ -80,7 +79,7 @@ class Panel:
     """Environment id, as given to the registry."""
     seeds: tuple[int, ...]
     """One reset seed per evaluation episode, in the order they are played."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: ReadRecord = field(default_factory=dict)
     """Keyword arguments of the environment, plain JSON."""
     env_version: str = ""
     """Version of the environment's code, so that a changed simulator is a changed exam."""
@@ -127,14 +126,14 @@ class Panel:
         n: int = DEFAULT_PANEL_SIZE,
         *,
         panel_seed: int = 0,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: ReadRecord | None = None,
         env_version: str = "",
         max_episode_steps: int | None = None,
         success: str | None = None,
         aggregate: str = Aggregate.MEAN_RETURN.value,
         deterministic: bool = True,
     ) -> Panel:
-        """Return the panel of `n` episodes whose seeds are drawn from `panel_seed`."""
+        """The panel of `n` episodes whose seeds are drawn from `panel_seed`."""
         if n < 1:
             raise UsageError(f"n of a panel must be at least 1, not {n}")
         return cls(
@@ -148,8 +147,8 @@ class Panel:
             deterministic=deterministic,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the panel as plain JSON values."""
+    def as_dict(self) -> Record:
+        """The panel as plain JSON values."""
         return {
             "env_id": self.env_id,
             "seeds": list(self.seeds),
@@ -163,12 +162,12 @@ class Panel:
         }
 
     def to_json(self) -> str:
-        """Return the canonical JSON that `panel_id` is the hash of."""
+        """The canonical JSON that `panel_id` is the hash of."""
         return canonical_json(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Panel:
-        """Return the panel written by `to_json`."""
+        """The panel written by `to_json`."""
         try:
             values = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -177,7 +176,7 @@ class Panel:
 
     @classmethod
     def from_dict(cls, values: object) -> Panel:
-        """Return the panel whose `as_dict` is `values`."""
+        """The panel whose `as_dict` is `values`."""
         if not isinstance(values, dict):
             raise UsageError("a panel must be a JSON object")
         unknown = set(values) - set(cls.__dataclass_fields__)

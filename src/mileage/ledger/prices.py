@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"
@@ -31,7 +31,7 @@ class Market(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Market:
-        """Return the market called `name`."""
+        """The market called `name`."""
         try:
             return cls(name.replace("-", "_"))
         except ValueError:
@@ -67,14 +67,14 @@ class Price:
         return math.fsum(amount for _, amount in self.parts)
 
     def to_json(self) -> str:
-        """Return the frozen price as it is stored with the run."""
+        """The frozen price as it is stored with the run."""
         return json.dumps({**self.__dict__, "parts": dict(self.parts)}, sort_keys=True)
 
 
 def freeze_price(
     price: float | str | None = None, instance: str | None = None, *, spot: bool = False, now: float | None = None
 ) -> Price:
-    """Return the price of a run that is being launched.
+    """The price of a run that is being launched.
 
     Args:
         price: US dollars an hour of one instance; as text also a sum such as `0.35+0.19` where GPU and host are billed
@@ -115,7 +115,7 @@ def _explicit_parts(price: float | str) -> tuple[tuple[str, float], ...]:
 
 
 def user_book_path() -> Path:
-    """Return where the user's own prices are read from."""
+    """Where the user's own prices are read from."""
     override = os.environ.get(ENVIRONMENT_VARIABLE)
     if override:
         return Path(override)
@@ -124,18 +124,18 @@ def user_book_path() -> Path:
     return platformdirs.user_config_path("mileage") / "prices.toml"
 
 
-def price_book() -> dict[str, Mapping[str, Any]]:
-    """Return all known instances: the shipped catalog overlaid with the user's file."""
+def price_book() -> dict[str, ReadRecord]:
+    """All known instances: the shipped catalog overlaid with the user's file."""
     return {**shipped_book(), **_read(user_book_path(), required=ENVIRONMENT_VARIABLE in os.environ)}
 
 
 @functools.cache
-def shipped_book() -> Mapping[str, Mapping[str, Any]]:
-    """Return the catalog that ships with the package."""
+def shipped_book() -> Mapping[str, ReadRecord]:
+    """The catalog that ships with the package."""
     return _read(Path(__file__).with_name("prices.toml"), required=True)
 
 
-def _read(path: Path, *, required: bool) -> dict[str, Mapping[str, Any]]:
+def _read(path: Path, *, required: bool) -> dict[str, ReadRecord]:
     import tomllib
 
     try:

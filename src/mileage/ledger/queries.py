@@ -10,50 +10,50 @@ import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import schema
-from mileage.ledger.rows import Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
 from mileage.ledger.runs import RUNNING, RecordedRun
 from mileage.ledger.selectors import Selector
 
 
 def run(connection: sa.Connection, run_id: str) -> Run | None:
-    """Return the run called `run_id`."""
+    """The run called `run_id`."""
     row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
     return Run(*row) if row else None
 
 
 def ends(connection: sa.Connection, run_id: str) -> list[End]:
-    """Return the end rows of a run; the one that counts comes first."""
+    """The end rows of a run; the one that counts comes first."""
     rows = connection.execute(sa.select(schema.end).where(schema.end.c.run_id == run_id))
     return sorted((End(*row) for row in rows), key=lambda end: end.closed_by != ClosedBy.SELF)
 
 
 def open_runs(connection: sa.Connection) -> list[Run]:
-    """Return the runs without an end."""
+    """The runs without an end."""
     ended = sa.select(schema.end.c.run_id).where(schema.end.c.run_id == schema.run.c.run_id).exists()
     return [Run(*row) for row in connection.execute(sa.select(schema.run).where(~ended))]
 
 
 def last_beat(connection: sa.Connection, run_id: str) -> tuple[float, float] | None:
-    """Return when the run last gave a sign of life, and its wall-clock then."""
+    """When the run last gave a sign of life, and its wall-clock then."""
     beat = schema.heartbeat.c
     row = connection.execute(sa.select(beat.beat_at, beat.wall_seconds).where(beat.run_id == run_id)).one_or_none()
     return (row[0], row[1]) if row else None
 
 
 def checkpoints(connection: sa.Connection, run_id: str) -> list[Checkpoint]:
-    """Return all checkpoints of a run in order."""
+    """All checkpoints of a run in order."""
     table = schema.checkpoint
     rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
     return [Checkpoint(*row) for row in rows]
 
 
 def latest_phases(connection: sa.Connection, run_id: str) -> list[Phase]:
-    """Return the last totals of each phase of a run."""
+    """The last totals of each phase of a run."""
     return phases_of(connection, [run_id]).get(run_id, [])
 
 
 def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[Phase]]:
-    """Return the last phase totals of each run."""
+    """The last phase totals of each run."""
     table = schema.phase
     found: dict[str, list[Phase]] = {}
     for chunk in _chunks(run_ids):
@@ -71,7 +71,7 @@ def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
 
 
 def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> list[Episode]:
-    """Return the evaluation episodes of a run, or of its checkpoint `seq`."""
+    """The evaluation episodes of a run, or of its checkpoint `seq`."""
     table = schema.episode
     statement = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq, table.c.episode)
     if seq is not None:
@@ -80,10 +80,24 @@ def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> 
 
 
 def profiles(connection: sa.Connection, run_id: str) -> list[Profile]:
-    """Return the profiler summaries of a run."""
+    """The profiler summaries of a run."""
     table = schema.profile
     rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
     return [Profile(*row) for row in rows]
+
+
+def samples(connection: sa.Connection, run_id: str) -> list[BuildSample]:
+    """The timed builds of a build benchmark, in order."""
+    table = schema.sample
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.order))
+    return [BuildSample(*row) for row in rows]
+
+
+def kpis(connection: sa.Connection, run_id: str) -> list[BuildKpi]:
+    """What a build benchmark found, mode by mode."""
+    table = schema.kpi
+    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
+    return [BuildKpi(*row) for row in rows]
 
 
 def records(
@@ -128,7 +142,7 @@ def _conditions(selector: Selector, state: Any) -> list[Any]:
 
 
 def select_records(connection: sa.Connection, text: str) -> list[RecordedRun]:
-    """Return the runs that `text` selects, in launch order; a plain word is a run id or else a name."""
+    """The runs that `text` selects, in launch order; a plain word is a run id or else a name."""
     selector = Selector.parse(text)
     found = records(connection, selector, newest_first=False)
     if not found and selector.run_ids:
@@ -153,6 +167,8 @@ def complete(connection: sa.Connection, recorded: RecordedRun, *, episodes_too: 
         phase_rows=tuple(latest_phases(connection, run_id)),
         episodes=tuple(episodes(connection, run_id)) if episodes_too else (),
         profiles=tuple(profiles(connection, run_id)),
+        samples=tuple(samples(connection, run_id)),
+        kpis=tuple(kpis(connection, run_id)),
     )
 
 
@@ -163,7 +179,7 @@ def complete_runs(connection: sa.Connection, text: str | None) -> list[RecordedR
 
 
 def only_record(connection: sa.Connection, text: str) -> RecordedRun:
-    """Return the one run that `text` selects."""
+    """The one run that `text` selects."""
     found = select_records(connection, text)
     if len(found) > 1:
         raise UsageError(f"{text[:200]!r} matches {len(found)} runs: give a run id from `mileage ledger list`")

@@ -228,34 +228,95 @@ class End(NamedTuple):
     """JSON: peak memory and mean utilisation per GPU."""
 
 
-Row = Run | Checkpoint | Phase | Episode | Profile | End
+class BuildSample(NamedTuple):
+    """One timed build of a build benchmark."""
+
+    run_id: str
+    arm: str
+    """`baseline`, or the mode."""
+    kind: str
+    """`cold` or `incremental`."""
+    round: int
+    order: int
+    """Position among all samples of the run."""
+    outcome: str
+    exit_code: int
+    wall_seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+    diagnostic: str
+    """First line of what a failed build said."""
+    ts: str
+    """When it ended, in UTC."""
+
+
+class BuildKpi(NamedTuple):
+    """What a build benchmark found of one mode, against the baseline; the names are those of queries that exist.
+
+    `slicer_*` is the accelerated mode, whatever it is.
+    """
+
+    run_id: str
+    seq: int
+    """Position among the modes of the run."""
+    project: str | None
+    mode: str | None
+    baseline_cold_secs: float | None
+    slicer_cold_secs: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    verdict: str | None
+    baseline_throughput_per_hr: float | None
+    slicer_throughput_per_hr: float | None
+    baseline_incr_secs: float | None
+    slicer_incr_secs: float | None
+    incr_speedup: float | None
+    pass_rate: float | None
+    pass_rate_source: str | None
+    secs_per_valid_sample: float | None
+    usd_per_valid_sample: float | None
+    gpus: int | None
+    rollout_fraction: float | None
+    rollout_bound_per_cluster_hr: float | None
+    training_loop_per_cluster_hr: float | None
+    training_loop_gain: float | None
+    revision: str | None
+    """Of the project."""
+    ts: str | None
+    """When the benchmark began, in UTC."""
+
+
+Row = Run | Checkpoint | Phase | Episode | Profile | BuildSample | BuildKpi | End
 ROW_TYPES: dict[str, type[Any]] = {
     "run": Run,
     "checkpoint": Checkpoint,
     "phase": Phase,
     "episode": Episode,
     "profile": Profile,
+    "sample": BuildSample,
+    "kpi": BuildKpi,
     "end": End,
 }
 KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.items()}
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Return a fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
+    """A fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{secrets.token_hex(4)}"
 
 
 def check_run_id(run_id: str) -> str:
-    """Return `run_id` if it is one: it becomes part of file names, so nothing but letters, digits, `-` and `_`."""
+    """`run_id` if it is one: it becomes part of file names, so nothing but letters, digits, `-` and `_`."""
     if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
         raise UsageError(f"run id {str(run_id)[:80]!r} is not one: use up to 64 letters, digits, '-' and '_'")
     return run_id
 
 
 def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
-    """Return `text` if every database can hold it: not too long, no NUL, valid Unicode."""
+    """`text` if every database can hold it: not too long, no NUL, valid Unicode."""
     if not isinstance(text, str):
         raise UsageError(f"{field} must be a string, not {type(text).__name__}")
     if len(text) > limit:
@@ -266,7 +327,7 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
 
 
 def check_json(field: str, value: object) -> str:
-    """Return the JSON text of `value` if it is plain and not too long."""
+    """The JSON text of `value` if it is plain and not too long."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=True, default=str)
     except (TypeError, ValueError, RecursionError) as error:
@@ -277,8 +338,8 @@ def check_json(field: str, value: object) -> str:
 
 
 @functools.cache
-def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
-    """Return what each field of a row may hold; whole numbers are fine where numbers are."""
+def field_types(kind: str) -> dict[str, tuple[type, ...]]:
+    """What each field of a row may hold; whole numbers are fine where numbers are."""
     found = {}
     for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
         allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -287,8 +348,8 @@ def _field_types(kind: str) -> dict[str, tuple[type, ...]]:
 
 
 def check_types(row: Any) -> Any:
-    """Return `row` if every field has its type; a row from a file may hold anything."""
-    for name, allowed in _field_types(KIND_OF[type(row)]).items():
+    """`row` if every field has its type; a row from a file may hold anything."""
+    for name, allowed in field_types(KIND_OF[type(row)]).items():
         value = getattr(row, name)
         if type(value) not in allowed:
             raise UsageError(f"{name} of a {KIND_OF[type(row)]} row cannot be {str(value)[:80]!r}")
@@ -300,7 +361,7 @@ def check_types(row: Any) -> Any:
 
 
 def check_run(run: Run) -> Run:
-    """Return `run` if every text in it can be stored and printed later."""
+    """`run` if every text in it can be stored and printed later."""
     check_run_id(run.run_id)
     if run.parent_run_id is not None:
         check_run_id(run.parent_run_id)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Phase, Profile, Run
+from mileage._types import ReadRecord
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
 from mileage.ledger.targets import Evaluation
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
 from mileage.metrics import Phase as PhaseName
@@ -45,6 +46,10 @@ class RecordedRun:
     episodes: tuple[Episode, ...] = ()
     """Of the held-out evaluations."""
     profiles: tuple[Profile, ...] = ()
+    samples: tuple[BuildSample, ...] = ()
+    """Timed builds, of a build benchmark."""
+    kpis: tuple[BuildKpi, ...] = ()
+    """What a build benchmark found."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
     in_ledger: bool = True
@@ -88,7 +93,7 @@ class RecordedRun:
         return self.run.price_usd_per_hour > 0
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> ReadRecord:
         """All hyperparameters."""
         return {name: _frozen(value) for name, value in json.loads(self.run.config).items()}
 
@@ -152,7 +157,7 @@ class RecordedRun:
         return next((row.path for row in reversed(self.checkpoints) if row.path is not None), None)
 
     @property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> ReadRecord:
         """What the algorithm counted beyond phases, such as the policy lag of its updates."""
         return json.loads(self.profiles[-1].summary) if self.profiles else {}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from mileage.ledger.rows import ROW_TYPES
 
-HEAD = "0002"
-"""The newest migration; a test holds it against the migration scripts."""
+HEAD = max(path.name[1:5] for path in (Path(__file__).parent / "migrations" / "versions").glob("v*.py"))
+"""The newest migration, by the names of the scripts."""
 
 metadata = sa.MetaData()
 
@@ -21,6 +22,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "phase": ("run_id", "seq", "phase"),
     "episode": ("run_id", "seq", "episode"),
     "profile": ("run_id", "seq"),
+    "sample": ("run_id", "order"),
+    "kpi": ("run_id", "seq"),
     "end": ("run_id", "closed_by"),
 }
 """Primary keys: what makes delivering a row twice the same as delivering it once."""
@@ -31,6 +34,8 @@ TABLE_NAMES: dict[str, str] = {
     "phase": "ledger_phase",
     "episode": "ledger_episode",
     "profile": "ledger_profile",
+    "sample": "rl_sample",
+    "kpi": "rl_kpi",
     "end": "ledger_end",
 }
 
@@ -52,6 +57,8 @@ checkpoint = _table("checkpoint")
 phase = _table("phase")
 episode = _table("episode")
 profile = _table("profile")
+sample = _table("sample")
+kpi = _table("kpi")
 end = _table("end")
 TABLES: dict[str, sa.Table] = {
     "run": run,
@@ -59,6 +66,8 @@ TABLES: dict[str, sa.Table] = {
     "phase": phase,
     "episode": episode,
     "profile": profile,
+    "sample": sample,
+    "kpi": kpi,
     "end": end,
 }
 

@@ -25,7 +25,7 @@ SUFFIX = ".rows"
 
 
 def spool_dir(url: str) -> Path:
-    """Return where the rows for the database at `url` wait: beside an SQLite file, otherwise in the user's state."""
+    """Where the rows for the database at `url` wait: beside an SQLite file, otherwise in the user's state."""
     if url.startswith("sqlite:///"):
         return Path(url.removeprefix("sqlite:///") + ".spool")
     override = os.environ.get("MILEAGE_SPOOL")
@@ -40,7 +40,7 @@ def spool_dir(url: str) -> Path:
 
 
 def encode(rows: Iterable[Row]) -> bytes:
-    """Return `rows` as lines."""
+    """`rows` as lines."""
     return "".join([_encode([KIND_OF[type(row)], row]) + "\n" for row in rows]).encode("ascii")
 
 
@@ -120,7 +120,7 @@ def _header_line() -> bytes:
 
 
 def read(path: Path) -> SpoolContent | None:
-    """Return what `path` holds, without a torn last line; None if it is gone."""
+    """What `path` holds, without a torn last line; None if it is gone."""
     try:
         data = path.read_bytes()
         beat_at = path.stat().st_mtime
@@ -148,7 +148,7 @@ def _row(kind: str, columns: list[str], values: list[Any]) -> Row:
 
 
 def waiting(directory: Path) -> list[Path]:
-    """Return the spool files in `directory`, in launch order."""
+    """The spool files in `directory`, in launch order."""
     with contextlib.suppress(OSError):
         return sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
     return []

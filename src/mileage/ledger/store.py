@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
@@ -18,8 +19,11 @@ from mileage._errors import LedgerError
 from mileage.ledger import liveness, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import open_engine, reason, shown, writing
-from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Row, Run
+from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Phase, Row, Run
 from mileage.ledger.summary import Ending, Progress, end_row
+
+Asked = ParamSpec("Asked")
+Found = TypeVar("Found")
 
 BATCH_ROWS = 5_000
 ORPHAN_GRACE_SECONDS = 60.0
@@ -65,7 +69,8 @@ class Store:
         columns = ROW_TYPES[kind]._fields
         mark = "?" if self.engine.dialect.name == "sqlite" else "%s"
         marks = ", ".join([mark] * len(columns))
-        return f"INSERT INTO {schema.TABLE_NAMES[kind]} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        names = ", ".join(f'"{column}"' for column in columns)
+        return f"INSERT INTO {schema.TABLE_NAMES[kind]} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"
 
     # Rows in
 
@@ -137,7 +142,7 @@ class Store:
                 closed.append(run.run_id)
         return closed
 
-    def _deliver_spool(self, path: Any) -> list[str]:
+    def _deliver_spool(self, path: Path) -> list[str]:
         content = spool.read(path)
         if content is None:
             return []
@@ -164,8 +169,10 @@ class Store:
 
     # Rows out
 
-    def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return `query(connection, *args, **kwargs)` for one of the functions in `queries`."""
+    def read(
+        self, query: Callable[Concatenate[sa.Connection, Asked], Found], *args: Asked.args, **kwargs: Asked.kwargs
+    ) -> Found:
+        """What `query(connection, *args, **kwargs)` finds, for one of the functions in `queries`."""
         try:
             with self.engine.connect() as connection:
                 return query(connection, *args, **kwargs)
@@ -173,8 +180,8 @@ class Store:
             raise LedgerError(f"the ledger at {self.shown_url} cannot be read: {reason(error)}") from error
 
 
-def crashed_end(run: Run, checkpoints: Sequence[Checkpoint], phases: Sequence[Any], wall_seconds: float) -> End:
-    """Return the end row of a run whose process disappeared `wall_seconds` after its start."""
+def crashed_end(run: Run, checkpoints: Sequence[Checkpoint], phases: Sequence[Phase], wall_seconds: float) -> End:
+    """The end row of a run whose process disappeared `wall_seconds` after its start."""
     seconds = {phase.phase: phase.seconds for phase in phases if not phase.beside}
     progress = Progress.of(checkpoints)
     if progress.last is not None:  # phases may have been taken before or after the last checkpoint

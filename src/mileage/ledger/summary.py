@@ -51,7 +51,7 @@ class Progress:
 
     @classmethod
     def of(cls, checkpoints: Iterable[Checkpoint]) -> Progress:
-        """Return the progress that `checkpoints`, in order, add up to."""
+        """The progress that `checkpoints`, in order, add up to."""
         progress = cls()
         for checkpoint in checkpoints:
             progress.add(checkpoint)

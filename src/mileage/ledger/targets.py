@@ -84,7 +84,7 @@ class Evaluation:
         return None if self.successes is None else float(np.mean(self.successes))
 
     def value(self, aggregate: Aggregate | str) -> float:
-        """Return the number that `aggregate` makes of the episodes."""
+        """The number that `aggregate` makes of the episodes."""
         aggregate = Aggregate.parse(aggregate)
         if aggregate is Aggregate.SUCCESS_RATE:
             rate = self.success_rate
@@ -118,7 +118,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str | Target) -> Target:
-        """Return the target written as `mean_return>=475` or `success_rate >= 0.90`."""
+        """The target written as `mean_return>=475` or `success_rate >= 0.90`."""
         if isinstance(text, Target):
             return text
         match = _TARGET.fullmatch(text)
@@ -136,11 +136,11 @@ class Target:
         return cls(aggregate, threshold)
 
     def value(self, evaluation: Evaluation) -> float:
-        """Return the number of `evaluation` that the target looks at."""
+        """The number of `evaluation` that the target looks at."""
         return evaluation.value(self.aggregate)
 
     def met(self, evaluation: Evaluation) -> bool:
-        """Return whether `evaluation` reaches the target; a NaN never does."""
+        """Whether `evaluation` reaches the target; a NaN never does."""
         return self.value(evaluation) >= self.threshold
 
     def __str__(self) -> str:

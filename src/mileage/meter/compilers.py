@@ -138,7 +138,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         if fullname not in _WATCHERS or fullname in _watched:
             return None
         for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+            if finder is self or not hasattr(finder, "find_spec"):  # foreign: old finders have none
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:

@@ -9,12 +9,14 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from mileage._cores import usable_cores
+from mileage._types import ReadRecord, Record
 
 FINGERPRINT_VERSION = 1
 _PACKAGES = ("numpy", "numba", "torch", "jax")
@@ -50,13 +52,13 @@ class Machine:
         """Twelve hex digits that are equal where the whole record is."""
         return _digest(self.as_dict())
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The record as JSON-ready values."""
         record = asdict(self)
         return record | {"gpus": list(self.gpus), "versions": dict(self.versions)}
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Machine:
+    def from_dict(cls, record: ReadRecord) -> Machine:
         """The inverse of `as_dict`."""
         return cls(**{**record, "gpus": tuple(record["gpus"]), "versions": dict(record["versions"])})
 
@@ -90,13 +92,6 @@ def cpu_model(cpuinfo: str | None = None) -> str | None:
         if fields.get(key):
             return " ".join(fields[key].split())
     return platform.processor() or None
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on (affinity, not what the machine has)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = _CGROUP) -> float | None:

@@ -45,6 +45,13 @@ class ResourcePeaks:
         """One figure each, by the name of its metric: memory of the machine, and of the fullest GPU."""
         return {"peak_rss_gb": self.peak_rss_gb, "peak_gpu_gb": highest(self.peak_gpu_gb or ())}
 
+    @property
+    def per_gpu(self) -> dict[str, tuple[float | None, ...] | None] | None:
+        """Every GPU's peak and utilisation; None without GPUs."""
+        if self.peak_gpu_gb is None:
+            return None
+        return {"peak_gb": self.peak_gpu_gb, "utilisation": self.gpu_utilisation}
+
 
 class ResourceSampler:
     """Samples the process tree's resident memory and the GPUs on a daemon thread until stopped.

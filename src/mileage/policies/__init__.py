@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mileage.policies.native import ActorCritic
+from mileage.policies.actor_critic import ActorCritic
 
 __all__ = ["ActorCritic"]

@@ -1,22 +1,25 @@
-"""Where the time of a run goes, what to change, and micro-benchmarks: record, findings, tried fixes."""
+"""Where the time of a run goes, and what to change: phases, replays, findings."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["Bottleneck", "Finding", "Profile", "profile_run"]
+if TYPE_CHECKING:
+    from mileage.profiling.findings import Bottleneck, Finding
+    from mileage.profiling.profile import Profile, profile_recorded, profile_run
 
-_HOMES = {"Bottleneck": "findings", "Finding": "findings", "Profile": "profile"}
+__all__ = ["Bottleneck", "Finding", "Profile", "profile_recorded", "profile_run"]
+
+_HOMES = {
+    "Bottleneck": "findings",
+    "Finding": "findings",
+    "Profile": "profile",
+    "profile_recorded": "profile",
+    "profile_run": "profile",
+}
 
 
-def profile_run(algorithm: str, env: Any, **options: Any) -> Any:
-    """Train once and say where the time went; see `mileage.profiling.profile.profile`."""
-    from mileage.profiling.profile import profile
-
-    return profile(algorithm, env, **options)
-
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         from importlib import import_module
 

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mileage._cores import usable_cores
+from mileage._types import Team
+from mileage.contracts import Learner
+from mileage.description import Buffer, Description, Layer, Work
+from mileage.kernels.machine import precompile
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter.machine import usable_cores
+from mileage.meter import Phase
+from mileage.profiling import replays
+from mileage.profiling.costs import ROLLOUT, UPDATE, LayerTable, PhaseCost, layer_table, phase_costs
 from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.layers import BLAS, TORCH, LayerTable, PhaseCost, layer_table, phase_costs
 from mileage.profiling.limits import Limits, best, measure_limits
-from mileage.profiling.memory import BufferSize, buffer_sizes
-from mileage.profiling.native_replay import SIDE_BY_SIDE, NativeReplay, RolloutParts, UpdateStages
 from mileage.profiling.primitives import primitives as operations_alone
-from mileage.profiling.tracing import NATIVE, Trace, replay
+from mileage.profiling.replays import RolloutParts, UpdateStages
+from mileage.profiling.tracing import Trace, replay
 from mileage.profiling.what_if import WhatIf, what_ifs
-from mileage.profiling.work import Work, works
 from mileage.training.agent import Agent
 
-REPLAYED = ("ppo", "a2c", "impala", "sac", "td3", "dqn")
-"""Algorithms whose parts can be replayed; of others, only phases are known."""
 _TRACE_SECONDS = 1.5
 _PART_SECONDS = 0.12
 # Stages are differences of shortest times, which take longer to find.
 _STAGE_SECONDS = 0.25
 _SCALING_SECONDS = 0.12
-_COLLECTING = ("rollout", "inference", "env_step", "advantage", "sync")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Calibration:
     scaling: Mapping[int, Mapping[str, float]]
     """Best seconds per phase by number of threads; empty where there is no team of threads."""
     what_ifs: tuple[WhatIf, ...]
-    buffers: tuple[BufferSize, ...]
+    buffers: tuple[Buffer, ...]
     torch_operations: Mapping[str, float]
     """Operations that torch dispatches per iteration, by phase."""
     primitives: Mapping[str, float]
@@ -84,83 +85,89 @@ class Calibration:
         return next((each for each in self.roofline if each.phase == phase), None)
 
 
-def calibrate(agent: Agent, run: EndToEnd, effort: float = 1.0) -> Calibration:
+@dataclass(frozen=True)
+class _Inside:
+    """What replaying found inside single calls and phases."""
+
+    rollout_parts: RolloutParts | None = None
+    update_stages: UpdateStages | None = None
+    splits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Shares of layers, as `layer_table` takes them."""
+    scaling: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    torch_operations: Mapping[str, float] = field(default_factory=dict)
+
+
+def calibrate(agent: Agent, described: Description, run: EndToEnd, effort: float = 1.0) -> Calibration:
     """Replay the parts of `run` on the agent that it left behind; `effort` scales how long is measured."""
     began = time.perf_counter()
-    limits = measure_limits(agent._threads)
-    trace = replay(agent, seconds=effort * _TRACE_SECONDS)
+    limits = measure_limits(agent.threads)
+    trace = replay(agent.learner, described, seconds=effort * _TRACE_SECONDS)
     costs = phase_costs(trace)
-    splits: dict[str, Mapping[str, float]] = {}
-    parts, stages = None, None
-    operations: dict[str, float] = {}
-    scaling: Mapping[int, Mapping[str, float]] = {}
-    native = None
     with single_threaded_blas():
-        if agent.backend == "native":
-            native = NativeReplay(agent)
-            parts = native.rollout_parts(effort * _PART_SECONDS) if native.fused else None
-            stages = native.update_stages(effort * _STAGE_SECONDS)
-            if agent.name not in SIDE_BY_SIDE:
-                scaling = native.scaling(_thread_counts(agent), _SCALING_SECONDS)
-            splits = _native_splits(agent, native, parts, stages, costs)
-            native.close()
-        else:
-            stages, operations, splits = _torch_replays(agent, costs)
-    changes = () if agent.name in SIDE_BY_SIDE else tuple(what_ifs(agent, native, scaling, effort))
-    table = layer_table(costs, splits, *_measured(run, costs), trace.plain_seconds)
+        inside = _native(described, costs, _thread_counts(agent), effort)
+        if described.methods:
+            inside = _torch(agent.learner, described, costs)
     return Calibration(
         limits=limits,
         costs=costs,
-        layers=table,
-        roofline=rooflines(works(agent), run, limits),
-        rollout_parts=parts,
-        update_stages=stages,
-        scaling=scaling,
-        what_ifs=changes,
-        buffers=() if agent.name in SIDE_BY_SIDE else buffer_sizes(agent),
-        torch_operations=operations,
-        primitives={} if agent.name in SIDE_BY_SIDE else operations_alone(agent, effort),
-        warm_load_seconds=warm_load_seconds(run.compiled),
+        layers=layer_table(costs, inside.splits, *_measured(run, costs), trace.plain_seconds),
+        roofline=rooflines(described.work, run, limits),
+        rollout_parts=inside.rollout_parts,
+        update_stages=inside.update_stages,
+        scaling=inside.scaling,
+        what_ifs=tuple(what_ifs(agent, described, inside.scaling, effort)),
+        buffers=described.buffers,
+        torch_operations=inside.torch_operations,
+        primitives=operations_alone(agent, described, effort),
+        warm_load_seconds=_reading_seconds(run.compiled),
         trace=trace,
         seconds=time.perf_counter() - began,
     )
 
 
 def _thread_counts(agent: Agent) -> tuple[int, ...]:
-    return tuple(sorted({1, usable_cores(), agent._threads}))
+    return tuple(sorted({1, usable_cores(), agent.threads}))
 
 
-def _native_splits(
-    agent: Agent,
-    native: NativeReplay,
-    parts: RolloutParts | None,
-    stages: UpdateStages,
-    costs: tuple[PhaseCost, ...],
-) -> dict[str, Mapping[str, float]]:
-    """Shares of layers within the kernels of the native back end, by the names of their calls."""
-    update = "update" if native.on_policy else f"{agent.name}_update"
-    splits: dict[str, Mapping[str, float]] = {update: stages.shares}
-    if parts is not None:
-        return splits | {"rollout": parts.shares}
-    if agent.name in SIDE_BY_SIDE:
-        return splits
-    act = "act" if native.on_policy else f"{agent.name}_act"
-    seconds = next((call.seconds_each for cost in costs for call in cost.calls if call.label == act), 0.0)
-    if seconds > 0.0:
-        products = best({"": native.products(native.work["inference"])}, seconds=0.02)[""]
-        share = min(1.0, max(0.0, products - measure_limits(1).crossing_seconds) / seconds)
-        splits[act] = {BLAS: share, NATIVE: 1.0 - share}
-    return splits
+def _native(
+    described: Description, costs: tuple[PhaseCost, ...], thread_counts: tuple[int, ...], effort: float
+) -> _Inside:
+    """The native calls in parts, in stages, on other numbers of threads, and shared out between BLAS and the rest."""
+    parts, stages, team = None, None, described.team
+    splits: dict[str, Mapping[str, float]] = {}
+    if team is None:
+        return _Inside()
+    with described.at_rest():
+        for phase, call in described.calls.items():
+            work = described.work[phase]
+            if call.parts is not None:
+                parts = replays.rollout_parts(call, call.parts, work, team, effort * _PART_SECONDS)
+                splits[call.label] = parts.shares
+            elif call.stages is not None:
+                stages = replays.update_stages(call, call.stages, work, team, effort * _STAGE_SECONDS)
+                splits[call.label] = stages.shares
+            else:
+                seconds = next(
+                    (each.seconds_each for cost in costs for each in cost.calls if each.label == call.label), 0.0
+                )
+                splits |= {call.label: _share_of_products(work, team, seconds)} if seconds > 0.0 else {}
+        scaling = replays.scaling(described, thread_counts, _SCALING_SECONDS)
+    return _Inside(parts, stages, splits, scaling)
 
 
-def _torch_replays(
-    agent: Agent, costs: tuple[PhaseCost, ...]
-) -> tuple[UpdateStages, dict[str, float], dict[str, Mapping[str, float]]]:
+def _share_of_products(work: Work, team: Team, seconds: float) -> dict[str, float]:
+    """Layers of a call that takes `seconds`."""
+    alone = best({"": replays.products_of(work, team)}, seconds=0.02)[""]
+    share = min(1.0, max(0.0, alone - measure_limits(1).crossing_seconds) / seconds)
+    return {Layer.BLAS: share, Layer.NATIVE: 1.0 - share}
+
+
+def _torch(learner: Learner, described: Description, costs: tuple[PhaseCost, ...]) -> _Inside:
     """Stages of the update, operations per phase, and torch's share of what would otherwise be Python."""
     from mileage.profiling import torch_replay
 
-    phases = torch_replay.torch_phases(agent)
-    whole, stages = torch_replay.update_stages(agent)
+    phases = torch_replay.torch_phases(learner)
+    whole, stages = torch_replay.update_stages(learner, described.methods)
     learn = phases.get("learn")
     splits: dict[str, Mapping[str, float]] = {}
     for cost in costs:
@@ -170,19 +177,23 @@ def _torch_replays(
         inside = found.torch_seconds + found.product_seconds
         fit = min(1.0, cost.python / inside) if inside else 0.0
         splits[f"phase:{cost.phase}"] = {
-            TORCH: fit * found.torch_seconds / cost.python,
-            BLAS: fit * found.product_seconds / cost.python,
+            Layer.TORCH: fit * found.torch_seconds / cost.python,
+            Layer.BLAS: fit * found.product_seconds / cost.python,
         }
-    operations = {name: phase.operations for name, phase in phases.items()}
-    return UpdateStages(whole, stages, learn.product_seconds if learn else 0.0), operations, splits
+    return _Inside(
+        update_stages=UpdateStages(whole, stages, learn.product_seconds if learn else 0.0),
+        splits=splits,
+        torch_operations={name: phase.operations for name, phase in phases.items()},
+    )
 
 
 def _measured(run: EndToEnd, costs: tuple[PhaseCost, ...]) -> tuple[float, float]:
     """Seconds of one iteration's rollout and update in the run, by its own clock; `other` as in the replay."""
-    entries = {cost.phase: cost.entries for cost in costs}
-    between = sum(cost.seconds for cost in costs if cost.phase == "other")
-    collecting = sum(run.steady_seconds(phase) * entries.get(phase, 0.0) for phase in (*_COLLECTING, "transfer"))
-    return collecting + between, run.steady_seconds("learn") * entries.get("learn", 0.0)
+    sums = {ROLLOUT: 0.0, UPDATE: 0.0}
+    for cost in costs:
+        between = cost.phase == Phase.OTHER
+        sums[cost.part] += cost.seconds if between else run.steady_seconds(cost.phase) * cost.entries
+    return sums[ROLLOUT], sums[UPDATE]
 
 
 def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[Roofline, ...]:
@@ -197,14 +208,8 @@ def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[
     return tuple(found)
 
 
-def warm_load_seconds(names: tuple[str, ...]) -> float | None:
-    """Time loading kernels that were just compiled from disk; None if there are none."""
-    if not names:
-        return None
-    from mileage.kernels.machine.precompile import _signature
-
+def _reading_seconds(names: tuple[str, ...]) -> float | None:
+    """What it takes to read kernels from disk that were just compiled; None if there are none."""
     start = time.perf_counter()
-    for name in names:
-        dispatcher, args = _signature(name)
-        dispatcher._cache.load_overload(args, dispatcher.targetctx)
-    return time.perf_counter() - start
+    precompile.read(names)
+    return time.perf_counter() - start if names else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from mileage._cores import usable_cores
+from mileage._types import ReadRecord
 from mileage.meter import OTHER_SHARE_LIMIT
-from mileage.meter.machine import usable_cores
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck, Finding, ranked
@@ -25,7 +24,7 @@ _PROCESS_SECONDS = 1.5e-4
 
 
 def diagnose(
-    run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None = None, failed_share: float = 0.0
+    run: EndToEnd, workload: ReadRecord, found: Calibration | None = None, failed_share: float = 0.0
 ) -> tuple[Finding, ...]:
     """All findings of a run, the one to act on first.
 
@@ -113,7 +112,7 @@ def _logging(run: EndToEnd) -> Finding | None:
     )
 
 
-def _compilation(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
+def _compilation(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("compile")
     if share < _LEAST_SHARE:
         return None
@@ -147,7 +146,7 @@ def _share_only(run: EndToEnd, phase: str, bottleneck: Bottleneck, suggestion: s
     return Finding(bottleneck, share, evidence, share, suggestion)
 
 
-def _less_waiting(workload: Mapping[str, Any]) -> str:
+def _less_waiting(workload: ReadRecord) -> str:
     """What keeps a learner from waiting: for collectors of its own, or for other workers."""
     config = workload.get("config", {})
     if "collectors" not in config:
@@ -187,7 +186,7 @@ def _env_share(run: EndToEnd, found: Calibration | None) -> tuple[float, str]:
     return share, "in env_step"
 
 
-def _environment(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
+def _environment(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share, how = _env_share(run, found)
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
@@ -236,7 +235,7 @@ def _best(run: EndToEnd, found: Calibration | None, *fixes: str) -> tuple[WhatIf
     return max(gains, key=lambda pair: pair[1], default=None)
 
 
-def _rollout(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
+def _rollout(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("rollout")
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
@@ -250,7 +249,7 @@ def _rollout(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | No
     return Finding(Bottleneck.ROLLOUT_BOUND, share, evidence, change[1], change[0].suggestion, change[0].fix)
 
 
-def _dispatch(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
+def _dispatch(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("inference")
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
@@ -280,7 +279,7 @@ def _dispatch(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | N
     )
 
 
-def _learner(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
+def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("learn")
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
@@ -300,7 +299,7 @@ def _learner(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | No
     return Finding(bottleneck, share, evidence, change[0].gain(learn_only), change[0].suggestion, change[0].fix)
 
 
-def _less_learning(workload: Mapping[str, Any]) -> str:
+def _less_learning(workload: ReadRecord) -> str:
     """A setting that learns less often from the same steps; what it does to the target only a run can say."""
     config = workload.get("config", {})
     if int(config.get("epochs", 1)) > 1:
@@ -330,15 +329,15 @@ def _batch(run: EndToEnd, found: Calibration | None) -> Finding | None:
     return Finding(Bottleneck.UNDERSIZED_BATCH, share, evidence, change[1], change[0].suggestion, change[0].fix)
 
 
-def _threads(run: EndToEnd, workload: Mapping[str, Any], found: Calibration | None) -> Finding | None:
-    change = _best(run, found, "threads")
+def _threads(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
+    best = _best(run, found, "threads")
     threads, cores = int(workload.get("threads", 1)), usable_cores()
-    if change is None:
+    if best is None:
         return None
-    wanted = int(change[0].suggestion.rsplit(" ", 1)[1])
-    share = sum(run.share(phase) for phase in change[0].ratios)
-    if wanted > threads:
+    change, gain = best
+    share = sum(run.share(phase) for phase in change.ratios)
+    if (change.threads or 0) > threads:
         evidence = f"{threads} of {cores} cores used, {_percent(share)} in kernels that scale"
-        return Finding(Bottleneck.IDLE_CORES, share, evidence, change[1], change[0].suggestion, change[0].fix)
+        return Finding(Bottleneck.IDLE_CORES, share, evidence, gain, change.suggestion, change.fix)
     evidence = f"{threads} threads on {cores} cores, {_percent(share)} in kernels that wait for each other"
-    return Finding(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, change[1], change[0].suggestion, change[0].fix)
+    return Finding(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, gain, change.suggestion, change.fix)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from mileage._types import Record
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock, PhaseTimes
@@ -206,7 +207,7 @@ def phase_entry_seconds(entries: int = 5_000) -> float:
     return best / entries
 
 
-def workload_of(agent: Agent) -> dict[str, Any]:
+def workload_of(agent: Agent) -> Record:
     """What was profiled, as plain data."""
     from mileage.envs.native.env import NativeEnv
     from mileage.meter import fingerprint
@@ -216,7 +217,7 @@ def workload_of(agent: Agent) -> dict[str, Any]:
         "env": agent.env_id,
         "backend": agent.backend,
         "seed": agent.seed,
-        "threads": agent._threads,
+        "threads": agent.threads,
         "config": dataclasses.asdict(agent.config),
         "native_env": isinstance(agent.spec, NativeEnv),
         "machine": fingerprint().as_dict(),

@@ -6,10 +6,10 @@ import html
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from mileage._errors import UnknownNameError
-from mileage.profiling.layers import part_of
+from mileage._types import Record
+from mileage.profiling.costs import part_of
 from mileage.profiling.profile import Profile
 from mileage.profiling.tables import tables
 from mileage.text import markdown as escaped
@@ -78,7 +78,7 @@ def _run_spans(profile: Profile) -> list[tuple[str, float, float]]:
 
 def chrome_trace(profile: Profile) -> str:
     """Replayed iterations with their phases and calls (chrome://tracing, Perfetto), and the run's phases as one row."""
-    events: list[dict[str, Any]] = [
+    events: list[Record] = [
         {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "replayed iterations"}},
         {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "the run: sums of its phases"}},
     ]
@@ -145,9 +145,9 @@ def _nested(profile: Profile) -> list[tuple[str, float, float]]:
     return [(span.name, (span.start - first) / 1e3, (span.end - first) / 1e3) for span in ordered]
 
 
-def _evented(spans: list[tuple[str, float, float]], frame: Callable[[str], int]) -> list[dict[str, Any]]:
+def _evented(spans: list[tuple[str, float, float]], frame: Callable[[str], int]) -> list[Record]:
     """Opening and closing events of spans that lie within each other or apart, in order."""
-    events: list[dict[str, Any]] = []
+    events: list[Record] = []
     stack: list[tuple[int, float]] = []
     for name, start, end in spans:
         while stack and stack[-1][1] <= start:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from mileage._types import Record
 
 # A finding leads only if what it promises is worth the try; below this, the phase that takes longest leads.
 WORTH_TRYING = 0.05
@@ -87,12 +88,12 @@ class Finding:
     fix: str | None = None
     """Name of the fix that an experiment can apply, one of `FIXES`; None if only a person can."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
         return asdict(self) | {"bottleneck": self.bottleneck.value}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Finding:
+    def from_dict(cls, data: Record) -> Finding:
         """Undo `as_dict`."""
         return cls(**(data | {"bottleneck": Bottleneck(data["bottleneck"])}))
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from mileage._errors import LedgerError, UsageError
+from mileage._types import ReadRecord, Record
 from mileage.ledger import queries
 from mileage.ledger.rows import EndState, check_json
 from mileage.ledger.rows import Profile as ProfileRow
@@ -17,14 +16,14 @@ from mileage.profiling.end_to_end import EndToEnd
 _FAILED = (EndState.FAILED, EndState.CRASHED)
 
 
-def save(db: str | None, run_id: str, summary: Mapping[str, Any], wall_seconds: float) -> None:
+def save(db: str | None, run_id: str, summary: ReadRecord, wall_seconds: float) -> None:
     """Keep a profile's summary under the id of its run."""
     with Store(db, create=False) as store:
         seq = 1 + max((row.seq for row in store.read(queries.profiles, run_id)), default=0)
         store.deliver([ProfileRow(run_id, seq, wall_seconds, check_json("profiler summary", dict(summary)))])
 
 
-def failed_share(db: str | None, workload: Mapping[str, Any], name: str | None = None) -> float:
+def failed_share(db: str | None, workload: ReadRecord, name: str | None = None) -> float:
     """Of the wall-clock of all ended runs of this workload (or name), the share of those that failed or crashed."""
     selector = Selector(name=name)
     if name is None:
@@ -40,7 +39,7 @@ def failed_share(db: str | None, workload: Mapping[str, Any], name: str | None =
     return failed / whole if whole > 0.0 else 0.0
 
 
-def read_run(db: str | None, selection: str) -> tuple[EndToEnd, dict[str, Any], float]:
+def read_run(db: str | None, selection: str) -> tuple[EndToEnd, Record, float]:
     """A recorded run as phases, its workload, and the share of time that failed runs like it took."""
     with Store(db, create=False) as store:
         recorded = store.read(queries.complete, store.read(queries.only_record, selection), episodes_too=False)

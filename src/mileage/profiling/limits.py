@@ -4,78 +4,26 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mileage.kernels.machine.blas import sgemm, single_threaded_blas
-from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
-from mileage.kernels.machine.team import Team, meet
-from mileage.meter.machine import usable_cores
-from mileage.profiling.work import Product
+from mileage._cores import usable_cores
+from mileage.description import Product
+from mileage.experiments.timing import every_call
+from mileage.kernels.machine.blas import single_threaded_blas
+from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products, stream
+from mileage.kernels.machine.pointers import Frame
+from mileage.kernels.machine.team import Team
 
-PRODUCTS = frame_type(
-    """
-    shapes: (n_products, 5) int64
-    scratch: (ranks, floats) float32
-    n_products pieces repeats floats: int64
-    """
-)
-STREAM = frame_type("a b c: (size,) float32\nsize: int64")
 # Far above any last-level cache.
 _STREAM_FLOATS = 16 * 2**20
 _USUAL_CACHE = 32.0 * 2**20
 # A product large enough for BLAS to be at its best, and that of a small network's hidden layer.
-
-_LARGE: Product = (0, 0, 1024, 1024, 1024)
-_SMALL: Product = (0, 0, 128, 64, 64)
-
-
-@kernel
-def products(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Do all products of all pieces (frame `PRODUCTS`), `repeats` times, ranks meeting after every repeat.
-
-    `shapes` (n_products, 5) int64 are those of `work.Product`; `scratch` holds `floats` float32 for each rank, three
-    parts of equal size for the factors and the result.
-    """
-    frame = record[0]
-    meeting = pointer_to(barrier)
-    third = frame.floats // 3
-    a = shift(f32(frame.scratch), rank * frame.floats)
-    b, out = shift(a, third), shift(a, 2 * third)
-    for _ in range(frame.repeats):
-        for _piece in range(rank, frame.pieces, n_ranks):
-            for p in range(frame.n_products):
-                shape = shift(i64(frame.shapes), 5 * p)
-                m, n, k = shape[2], shape[3], shape[4]
-                lda = m if shape[0] > 0 else k
-                ldb = k if shape[1] > 0 else n
-                sgemm(shape[0], shape[1], m, n, k, a, lda, b, ldb, out, n)
-        meet(meeting, n_ranks)
-
-
-@kernel
-def stream(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """a = b + c over `size` float32 (frame `STREAM`), shared out over the ranks."""
-    frame = record[0]
-    a, b, c = f32(frame.a), f32(frame.b), f32(frame.c)
-    share = frame.size // n_ranks
-    for i in range(rank * share, (rank + 1) * share):
-        a[i] = b[i] + c[i]
-    meet(pointer_to(barrier), n_ranks)
-
-
-@kernel
-def nothing(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
-    """Meet the other ranks, as every kernel of a team does at its end, and nothing else."""
-    frame = record[0]
-    if frame.size >= 0:
-        meet(pointer_to(barrier), n_ranks)
+_LARGE, _SMALL = Product(0, 0, 1024, 1024, 1024), Product(0, 0, 128, 64, 64)
 
 
 @dataclass(frozen=True)
@@ -100,59 +48,14 @@ class Limits:
         return min(self.gemm_gflops, intensity * self.memory_gb_per_s)
 
 
-def samples(
-    arms: Mapping[str, Callable[[], object]],
-    *,
-    seconds: float,
-    prepare: Callable[[str], object] | None = None,
-    least_rounds: int = 5,
-    most_rounds: int = 200,
-) -> dict[str, list[float]]:
-    """Seconds of every call of every arm; arms take turns, `prepare` gets the arm's name, untimed, before every call.
-
-    Rounds end after about `seconds` (per arm) or `most_rounds`, but not before `least_rounds`.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    for name, run in arms.items():  # compile, touch memory
-        if prepare is not None:
-            prepare(name)
-        run()
-    end = time.perf_counter() + seconds * len(arms)
-    for turn in range(most_rounds):
-        if turn >= least_rounds and time.perf_counter() > end:
-            break
-        for name, run in arms.items():
-            if prepare is not None:
-                prepare(name)
-            start = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - start)
-    return taken
-
-
 def medians(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Median seconds per call of every arm; options as for `samples`."""
-    return {name: statistics.median(taken) for name, taken in samples(arms, **options).items()}
+    """Median seconds per call of every arm; options as for `every_call`."""
+    return {name: statistics.median(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def best(arms: Mapping[str, Callable[[], object]], **options: Any) -> dict[str, float]:
-    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `samples`."""
-    return {name: min(taken) for name, taken in samples(arms, **options).items()}
-
-
-def product_frame(shapes: Sequence[Product], pieces: int, repeats: int, ranks: int) -> Frame:
-    """Arguments for `products`."""
-    third = max(max(m * k, k * n, m * n) for _, _, m, n, k in shapes)
-    third = -(-third // 16) * 16
-    return Frame(
-        PRODUCTS,
-        shapes=np.array(shapes, np.int64),
-        scratch=np.full((ranks, 3 * third), 0.5, np.float32),
-        n_products=len(shapes),
-        pieces=pieces,
-        repeats=repeats,
-        floats=3 * third,
-    )
+    """Shortest seconds per call of every arm, for comparing arms on a busy machine; options as for `every_call`."""
+    return {name: min(taken) for name, taken in every_call(arms, **options).items()}
 
 
 def gemm_rate(team: Team, shape: Product, seconds: float = 0.1) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from mileage._types import ReadRecord, Record
 from mileage.meter import Phase, PhaseClock
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
@@ -23,7 +24,7 @@ FORMAT = 1
 class Profile:
     """What a profile found. Immutable; `as_dict` is what the ledger and `--json` get."""
 
-    workload: Mapping[str, Any]
+    workload: ReadRecord
     """Algorithm, environment, back end, threads, configuration, machine."""
     run: EndToEnd
     """The profiled run."""
@@ -44,7 +45,7 @@ class Profile:
         of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
         return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
         found = {
             "format": FORMAT,
@@ -58,7 +59,7 @@ class Profile:
         return found
 
 
-def run_dict(run: EndToEnd) -> dict[str, Any]:
+def run_dict(run: EndToEnd) -> Record:
     """A run as plain data, with the quantities that follow from it."""
     own = {name: value for name, value in vars(run).items() if name != "recorded"}
     named = ("run_id", "wall_seconds", "phases", "entries", "env_steps", "state", "evaluations", "peak_rss_gb")
@@ -74,7 +75,7 @@ def run_dict(run: EndToEnd) -> dict[str, Any]:
     )
 
 
-def calibration_dict(found: Calibration) -> dict[str, Any]:
+def calibration_dict(found: Calibration) -> Record:
     """A calibration as plain data, without its trace."""
     parts, stages = found.rollout_parts, found.update_stages
     return {
@@ -87,7 +88,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
         "rollout_parts": None if parts is None else dataclasses.asdict(parts) | {"difference": parts.difference},
         "update_stages": None if stages is None else dataclasses.asdict(stages) | {"difference": stages.difference},
         "scaling": {str(count): dict(seconds) for count, seconds in found.scaling.items()},
-        "what_ifs": [dataclasses.asdict(change) for change in found.what_ifs],
+        "what_ifs": [change.as_dict() for change in found.what_ifs],
         "buffers": [dataclasses.asdict(buffer) for buffer in found.buffers],
         "torch_operations": dict(found.torch_operations),
         "primitives": dict(found.primitives),
@@ -96,7 +97,7 @@ def calibration_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def profile(
+def profile_run(
     algorithm: str,
     env: Any,
     *,
@@ -118,7 +119,7 @@ def profile(
     """Train once and say where the time went.
 
     Args:
-        algorithm: `ppo`, `a2c`, `impala`, `sac`, `td3` or `dqn`.
+        algorithm: its name, or "package.module:Class" of a learner of your own.
         env: as for `mileage.PPO`.
         steps, target, eval_every, episodes, checkpoint, checkpoint_every, callback, on_compile: as for `Agent.learn`.
         db: the ledger to record the run and its profile in; None is the default one, False none.
@@ -136,7 +137,7 @@ def profile(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
-        from mileage.profiling.calibration import REPLAYED, calibrate
+        from mileage.profiling.calibration import calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
 
@@ -144,7 +145,8 @@ def profile(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        calibration = calibrate(agent, run, effort) if agent.name in REPLAYED else None
+        described = agent.learner.describe()
+        calibration = None if described is None else calibrate(agent, described, run, effort)
     failed = 0.0 if db is False else failed_share(db, workload, name)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
     if run.run_id is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
+from mileage.profiling.costs import all_calls
 from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.layers import LAYERS, all_calls
 from mileage.profiling.profile import Profile
 from mileage.tables import Table
 
@@ -104,10 +105,10 @@ def layers(found: Calibration) -> Table:
     split = found.layers
     whole = split.total or 1.0
     rows = []
-    for layer in LAYERS:
+    for layer in Layer:
         a, b = split.rollout.get(layer, 0.0), split.update.get(layer, 0.0)
         if a or b:
-            rows.append((layer, seconds(a), seconds(b), percent((a + b) / whole)))
+            rows.append((layer.value, seconds(a), seconds(b), percent((a + b) / whole)))
     rows.append(("sum", seconds(sum(split.rollout.values())), seconds(sum(split.update.values())), percent(1.0)))
     rows.append(("the same without probes", "", f"{seconds(split.plain)} in all", ""))
     rows.append(("the run's phase clock", seconds(split.measured_rollout), seconds(split.measured_update), ""))

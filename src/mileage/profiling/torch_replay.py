@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from time import perf_counter_ns as _now
 from typing import Any
 
-from mileage.profiling.tracing import TraceClock
-from mileage.training.agent import Agent
+from mileage.contracts import Learner
+from mileage.description import Boundary
+from mileage.profiling.probes import probed
+from mileage.profiling.spans import RawSpan, TraceClock
 
 _PRODUCTS = frozenset(
     f"aten::{name}"
@@ -20,6 +21,8 @@ _PRODUCTS = frozenset(
     )
 )
 _PREFIX = "phase:"
+# Steps of the environments that are worth watching; an iteration may be a whole rollout of them, or one.
+_WATCHED_STEPS, _MOST_ITERATIONS = 64, 10
 
 
 @dataclass(frozen=True)
@@ -35,26 +38,26 @@ class TorchPhase:
 class _WatchedClock:
     """A clock whose phases only torch's profiler hears of."""
 
-    def __init__(self, watch: Callable[[str], Any]) -> None:
+    def __init__(self, watch: Callable[[str], AbstractContextManager[object]]) -> None:
         self._watch = watch
 
-    def phase(self, name: str) -> Any:
+    def phase(self, name: str) -> AbstractContextManager[object]:
         """Context manager that spends its body in phase `name`."""
-        return self._watch(str(name))
+        return self._watch(_PREFIX + str(name))
 
 
-def torch_phases(agent: Agent) -> dict[str, TorchPhase]:
+def torch_phases(learner: Learner) -> dict[str, TorchPhase]:
     """Watch some iterations with torch's own profiler; one where an iteration is a whole rollout."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    algorithm = agent._built()
-    iterations = 10 if hasattr(algorithm.engine, "replay") else 1
+    steps = max(1, learner.steps_per_iteration // learner.env.num_envs)
+    iterations = max(1, min(_MOST_ITERATIONS, _WATCHED_STEPS // steps))
     extra = _watching_seconds()
-    clock: Any = _WatchedClock(lambda name: record_function(_PREFIX + name))
-    algorithm.iterate(clock, 0.5)
+    clock = _WatchedClock(record_function)
+    learner.iterate(clock, 0.5)
     with profile(activities=[ProfilerActivity.CPU]) as watched:
         for _ in range(iterations):
-            algorithm.iterate(clock, 0.5)
+            learner.iterate(clock, 0.5)
     sums: dict[str, list[float]] = {}
     for event in watched.events():
         if event.name.startswith(_PREFIX):
@@ -93,46 +96,20 @@ def _watching_seconds(operations: int = 300) -> float:
     return max(0.0, reported - plain)
 
 
-_ON_POLICY = (("_minibatches", "shuffle"), ("_run", "forward"), ("_loss", "loss"), ("_learn", "bookkeeping"))
-_ADAM = (("gradients", "backward"), ("descend", "clip and optimizer"))
-
-
-def _stages(agent: Agent, engine: Any) -> list[tuple[Any, str, str]]:
-    """Methods of an engine and the stage that the time in them belongs to; inner ones are taken from outer ones."""
-    if agent.name in ("ppo", "a2c"):
-        return [
-            *((engine, name, stage) for name, stage in _ON_POLICY if name != "_minibatches"),
-            *((engine.adam, name, stage) for name, stage in _ADAM),
-        ]
-    found: list[tuple[Any, str, str]] = [
-        (engine, "_learn", "gather and bookkeeping"),
-        (engine, "_update", "target, critic and actor forward"),
-        (engine, "_follow", "polyak"),
-        (engine.replay, "sample", "sample"),
-    ]
-    if agent.name == "sac":
-        found += [(engine, "_learn_temperature", "temperature"), (engine, "_draw_noise", "noise")]
-    names = {"_critic_adam": "critic", "_actor_adam": "actor", "_adam": "network"}
-    for attribute, name in names.items():
-        adam = getattr(engine, attribute, None)
-        if adam is not None:
-            found += [(adam, "gradients", f"{name} backward"), (adam, "descend", f"{name} optimizer")]
-    return found
-
-
-def update_stages(agent: Agent, iterations: int = 5) -> tuple[float, Mapping[str, float]]:
-    """Seconds of learning per iteration, and of its stages."""
-    engine, algorithm = agent._built().engine, agent._built()
-    spans: list[tuple[str, int, int]] = []
-    clock: Any = TraceClock([])
-    algorithm.iterate(clock, 0.5)
-    with _timed(_stages(agent, engine), spans):
+def update_stages(
+    learner: Learner, methods: Sequence[Boundary], iterations: int = 5
+) -> tuple[float, Mapping[str, float]]:
+    """Seconds of learning per iteration, and of its stages: an inner method's time is taken from the outer's."""
+    spans: list[RawSpan] = []
+    clock = TraceClock([])
+    learner.iterate(clock, 0.5)
+    with probed(methods, spans):
         for _ in range(iterations):
-            algorithm.iterate(clock, 0.5)
+            learner.iterate(clock, 0.5)
     own: dict[str, float] = {}
     stack: list[tuple[str, int]] = []
     whole = 0.0
-    for name, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):
+    for name, _, start, end, *_ in sorted(spans, key=lambda span: (span[2], -span[3])):
         while stack and stack[-1][1] <= start:
             stack.pop()
         seconds = (end - start) / 1e9 / iterations
@@ -143,21 +120,3 @@ def update_stages(agent: Agent, iterations: int = 5) -> tuple[float, Mapping[str
             whole += seconds
         stack.append((name, end))
     return whole, {name: max(0.0, seconds) for name, seconds in own.items()}
-
-
-@contextlib.contextmanager
-def _timed(methods: list[tuple[Any, str, str]], spans: list[tuple[str, int, int]]) -> Iterator[None]:
-    def wrap(original: Any, stage: str) -> Any:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = _now()
-            result = original(*args, **kwargs)
-            spans.append((stage, start, _now()))
-            return result
-
-        return timed
-
-    with contextlib.ExitStack() as undo:
-        for owner, name, stage in methods:
-            setattr(owner, name, wrap(getattr(owner, name), stage))
-            undo.callback(delattr, owner, name)
-        yield

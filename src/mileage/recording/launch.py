@@ -6,10 +6,9 @@ import getpass
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from mileage._seeding import check_training_seed
+from mileage._types import ReadRecord
 from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
@@ -17,7 +16,6 @@ from mileage.ledger.prices import Price
 from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
-from mileage.recording.revision import git_revision
 
 ACCOUNTING_WINDOW = "wall-clock"
 """Everything from the start of the run's clock to its end is billable: failed, idle and evaluation time included."""
@@ -32,7 +30,7 @@ def launched_run(
     price: Price,
     instances: int,
     seed: int | None,
-    config: Mapping[str, Any],
+    config: ReadRecord,
     algorithm: str,
     env_id: str | None,
     framework: str,
@@ -63,7 +61,7 @@ def launched_run(
         algorithm=algorithm,
         env_id=env_id if env_id is not None else panel.env_id if panel else "",
         config=check_json("config", dict(config)),
-        git_revision=git_revision() if identified else None,
+        git_revision=_revision() if identified else None,
         command=_command(),
         seed=None if seed is None else check_training_seed(seed),
         panel=panel.to_json() if panel else None,
@@ -86,6 +84,12 @@ def launched_run(
         format_version=FORMAT_VERSION,
     )
     return check_run(row)
+
+
+def _revision() -> str | None:
+    from mileage.recording.revision import git_revision  # what starts processes takes a while to import
+
+    return git_revision()
 
 
 def _user() -> str:

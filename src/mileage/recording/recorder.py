@@ -12,13 +12,14 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
@@ -27,9 +28,10 @@ from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
-from mileage.metrics import PEAKS, highest
 from mileage.recording.launch import launched_run
-from mileage.recording.writer import Writer
+
+if TYPE_CHECKING:
+    from mileage.recording.writer import Writer
 
 PHASES_EVERY_SECONDS = 1.0
 """Phase totals are written with a checkpoint, but no more often than this."""
@@ -61,7 +63,7 @@ class Ledger:
         spot: bool = False,
         instances: int = 1,
         seed: int | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: ReadRecord | None = None,
         algorithm: str = "",
         env_id: str | None = None,
         framework: str = "custom",
@@ -131,8 +133,13 @@ class Ledger:
             parent_run_id=parent_run_id,
             identified=self.enabled,
         )
-        writer = Writer(row, self.url) if self.enabled else None
+        writer = self._writer(row) if self.enabled else None
         return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
+
+    def _writer(self, row: Run) -> Writer:
+        from mileage.recording.writer import Writer  # what a run that is not written need not wait for
+
+        return Writer(row, self.url)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
         """The selected runs with their ends, newest first; closes dead runs first."""
@@ -142,8 +149,7 @@ class Ledger:
 
         with Store(self.url, create=False) as store:
             selector = None if selection is None else Selector.parse(selection)
-            found: list[RecordedRun] = store.read(queries.records, selector, limit=limit)
-            return found
+            return store.read(queries.records, selector, limit=limit)
 
 
 class RunRecorder:
@@ -173,7 +179,6 @@ class RunRecorder:
         self._seq = 0
         self._phases_at = 0.0
         self._peaks_at = float("-inf")
-        self._peaks: dict[str, float | None] = dict.fromkeys(PEAKS)
         self._keep_rows = keep
         self._checkpoints: list[Checkpoint] = []
         self._episodes: list[Episode] = []
@@ -202,7 +207,7 @@ class RunRecorder:
     # While it runs
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that spends its body in phase `name`."""
+        """A context manager that spends its body in phase `name`."""
         return self.clock.phase(name)
 
     @property
@@ -233,7 +238,7 @@ class RunRecorder:
         path: str | os.PathLike[str] | None = None,
         sha256: str | None = None,
         reset_reasons: Mapping[str, int] | None = None,
-        claimed: Mapping[str, Any] | None = None,
+        claimed: ReadRecord | None = None,
     ) -> Checkpoint:
         """Record where the run stands.
 
@@ -269,7 +274,12 @@ class RunRecorder:
                 self._writer.append(rows)
         return row
 
-    def profile(self, summary: Mapping[str, Any]) -> None:
+    def record(self, rows: Sequence[Row]) -> None:
+        """Hand over rows of another kind that belong to this run, such as the samples of a benchmark."""
+        if self._writer is not None:
+            self._writer.append(rows)
+
+    def profile(self, summary: ReadRecord) -> None:
         """Record a profiler's summary under this run's id."""
         text = check_json("profiler summary", dict(summary))
         with self._log:
@@ -300,7 +310,6 @@ class RunRecorder:
         phases = self._phase_rows(times)
         reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
-        self._progress.see(self._peaks)
         end = end_row(self.row, self._progress, ending)
         self.result = RecordedRun(
             self.row,
@@ -331,7 +340,7 @@ class RunRecorder:
         path: str | None,
         sha256: str | None,
         reset_reasons: Mapping[str, int] | None,
-        claimed: Mapping[str, Any] | None,
+        claimed: ReadRecord | None,
     ) -> Checkpoint:
         value = met = None
         if evaluation is not None and self.target is not None:
@@ -352,7 +361,7 @@ class RunRecorder:
             path=path,
             sha256=sha256,
             claimed=None if claimed is None else check_json("claimed", dict(claimed)),
-            **self._peaks,
+            **self._progress.peaks,
         )
 
     def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
@@ -371,19 +380,14 @@ class RunRecorder:
     def _read_peaks(self, wall: float) -> None:
         if self._sampler is not None and wall - self._peaks_at >= PEAKS_EVERY_SECONDS:
             self._peaks_at = wall
-            self._see(self._sampler.peaks().readings)
-
-    def _see(self, readings: Mapping[str, float | None]) -> None:
-        self._peaks = {name: highest((kept, readings[name])) for name, kept in self._peaks.items()}
+            self._progress.see(self._sampler.peaks().readings)
 
     def _stop_sampler(self) -> str | None:
         if self._sampler is None:
             return None
         peaks = self._sampler.stop()
-        self._see(peaks.readings)
-        if peaks.peak_gpu_gb is None:
-            return None
-        return check_json("gpus", {"peak_gb": peaks.peak_gpu_gb, "utilisation": peaks.gpu_utilisation})
+        self._progress.see(peaks.readings)
+        return None if peaks.per_gpu is None else check_json("gpus", peaks.per_gpu)
 
 
 def _file_hash(path: Path) -> str | None:

@@ -9,7 +9,7 @@ _TIMEOUT_SECONDS = 2.0
 
 
 def git_revision(directory: Path | None = None) -> str | None:
-    """Return the commit `directory` is at, with `+dirty` if tracked files have changed; None outside a repository."""
+    """The commit `directory` is at, with `+dirty` if tracked files have changed; None outside a repository."""
     directory = Path.cwd() if directory is None else directory
     if not any((parent / ".git").exists() for parent in (directory, *directory.parents)):
         return None

@@ -7,16 +7,17 @@ reached it counts up to its first target-reaching checkpoint, any other up to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
+from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
-from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
-from mileage.report.arms import Arm, summarise
+from mileage.report.sides import Selection, Side, summarise
 from mileage.stats import (
     CostComparison,
     Estimate,
@@ -38,8 +39,8 @@ FASTER = 0.05
 class Comparison:
     """The outcome of a comparison."""
 
-    a: Arm
-    b: Arm
+    a: Side
+    b: Side
     unit: str
     """`USD`, or `s` where not every run has a price."""
     matching: Matching
@@ -48,7 +49,7 @@ class Comparison:
     """Probability that a run of B ends with a higher return than one of A."""
     sequential: bool
     reasons: tuple[str, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Caveat, ...]
 
     @property
     def verdict(self) -> str:
@@ -56,7 +57,7 @@ class Comparison:
         return str(self.costs)
 
     def spell(self, amount: float) -> str:
-        """Return an amount in the unit of the comparison."""
+        """An amount in the unit of the comparison."""
         return dollars(amount) if self.unit == "USD" else duration(amount)
 
     def table(self) -> Table:
@@ -66,16 +67,21 @@ class Comparison:
         return Table.of(header, [row for row in rows if row[1:] != ("–", "–")], left=header)
 
     def lines(self) -> list[str]:
-        """Return everything that is to be said below the table; a label that runs are unmatched comes first."""
+        """Everything that is to be said below the table; a label that runs are unmatched comes first."""
         label = self.matching.label
         improvement = self.improvement
         said = [] if label is None else [label]
         if improvement is not None:
             said.append(f"probability that B returns more than A: {_estimate(improvement, '{:.2f}')}")
-        return [*said, *self.reasons, *(f"warning: {text}" for text in self.warnings), f"verdict: {self.verdict}"]
+        return [
+            *said,
+            *self.reasons,
+            *(f"warning: {each.evidence}" for each in self.warnings),
+            f"verdict: {self.verdict}",
+        ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain JSON values."""
+    def as_dict(self) -> Record:
+        """The comparison as plain JSON values."""
         costs = self.costs
         return {
             "label": self.matching.label,
@@ -93,7 +99,7 @@ class Comparison:
             "probability_a_cheaper": costs.probability_a_cheaper,
             "probability_b_returns_more": _estimate_dict(self.improvement),
             "reasons": list(self.reasons),
-            "warnings": list(self.warnings),
+            "warnings": [each.evidence for each in self.warnings],
         }
 
 
@@ -109,17 +115,17 @@ def compare_selections(
         ended = [record for record in records if record.end is not None]
         if not ended:
             raise UsageError(f"no run of {plain(text, 100)!r} has ended yet: wait for the first")
-        sides.append((store.read(queries.with_phases, ended), len(records) - len(ended)))
-    (runs_a, out_a), (runs_b, out_b) = sides
-    shared = {run.run.run_id for run in runs_a} & {run.run.run_id for run in runs_b}
+        chosen = Selection(store.read(queries.with_phases, ended), len(records) - len(ended))
+        sides.append(Arm(plain(text, 60), chosen))
+    shared = set.intersection(*({run.run.run_id for run in side.subject.runs} for side in sides))
     if shared:
         raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
-    return compare((plain(a, 60), runs_a, out_a), (plain(b, 60), runs_b, out_b), allow=allow, sequential=sequential)
+    return compare(*sides, allow=allow, sequential=sequential)
 
 
 def compare(
-    a: tuple[str, Sequence[RecordedRun], int],
-    b: tuple[str, Sequence[RecordedRun], int],
+    a: Arm[Selection],
+    b: Arm[Selection],
     *,
     allow: Collection[str] = (),
     sequential: bool = False,
@@ -127,15 +133,15 @@ def compare(
     """Compare two sets of finished runs.
 
     Args:
-        a: label, runs in launch order, and how many more are still running.
-        b: the same for the other side.
+        a: the runs of one side.
+        b: those of the other.
         allow: fields of the matching contract that may differ; the output is then labelled.
         sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
     """
-    matching = check_matched([run.run for run in a[1]], [run.run for run in b[1]], allow)
-    everyone = [*a[1], *b[1]]
+    matching = check_matched([run.run for run in a.subject.runs], [run.run for run in b.subject.runs], allow)
+    everyone = [*a.subject.runs, *b.subject.runs]
     unit = "USD" if all(run.run.price_usd_per_hour > 0 for run in everyone) else "s"
-    arm_a, arm_b = summarise(*a, unit), summarise(*b, unit)
+    arm_a, arm_b = summarise(a, unit), summarise(b, unit)
     judge = compare_at_looks if sequential else compare_costs
     improvement = None
     if arm_a.returns and arm_b.returns:
@@ -153,7 +159,7 @@ def compare(
     )
 
 
-def _reasons(a: Arm, b: Arm) -> list[str]:
+def _reasons(a: Side, b: Side) -> list[str]:
     """Say in which phase the difference lies."""
     if not a.phase_seconds or not b.phase_seconds:
         return []
@@ -187,21 +193,23 @@ def _collected(phases: Mapping[str, float]) -> dict[str, float]:
     return {name: seconds for name, seconds in phases.items() if name not in parts} | {Phase.ROLLOUT: whole}
 
 
-def _warnings(a: Arm, b: Arm, unit: str) -> list[str]:
+def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
     found = []
-    for name, arm in (("A", a), ("B", b)):
-        if arm.left_out:
-            found.append(f"{arm.left_out} runs of {name} are still running and not counted")
-        unknown = arm.runs - len(arm.returns)
-        if unknown and arm.returns:
-            found.append(f"{unknown} runs of {name} were never evaluated and have no return")
+    for name, side in (("A", a), ("B", b)):
+        if side.left_out:
+            evidence = f"{side.left_out} runs of {name} are still running and not counted"
+            found.append(Caveat(Cause.STILL_RUNNING, evidence, side.label))
+        unknown = side.runs - len(side.returns)
+        if unknown and side.returns:
+            evidence = f"{unknown} runs of {name} were never evaluated and have no return"
+            found.append(Caveat(Cause.UNEVALUATED, evidence, side.label))
     found += _algorithmic(a, b)
     if unit == "s":
-        found.append("not every run has a price, so seconds are compared and not dollars")
+        found.append(Caveat(Cause.NO_PRICE, "not every run has a price, so seconds are compared and not dollars"))
     return found
 
 
-def _algorithmic(a: Arm, b: Arm) -> list[str]:
+def _algorithmic(a: Side, b: Side) -> list[Caveat]:
     """A speed-up that comes from needing fewer steps is a claim about learning, not about speed."""
     if not (a.seconds_per_success and b.seconds_per_success and a.steps_per_success and b.steps_per_success):
         return []
@@ -214,10 +222,11 @@ def _algorithmic(a: Arm, b: Arm) -> list[str]:
     name, sign = ("B", 1.0) if gain > 0 else ("A", -1.0)
     fewer = 1 - math.exp(-sign * steps_gain)
     per_step = math.exp(-sign * (gain - steps_gain)) - 1
-    return [
+    evidence = (
         f"{name} is faster mostly because it needs {percent(fewer)} fewer steps (algorithmic), while its time per step "
         f"changed by {100 * per_step:+.1f} % (systems): this is not a speed-up of the system"
-    ]
+    )
+    return [Caveat(Cause.FEWER_STEPS, evidence, (b if gain > 0 else a).label)]
 
 
 def _estimate(estimate: Estimate, form: str) -> str:
@@ -227,7 +236,7 @@ def _estimate(estimate: Estimate, form: str) -> str:
     return f"{value} [{form.format(estimate.interval.low)}, {form.format(estimate.interval.high)}]"
 
 
-def _expected(comparison: Comparison, arm: Arm) -> str:
+def _expected(comparison: Comparison, arm: Side) -> str:
     expected, spell = arm.expected, comparison.spell
     if expected.value is None:
         return f"not reached ({spell(expected.spent)} spent)"
@@ -236,7 +245,7 @@ def _expected(comparison: Comparison, arm: Arm) -> str:
     return f"{spell(expected.value)} [{spell(expected.interval.low)}, {spell(expected.interval.high)}]"
 
 
-def _states(arm: Arm) -> str:
+def _states(arm: Side) -> str:
     order = [state.value for state in EndState]
     return ", ".join(f"{arm.states[state]} {state.replace('_', ' ')}" for state in order if arm.states.get(state))
 
@@ -245,7 +254,7 @@ def _or_dash(value: float | None, spell: Callable[[float], str]) -> str:
     return "–" if value is None else spell(value)
 
 
-def _reader(metric: RunMetric) -> Callable[[Comparison, Arm], str]:
+def _reader(metric: RunMetric) -> Callable[[Comparison, Side], str]:
     return lambda _, arm: metric.spelled(arm.metrics[metric.name], absent="–")
 
 
@@ -263,14 +272,14 @@ _ROWS: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
-def _estimate_dict(estimate: Estimate | None) -> dict[str, Any] | None:
+def _estimate_dict(estimate: Estimate | None) -> Record | None:
     if estimate is None:
         return None
     interval = None if estimate.interval is None else [estimate.interval.low, estimate.interval.high]
     return {"value": estimate.value, "interval": interval, "statement": estimate.statement}
 
 
-def _arm_dict(arm: Arm) -> dict[str, Any]:
+def _arm_dict(arm: Side) -> Record:
     expected = arm.expected
     return {
         "label": arm.label,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from mileage._types import Record
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import Phase
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, percent, shown
 
 
 @dataclass(frozen=True)
@@ -86,21 +86,21 @@ class CostReport:
         return lines
 
     def phase_table(self) -> list[tuple[str, str, str, str]]:
-        """Return the phases, longest first and `other` last, as phase, seconds, share and entries."""
+        """The phases, longest first and `other` last, as phase, seconds, share and entries."""
         return [
             (phase.phase, f"{phase.seconds:.3f}", percent(phase.share), f"{phase.entries:,}")
             for phase in (*self.phases, *self.beside)
         ]
 
     def warnings(self) -> list[str]:
-        """Return what a reader has to know before using the numbers."""
+        """What a reader has to know before using the numbers."""
         found = []
         share = next((phase.share for phase in self.phases if phase.phase == "other"), 0.0)
         if share > OTHER_SHARE_LIMIT:
             found.append(f"{percent(share)} of the wall-clock is in no phase: wrap it in run.phase(...)")
         return found
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The report as plain JSON values."""
         recorded, run = self.recorded, self.recorded.run
         shares = {
@@ -143,6 +143,3 @@ class CostReport:
 def report_lines(value: Callable[[str], float | None]) -> list[str]:
     """The lines of a report below its headline, from a metric's name to its value."""
     return [f"{metric.title}: {metric.spelled(value(metric.name))}" for metric in shown(Shown.REPORT)]
-
-
-__all__ = ["CostReport", "PhaseShare", "dollars", "duration", "percent", "report_lines"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from mileage._types import Record
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
-from mileage.report.arms import run_costs
 from mileage.report.cost import CostReport, report_lines
+from mileage.report.sides import run_costs
 from mileage.stats import ExpectedCost, expected_cost
 from mileage.tables import Table
 
@@ -34,7 +34,7 @@ class SeedPanel:
         """One per run."""
         return tuple(CostReport(run) for run in self.runs)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """The panel as plain JSON values."""
         first = self.runs[0]
         return {
@@ -62,7 +62,7 @@ class SeedPanel:
             "aggregate": self._aggregate(),
         }
 
-    def _aggregate(self) -> dict[str, Any]:
+    def _aggregate(self) -> Record:
         finals = [run.final.mean_return for run in self.runs if run.final is not None]
         to_target = [run.wall_to_target for run in self.runs if run.wall_to_target is not None]
         interval = None if self.expected is None else self.expected.interval

@@ -1,9 +1,9 @@
-"""Statistics that hold with few runs: IQM, bootstrap, expected cost to target, verdicts, trust in timings."""
+"""Statistics that hold with few runs: IQM, bootstrap, expected cost to target, verdicts, medians of timings."""
 
 from __future__ import annotations
 
 from mileage.stats.cost import ExpectedCost, RunCosts, expected_cost, point_cost
-from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, median_estimate
+from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, median_estimate, median_ratio_estimate
 from mileage.stats.returns import (
     bootstrap_draws,
     improvement_estimate,
@@ -11,8 +11,16 @@ from mileage.stats.returns import (
     iqm_estimate,
     probability_of_improvement,
 )
-from mileage.stats.timing import Finding, Instability, instabilities, modified_z_scores, outliers
-from mileage.stats.verdict import LOOK_ALPHAS, LOOKS, CostComparison, Verdict, compare_at_looks, compare_costs
+from mileage.stats.timing import modified_z_scores, outliers, spread, trend
+from mileage.stats.verdict import (
+    LOOK_ALPHAS,
+    LOOKS,
+    CostComparison,
+    Verdict,
+    compare_at_looks,
+    compare_costs,
+    verdict_of_ratio,
+)
 
 __all__ = [
     "FEWEST_RUNS",
@@ -21,8 +29,6 @@ __all__ = [
     "CostComparison",
     "Estimate",
     "ExpectedCost",
-    "Finding",
-    "Instability",
     "Interval",
     "RunCosts",
     "Verdict",
@@ -31,12 +37,15 @@ __all__ = [
     "compare_costs",
     "expected_cost",
     "improvement_estimate",
-    "instabilities",
     "iqm",
     "iqm_estimate",
     "median_estimate",
+    "median_ratio_estimate",
     "modified_z_scores",
     "outliers",
     "point_cost",
     "probability_of_improvement",
+    "spread",
+    "trend",
+    "verdict_of_ratio",
 ]

@@ -19,7 +19,7 @@ Statistic = Callable[[F64], F64]
 
 
 def scores_matrix(scores: ArrayLike, name: str = "scores") -> F64:
-    """Return `scores` as (runs, tasks) float64; one dimension means runs of one task."""
+    """`scores` as (runs, tasks) float64; one dimension means runs of one task."""
     array = np.asarray(scores, np.float64)
     return samples(array[:, None] if array.ndim == 1 else array, name, ndim=2)
 

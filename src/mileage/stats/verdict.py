@@ -12,7 +12,7 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._types import F64
 from mileage.stats.cost import DEFAULT_DRAWS, RunCosts, posterior_draws
-from mileage.stats.intervals import FEWEST_RUNS, Interval, too_few
+from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, too_few
 
 # Runs per arm at which a sequential comparison may be looked at, and the two-sided error spent at each look
 # (O'Brien and Fleming, 1979): together 5 % however early one stops.
@@ -35,6 +35,13 @@ class Verdict(StrEnum):
     A_CHEAPER = "A cheaper"
     B_CHEAPER = "B cheaper"
     UNDECIDED = "undecided"
+
+
+def verdict_of_ratio(ratio: Estimate) -> Verdict:
+    """What the interval of A's cost (seconds, dollars) over B's shows; undecided without one."""
+    if ratio.interval is None or 1.0 in ratio.interval:
+        return Verdict.UNDECIDED
+    return Verdict.B_CHEAPER if ratio.interval.low > 1.0 else Verdict.A_CHEAPER
 
 
 @dataclass(frozen=True, slots=True)

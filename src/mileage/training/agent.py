@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import math
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from mileage._errors import CheckpointError, UnknownNameError, UsageError
+from mileage._cores import usable_cores
+from mileage._errors import CheckpointError, UsageError
 from mileage._seeding import check_training_seed
+from mileage._types import Array, Record
 from mileage.algorithms._config import checked
-from mileage.algorithms.torch.backend import is_native
+from mileage.algorithms.backends import choose_backend, is_native
+from mileage.algorithms.registry import Algorithm
+from mileage.contracts import EnvSpec, Learner, LearnerConfig, Saved
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
 from mileage.envs.registry import resolve
@@ -29,7 +32,6 @@ from mileage.training import checkpoints, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
-BACKENDS = ("auto", "native", "torch")
 # Evaluations per run where nothing else was asked for.
 _DEFAULT_EVALUATIONS = 20
 
@@ -38,16 +40,18 @@ class Agent:
     """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `IMPALA`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
-    _home: ClassVar[tuple[str, str]]
+    """Of the algorithm."""
+    algorithm: ClassVar[Algorithm]
+    """Its entry in the registry."""
 
     def __init__(
         self,
-        env: str | NativeEnv | Any,
+        env: str | EnvSpec,
         *,
         seed: int = 0,
         preset: str = "default",
         threads: int | None = None,
-        env_kwargs: dict[str, Any] | None = None,
+        env_kwargs: Record | None = None,
         processes: bool = False,
         backend: str = "auto",
         policy: Any = None,
@@ -90,32 +94,14 @@ class Agent:
         self._threads = _check_threads(threads)
         self._processes = processes
         self._compile = compile
-        self._parts: Any = None
+        self._learner: Learner | None = None
         self._steps_before_build = 0
-        self._restored: tuple[Path, dict[str, Any], dict[str, int]] | None = None
-        self._algorithm = self._on_backend(backend, policy, device, compile)
-        self.policy = self._algorithm.make_policy(self.config, self.spec, self.seed)
-
-    def _on_backend(self, backend: str, policy: Any, device: str, compile_: bool | str) -> Any:
-        """The algorithm's class, or what stands for it on torch, which may see the environment in another form."""
-        from mileage.algorithms.torch.backend import TorchAlgorithm
-
-        if backend not in BACKENDS:
-            raise UnknownNameError("backend", backend, BACKENDS)
-        self.backend = backend if backend != "auto" else "native" if is_native(policy) else "torch"
-        if self.backend == "native":
-            if not is_native(policy) or compile_ or device not in ("auto", "cpu"):
-                raise UsageError("policy, device and compile are for torch: use backend='torch'")
-            return self.algorithm()
-        found = TorchAlgorithm(self.name, self.algorithm(), policy, device, compile_)
-        self.spec = found.seen(self.spec)
-        return found
-
-    @classmethod
-    def algorithm(cls) -> Any:
-        """The algorithm's class, imported when it is first needed."""
-        module, name = cls._home
-        return getattr(importlib.import_module(module), name)
+        self._kept: tuple[str, Saved] | None = None
+        """What the learner goes on from once it is built, and where that comes from."""
+        self._backend = choose_backend(self.algorithm, backend, policy, device, compile)
+        self.backend = self._backend.name
+        self.spec = self._backend.seen(self.spec)
+        self.policy = self._backend.make_policy(self.config, self.spec, self.seed)
 
     @property
     def threads(self) -> int:
@@ -133,49 +119,56 @@ class Agent:
         return self._compile
 
     @property
+    def policy_name(self) -> str:
+        """Which network: `mlp`, `cnn`, or `module` for a user's own."""
+        return self._backend.policy_name
+
+    @property
     def steps(self) -> int:
         """Environment steps taken so far."""
-        if self._parts is None:
-            return self._steps_before_build
-        return int(self._parts.engine.steps)
+        return self._steps_before_build if self._learner is None else self._learner.steps
 
-    def _make_config(self, values: dict[str, Any]) -> Any:
-        kind = self.algorithm().Config
-        return kind(**checked(kind, self.name, values))
+    @property
+    def batch_size(self) -> int:
+        """Environment steps that one update learns from."""
+        return self.config.batch_size
 
-    def _built(self) -> Any:
+    def _make_config(self, values: Record) -> LearnerConfig:
+        kind = self.algorithm.learner().Config
+        config: LearnerConfig = kind(**checked(kind, self.name, values))
+        return config
+
+    @property
+    def learner(self) -> Learner:
         """The algorithm with environments and threads, built at first use: `predict` after `load` needs none of it."""
-        if self._parts is None:
+        if self._learner is None:
             from mileage.kernels.machine.team import Team
 
             env = make_vec(
                 self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
             )
             self._team = Team(self._threads)
-            parts = self._algorithm(self.config, env, self.policy, self._team, self.seed)
-            if self._restored is not None:
-                file, arrays, counters = self._restored
-                checkpoints.restore(parts.engine.state_arrays(), arrays, file)
+            learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
+            if self._kept is not None:
+                source, saved = self._kept
                 try:
-                    if hasattr(parts.engine, "restore_experience"):
-                        parts.engine.restore_experience(arrays)
-                    parts.engine.set_counters(counters)
-                except (KeyError, UsageError) as error:
-                    raise CheckpointError(f"checkpoint {file} is damaged: {error}") from error
-                self._restored = None
-            self._parts, self._env = parts, env
-        return self._parts
+                    learner.restore(saved)
+                except UsageError as error:
+                    raise CheckpointError(f"{source} is damaged: {error}") from error
+                self._kept = None
+            self._learner = learner
+        return self._learner
 
     def prepare(self, on_compile: Callable[[list[str]], None] | None = None) -> None:
         """Compile or load every kernel that training needs; `on_compile` is told which ones must be compiled."""
         from mileage.kernels.machine import precompile as ahead
 
-        names = self._algorithm.kernels(isinstance(self.spec, NativeEnv))
+        names = self._backend.learner_class.kernels(isinstance(self.spec, NativeEnv))
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
         with ahead.loading(names):
-            self._built()
+            _ = self.learner
 
     def learn(
         self,
@@ -247,14 +240,14 @@ class Agent:
                 with clock.phase(Phase.COMPILE):
                     self.prepare(on_compile)
                 with clock.phase(Phase.INIT):
-                    algorithm = self._built()
+                    learner = self.learner
                     evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
                 self.horizon = horizon
                 self.run_defaults["eval_every"] = every
                 self.target = goal
 
                 outcome = runner.run(
-                    algorithm,
+                    learner,
                     evaluate,
                     runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
                     clock,
@@ -266,16 +259,7 @@ class Agent:
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):
                         self.save(path)
-            summary = algorithm.engine.summary() if hasattr(algorithm.engine, "summary") else {}
-            return run.finish(outcome.end, outcome.reason, outcome.steps, path, summary)
-
-    @property
-    def batch_size(self) -> int:
-        """Environment steps that one update learns from."""
-        config = self.config
-        if hasattr(config, "batch_size"):
-            return int(config.batch_size)
-        return int(config.n_envs * config.n_steps if hasattr(config, "n_steps") else config.batch)
+            return run.finish(outcome.end, outcome.reason, outcome.steps, path, learner.summary())
 
     def plan_horizon(self, total_steps: int | None) -> int:
         """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
@@ -321,24 +305,17 @@ class Agent:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
-    ) -> tuple[NDArray[Any], Any]:
+    ) -> tuple[Array, Any]:
         """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
 
         Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`
         and `episode_start` (N,) bool are for recurrent policies.
         """
-        if not deterministic and not hasattr(self, "_predict_rng"):
-            self._predict_rng = np.random.default_rng([self.seed, 2])
-        rng = None if deterministic else self._predict_rng
-        if self.backend == "torch":
-            return self.policy.predict(observation, state, episode_start, rng)  # type: ignore[no-any-return]
-        obs = np.asarray(observation, np.float32)
-        single, shape = obs.ndim <= 1, obs.shape
-        obs = obs.reshape(1, -1) if single else obs
-        if obs.ndim != 2 or obs.shape[1] != self.policy.obs_size:
-            raise UsageError(f"observation must have {self.policy.obs_size} entries, not shape {shape}")
-        actions = self.policy.actions(obs, rng)
-        return (actions[0] if single else actions), None
+        return self.policy.predict(observation, state, episode_start, None if deterministic else self._predict_rng)
+
+    @functools.cached_property
+    def _predict_rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, 2])
 
     def import_vecnormalize(self, source: Any) -> None:
         """Take over the statistics of Stable-Baselines3's `VecNormalize`: the object, arrays by name, or an .npz file.
@@ -347,31 +324,26 @@ class Agent:
         """
         from mileage.training.vecnormalize import take_over
 
-        take_over(self, source)
+        take_over(self.learner, source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
-        parts = self._built()
-        metadata = {
-            "algorithm": self.name,
-            "env": self.env_id,
-            "env_kwargs": self.env_kwargs,
-            "seed": self.seed,
-            "steps": self.steps,
-            "horizon": self.horizon,
-            "run_id": self.run_id,
-            "target": None if self.target is None else str(self.target),
-            "config": dataclasses.asdict(self.config),
-            "run_defaults": self.run_defaults,
-            "counters": parts.engine.counters(),
-            "backend": self.backend,
-            "policy": self._algorithm.policy_name if self.backend == "torch" else "mlp",
-            "obs_limit": None if np.isinf(self.policy.obs_limit) else self.policy.obs_limit,
-        }
-        arrays = parts.engine.state_arrays()
-        if hasattr(parts.engine, "experience"):
-            arrays |= parts.engine.experience()
-        checkpoints.write(Path(path), arrays, metadata)
+        checkpoints.Checkpoint(
+            algorithm=self.name,
+            env=self.env_id,
+            env_kwargs=self.env_kwargs,
+            seed=self.seed,
+            steps=self.steps,
+            horizon=self.horizon,
+            run_id=self.run_id,
+            target=None if self.target is None else str(self.target),
+            config=dataclasses.asdict(self.config),
+            run_defaults=self.run_defaults,
+            backend=self.backend,
+            policy=self.policy_name,
+            obs_limit=self.policy.obs_limit,
+            saved=self.learner.saved(),
+        ).write(Path(path))
 
     @classmethod
     def load(
@@ -392,46 +364,43 @@ class Agent:
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
-        if policy is None and metadata.get("policy") == "module":
-            raise CheckpointError(
-                f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
-            )
-        try:
+        with checkpoints.only_checkpoint_errors(file):
+            kept = checkpoints.Checkpoint.of(arrays, metadata)
+            if policy is None and kept.policy == "module":
+                raise CheckpointError(
+                    f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
+                )
             agent = cls(
-                checkpoints.named_env(metadata, file) if env is None else env,
-                seed=metadata["seed"],
+                checkpoints.checked_env(kept.env, file) if env is None else env,
+                seed=kept.seed,
                 preset="none",
                 threads=threads,
-                env_kwargs=metadata["env_kwargs"],
-                backend=metadata.get("backend", "native"),
-                policy=metadata.get("policy", "mlp") if policy is None else policy,
+                env_kwargs=kept.env_kwargs,
+                backend=kept.backend,
+                policy=kept.policy if policy is None else policy,
                 device=device,
-                **metadata["config"],
+                **kept.config,
             )
-            agent._steps_before_build, agent.horizon = int(metadata["steps"]), int(metadata["horizon"])
-            agent.target = None if metadata["target"] is None else Target.parse(metadata["target"])
-            agent.run_id = None if metadata.get("run_id") is None else str(metadata["run_id"])
-            agent.run_defaults = dict(metadata["run_defaults"])
-            agent._restored = (file, arrays, {name: int(count) for name, count in metadata["counters"].items()})
-            agent.policy.obs_limit = float(metadata["obs_limit"] or math.inf)
-        except KeyError as error:
-            raise CheckpointError(f"checkpoint {file} is damaged: {error} is missing") from error
-        except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
-            raise CheckpointError(f"checkpoint {file} is damaged or does not fit: {error}") from error
-        checkpoints.restore(agent.policy.live_arrays(), arrays, file)
+            agent.target = None if kept.target is None else Target.parse(kept.target)
+            agent.policy.obs_limit = kept.obs_limit
+        agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id
+        agent.run_defaults = kept.run_defaults
+        agent._kept = (f"checkpoint {file}", kept.saved)
+        checkpoints.restore(agent.policy.live_arrays(), kept.saved.arrays, file)
         agent.policy.loaded()
         return agent
 
     def close(self) -> None:
         """Stop threads and close environments; what comes after builds them again and goes on where this ended."""
-        if self._parts is not None:
-            engine = self._parts.engine
-            arrays = {name: array.copy() for name, array in engine.state_arrays().items()}
-            self._restored = (Path("closed agent"), arrays, engine.counters())
-            self._steps_before_build = self.steps
+        if self._learner is not None:
+            learner = self._learner
+            learner.rest()
+            # Nobody writes to the learner's arrays from here on: they need not be copied.
+            self._kept = ("what was left of the closed agent", learner.saved())
+            self._steps_before_build = learner.steps
             self._team.close()
-            self._env.close()
-            self._parts = None
+            learner.env.close()
+            self._learner = None
 
     def __enter__(self) -> Self:
         return self
@@ -441,9 +410,8 @@ class Agent:
 
 
 def _check_threads(threads: int | None) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads is None:
-        return cores
+        return usable_cores()
     if threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
     return threads

@@ -1,73 +1,67 @@
-"""The agents by name, and reading a checkpoint of any of them."""
+"""The agents by name, made from the registry of algorithms, and reading a checkpoint of any of them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mileage._errors import CheckpointError, UnknownNameError
+from mileage._errors import CheckpointError
+from mileage.algorithms.registry import Algorithm, algorithms, find_algorithm
+from mileage.contracts import EnvSpec
 from mileage.training import checkpoints
 from mileage.training.agent import Agent
 
-
-class PPO(Agent):
-    """Proximal policy optimisation; hyperparameters are the fields of `mileage.algorithms.ppo.PPOConfig`."""
-
-    name = "ppo"
-    _home = ("mileage.algorithms.ppo", "PPO")
-
-
-class A2C(Agent):
-    """Advantage actor-critic; hyperparameters are the fields of `mileage.algorithms.a2c.A2CConfig`."""
-
-    name = "a2c"
-    _home = ("mileage.algorithms.a2c", "A2C")
-
-
-class IMPALA(Agent):
-    """Actor-learner with V-trace; hyperparameters are the fields of `mileage.algorithms.impala.IMPALAConfig`."""
-
-    name = "impala"
-    _home = ("mileage.algorithms.impala", "IMPALA")
-
-
-class SAC(Agent):
-    """Soft actor-critic; hyperparameters are the fields of `mileage.algorithms.sac.SACConfig`."""
-
-    name = "sac"
-    _home = ("mileage.algorithms.sac", "SAC")
-
-
-class TD3(Agent):
-    """Twin delayed policy gradient; hyperparameters are the fields of `mileage.algorithms.td3.TD3Config`."""
-
-    name = "td3"
-    _home = ("mileage.algorithms.td3", "TD3")
-
-
-class DQN(Agent):
-    """Deep Q-learning; hyperparameters are the fields of `mileage.algorithms.dqn.DQNConfig`."""
-
-    name = "dqn"
-    _home = ("mileage.algorithms.dqn", "DQN")
-
-
-ALGORITHMS: dict[str, type[Agent]] = {cls.name: cls for cls in (PPO, A2C, IMPALA, SAC, TD3, DQN)}
+_classes: dict[Algorithm, type[Agent]] = {}
 
 
 def agent_class(name: str) -> type[Agent]:
-    """The agent class of the algorithm called `name`."""
-    try:
-        return ALGORITHMS[name.lower()]
-    except KeyError:
-        raise UnknownNameError("algorithm", name, ALGORITHMS) from None
+    """The agent class of the algorithm called `name`, or of the learner at "package.module:Class"."""
+    algorithm = find_algorithm(name)
+    if algorithm not in _classes:
+        configuration = f"`{algorithm.module}.{algorithm.class_name}Config`"
+        members = {
+            "name": algorithm.name,
+            "algorithm": algorithm,
+            "__doc__": f"{algorithm.title}; hyperparameters are the fields of {configuration}.",
+            "__module__": __name__,
+        }
+        _classes[algorithm] = type(algorithm.class_name, (Agent,), members)
+    return _classes[algorithm]
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None) -> Agent:
+if TYPE_CHECKING:
+
+    class PPO(Agent):
+        """Proximal policy optimisation."""
+
+    class A2C(Agent):
+        """Advantage actor-critic."""
+
+    class IMPALA(Agent):
+        """Actor-learner with V-trace."""
+
+    class SAC(Agent):
+        """Soft actor-critic."""
+
+    class TD3(Agent):
+        """Twin delayed policy gradient."""
+
+    class DQN(Agent):
+        """Deep Q-learning."""
+else:
+
+    def __getattr__(name: str) -> type[Agent]:
+        for algorithm in algorithms():
+            if algorithm.class_name == name:
+                return agent_class(algorithm.name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None, env: str | EnvSpec | None = None) -> Agent:
     """Read a checkpoint of any algorithm."""
-    _, metadata = checkpoints.read(Path(path))
-    name = metadata.get("algorithm")
-    if not isinstance(name, str) or name not in ALGORITHMS:
+    name = checkpoints.read(Path(path))[1].get("algorithm")
+    # A name with a colon would import whatever the checkpoint says.
+    if not isinstance(name, str) or name not in {each.name for each in algorithms()}:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
-    return ALGORITHMS[name].load(path, threads=threads, env=env)
+    return agent_class(name).load(path, threads=threads, env=env)

@@ -7,21 +7,26 @@ Format history
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import math
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mileage._errors import CheckpointError
+from mileage._errors import CheckpointError, UsageError
+from mileage._types import Array, ReadRecord, Record
+from mileage.contracts import Saved
 
 FORMAT = 1
 _KEY = "mileage"
 
 
-def write(path: Path, arrays: dict[str, np.ndarray[Any, Any]], metadata: dict[str, Any]) -> None:
+def write(path: Path, arrays: Mapping[str, Array], metadata: Record) -> None:
     """Write a checkpoint so that `path` is either the old file or the whole new one."""
     from safetensors.numpy import save
 
@@ -45,7 +50,7 @@ def write(path: Path, arrays: dict[str, np.ndarray[Any, Any]], metadata: dict[st
             Path(temporary).unlink(missing_ok=True)
 
 
-def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Array], Record]:
     """Read a checkpoint's arrays and metadata."""
     from safetensors import SafetensorError, safe_open
 
@@ -67,9 +72,8 @@ def read(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     return arrays, metadata
 
 
-def named_env(metadata: dict[str, Any], path: Path) -> str:
+def checked_env(name: object, path: Path) -> str:
     """The environment a checkpoint names, if that is an id: "module:name" would run whatever the checkpoint says."""
-    name = metadata["env"]
     if not isinstance(name, str):
         raise TypeError(f"env is {name!r}")
     if ":" in name:
@@ -79,16 +83,75 @@ def named_env(metadata: dict[str, Any], path: Path) -> str:
     return name
 
 
-def restore(target: dict[str, np.ndarray[Any, Any]], arrays: dict[str, np.ndarray[Any, Any]], path: Path) -> None:
-    """Copy `arrays` into the live arrays of `target`, all or none."""
-    for name, live in target.items():
-        saved = arrays.get(name)
-        if saved is None or saved.shape != live.shape or saved.dtype != live.dtype:
-            what = (
-                "is missing"
-                if saved is None
-                else f"is {saved.dtype} of shape {saved.shape}, not {live.dtype} of shape {live.shape}"
-            )
-            raise CheckpointError(f"checkpoint {path} does not fit: array {name!r} {what}")
-    for name, live in target.items():
-        live[...] = arrays[name]
+def restore(live: Mapping[str, Array], arrays: Mapping[str, Array], path: Path) -> None:
+    """Copy `arrays` into the `live` ones of their names, all or none."""
+    try:
+        Saved(arrays, {}).write_to(live)
+    except UsageError as error:
+        raise CheckpointError(f"checkpoint {path} does not fit: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says of an agent, and what its learner left."""
+
+    algorithm: str
+    env: str
+    env_kwargs: Record
+    seed: int
+    steps: int
+    """Environment steps taken."""
+    horizon: int
+    """Steps at which the training that was planned ends."""
+    run_id: str | None
+    """The run in the ledger."""
+    target: str | None
+    config: Record
+    """Hyperparameters by name."""
+    run_defaults: Record
+    backend: str
+    policy: str
+    """`mlp`, `cnn`, or `module` for a user's own."""
+    obs_limit: float
+    """The policy's; infinite where nothing is normalised."""
+    saved: Saved
+
+    def write(self, path: Path) -> None:
+        """Write it so that `path` is either the old file or the whole new one."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "saved"]
+        metadata = {name: getattr(self, name) for name in names}
+        metadata["obs_limit"] = None if math.isinf(self.obs_limit) else self.obs_limit
+        write(path, self.saved.arrays, metadata | {"counters": dict(self.saved.counters)})
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], metadata: ReadRecord) -> Checkpoint:
+        """From what `read` returned; KeyError, TypeError or ValueError if that makes no sense."""
+        counters = {name: int(count) for name, count in metadata["counters"].items()}
+        run_id, limit = metadata.get("run_id"), metadata["obs_limit"]
+        return cls(
+            algorithm=metadata["algorithm"],
+            env=metadata["env"],
+            env_kwargs=metadata["env_kwargs"],
+            seed=metadata["seed"],
+            steps=int(metadata["steps"]),
+            horizon=int(metadata["horizon"]),
+            run_id=None if run_id is None else str(run_id),
+            target=metadata["target"],
+            config=metadata["config"],
+            run_defaults=dict(metadata["run_defaults"]),
+            backend=metadata.get("backend", "native"),
+            policy=metadata.get("policy", "mlp"),
+            obs_limit=float(limit or math.inf),
+            saved=Saved(arrays, counters),
+        )
+
+
+@contextlib.contextmanager
+def only_checkpoint_errors(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged or forged checkpoint leads to into a CheckpointError."""
+    try:
+        yield
+    except KeyError as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error} is missing") from error
+    except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged or does not fit: {error}") from error

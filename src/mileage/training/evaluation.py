@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mileage._errors import UsageError
+from mileage._types import Array, Record
+from mileage.contracts import EnvSpec, Policy, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
 from mileage.envs.native.vector import VecEnv
@@ -16,16 +16,16 @@ from mileage.kernels.arrays import random
 from mileage.kernels.learners import actor_critic
 from mileage.kernels.learners import rollout as kernels
 from mileage.kernels.machine.pointers import Frame
-from mileage.kernels.machine.team import Team
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
+from mileage.policies.mlp import FlatPolicy
 
 
-def make_evaluator(policy: Any, spec: Any, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
+def make_evaluator(policy: Policy, spec: EnvSpec, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
     """The evaluator for a panel: native where its environment `spec` is, else through Gymnasium."""
     if panel.perturbations:
         raise UsageError(f"panel perturbation {panel.perturbations[0]!r} is not known")
-    if isinstance(spec, NativeEnv) and hasattr(policy, "frame_fields"):
+    if isinstance(spec, NativeEnv) and isinstance(policy, FlatPolicy):
         return NativeEvaluator(policy, spec, panel, team)
     return BridgeEvaluator(policy, spec, panel)
 
@@ -41,7 +41,7 @@ def _check_episodes_end(spec: NativeEnv, panel: Panel) -> int:
 class NativeEvaluator:
     """Plays a panel in one native call; memory is allocated once, so that it can be called after every update."""
 
-    def __init__(self, policy: Any, spec: NativeEnv, panel: Panel, team: Team) -> None:
+    def __init__(self, policy: FlatPolicy, spec: NativeEnv, panel: Panel, team: Team) -> None:
         self.policy, self.panel, self.team = policy, panel, team
         n = len(panel.seeds)
         limit = _check_episodes_end(spec, panel)
@@ -92,7 +92,7 @@ class NativeEvaluator:
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
         env = self._env
-        live: tuple[NDArray[Any], ...] = (env.state, env.elapsed, env.rng, env.obs)
+        live: tuple[Array, ...] = (env.state, env.elapsed, env.rng, env.obs)
         for array, start in zip(live, self._start, strict=True):
             array[:] = start
         self._action_rng[:] = self._action_rng_start
@@ -105,7 +105,7 @@ class NativeEvaluator:
 class BridgeEvaluator:
     """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run."""
 
-    def __init__(self, policy: Any, spec: Any, panel: Panel) -> None:
+    def __init__(self, policy: Policy, spec: EnvSpec, panel: Panel) -> None:
         self.policy, self.panel = policy, panel
         if isinstance(spec, NativeEnv):
             _check_episodes_end(spec, panel)
@@ -117,12 +117,12 @@ class BridgeEvaluator:
         obs, _ = env.reset(seed=list(self.panel.seeds))
         rng = None if self.panel.deterministic else np.random.default_rng(self.panel.seeds)
         returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-        ended: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
+        ended: Record = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
         alive = np.ones(n, np.bool_)
         says_success = False
         limit = self.panel.max_episode_steps or math.inf
         # A policy with a memory needs one per episode; the others are the function that they are.
-        act = self.policy.player(n) if hasattr(self.policy, "player") else self.policy.actions
+        act = self.policy.player(n)
         while alive.any():
             obs, reward, terminated, truncated, infos = env.step(act(obs, rng))
             returns[alive] += reward[alive]

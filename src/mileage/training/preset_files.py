@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 
 # Belong to the run, not to the algorithm.
 RUN_KEYS = ("total_steps", "eval_every")
@@ -21,7 +21,7 @@ RUN_KEYS = ("total_steps", "eval_every")
 MACHINE_KEYS = ("threads", "processes", "backend", "compile")
 
 
-def load_preset(algorithm: str, env: str, source: str = "default") -> dict[str, Any]:
+def load_preset(algorithm: str, env: str, source: str = "default") -> Record:
     """Hyperparameters for one algorithm and environment: `default` ones, `none`, or those of a TOML file.
 
     A shipped preset that does not exist is empty; a file that has no table for the environment is an error.

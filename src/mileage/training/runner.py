@@ -7,8 +7,9 @@ import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
+from mileage.contracts import IterationStats, Learner
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint
@@ -20,15 +21,6 @@ STOPPED_BY_CALLBACK = "stopped by a callback"
 """Why a run ended as `stopped`."""
 
 
-class Algorithm(Protocol):
-    """What the loop asks of an algorithm; one with threads of its own also has `rest(abandon=...)`, which ends them."""
-
-    steps_per_iteration: int
-
-    def iterate(self, clock: PhaseClock, progress: float) -> Any:
-        """Collect and learn once; return statistics."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Progress:
     """What a callback sees after every iteration."""
@@ -37,7 +29,7 @@ class Progress:
     """Environment steps taken, those before a resumed run included."""
     horizon: int
     """Steps at which training ends."""
-    stats: Any
+    stats: IterationStats
     """The update's statistics."""
     evaluation: Evaluation | None
     """The held-out evaluation, if one was made after this iteration."""
@@ -102,36 +94,32 @@ class _Interrupt:
 
 
 @contextlib.contextmanager
-def _at_rest_afterwards(algorithm: Any) -> Iterator[None]:
-    """Whatever happens, leave no thread of the algorithm working; after an error it need not finish what it is at."""
-    rest = getattr(algorithm, "rest", None)
+def _at_rest_afterwards(learner: Learner) -> Iterator[None]:
+    """Whatever happens, leave no thread of the learner working; after an error it need not finish what it is at."""
     try:
         yield
     except BaseException:
-        if rest is not None:
-            rest(abandon=True)
+        learner.rest(abandon=True)
         raise
-    if rest is not None:
-        rest()
+    learner.rest()
 
 
 class _Ends:
     """Why training episodes ended, counted from evaluation to evaluation."""
 
     def __init__(self) -> None:
-        self.episodes = self.truncations = 0
-        self.known = True
+        self.episodes = 0
+        self.truncations: int | None = 0
 
-    def add(self, stats: Any) -> None:
-        """Count the episodes of one iteration; the statistics of a foreign algorithm may not have them."""
-        self.known = self.known and hasattr(stats, "truncations")
-        if self.known:
-            self.episodes += stats.episodes
-            self.truncations += stats.truncations
+    def add(self, stats: IterationStats) -> None:
+        """Count the episodes of one iteration."""
+        self.episodes += stats.episodes
+        found = stats.truncations
+        self.truncations = None if found is None or self.truncations is None else self.truncations + found
 
     def take(self) -> dict[str, int]:
-        """Return the counts and start anew; nothing if they are not known."""
-        if not self.known:
+        """The counts so far, which start anew; nothing if they are not known."""
+        if self.truncations is None:
             return {}
         counts = {"terminated": self.episodes - self.truncations, "truncated": self.truncations}
         self.episodes = self.truncations = 0
@@ -139,7 +127,7 @@ class _Ends:
 
 
 def run(
-    algorithm: Algorithm,
+    learner: Learner,
     evaluate: Callable[[], Evaluation],
     plan: Plan,
     clock: PhaseClock,
@@ -159,10 +147,10 @@ def run(
     next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
     stopped = ""
     ends = _Ends()
-    with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(algorithm):
+    with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(learner):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
-            stats = algorithm.iterate(clock, steps / plan.horizon)
-            steps += algorithm.steps_per_iteration
+            stats = learner.iterate(clock, steps / plan.horizon)
+            steps += learner.steps_per_iteration
             ends.add(stats)
             evaluation = None
             if steps >= next_eval or steps >= plan.horizon:

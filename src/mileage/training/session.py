@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from mileage._types import ReadRecord
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint, RecordedRun
@@ -83,7 +84,7 @@ class Session:
         )
 
     def finish(
-        self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: Mapping[str, Any]
+        self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: ReadRecord
     ) -> RecordedRun:
         """Record the last checkpoint, what the algorithm counted, and how the run ended."""
         if checkpoint is not None:

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F64
+from mileage._types import F64, ReadRecord, Record
+from mileage.algorithms._rollout_learner import RolloutLearner
+from mileage.algorithms.registry import BUILT_IN
+from mileage.contracts import Learner
 
 _EPSILON = 1e-8
 _USUAL_CLIP = 10.0
@@ -29,7 +32,7 @@ def read_statistics(source: Any) -> dict[str, F64]:
             raise UsageError(f"{path} is a pickle, which is not loaded here: export it to .npz from Stable-Baselines3")
         try:
             with np.load(path, allow_pickle=False) as file:
-                found: Mapping[str, Any] = dict(file)
+                found: ReadRecord = dict(file)
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read as an .npz file of statistics") from error
     elif isinstance(source, Mapping):
@@ -44,8 +47,8 @@ def read_statistics(source: Any) -> dict[str, F64]:
     return {name: np.asarray(value, np.float64) for name, value in found.items()}
 
 
-def _from_object(source: Any) -> dict[str, Any]:
-    if not hasattr(source.obs_rms, "mean"):
+def _from_object(source: Any) -> Record:
+    if isinstance(source.obs_rms, Mapping):
         raise UsageError("statistics of dict observations cannot be taken over: normalise inside the module instead")
     return {
         "obs_mean": source.obs_rms.mean,
@@ -59,33 +62,32 @@ def _from_object(source: Any) -> dict[str, Any]:
     }
 
 
-def take_over(agent: Any, source: Any) -> None:
-    """Normalise the agent's observations by the statistics in `source`, and rewards too if it scales them.
+def take_over(learner: Learner, source: Any) -> None:
+    """Normalise a learner's observations by the statistics in `source`, and rewards too if it scales them.
 
     With `normalise_observations` they go on being learned from what they are; without, they stay.
     """
-    if agent.name not in ("ppo", "a2c", "impala"):
-        raise UsageError(
-            f"{agent.name} does not normalise observations: use ppo, a2c or impala, or wrap the environment"
-        )
+    if not isinstance(learner, RolloutLearner):
+        *first, last = (each.name for each in BUILT_IN if each.on_policy)
+        use = f"use {', '.join(first)} or {last}, or wrap the environment"
+        raise UsageError(f"{type(learner).__name__.lower()} does not normalise observations: {use}")
     found = read_statistics(source)
-    policy, config = agent.policy, agent.config
+    policy, config = learner.policy, learner.config
     shape = (policy.obs_size,)
     if found["obs_mean"].shape != shape or found["obs_var"].shape != shape:
         raise UsageError(f"statistics are for observations of shape {found['obs_mean'].shape}, not {shape}")
-    if policy.obs_mean.shape != shape or getattr(policy, "leaves", None) is not None:
+    if policy.obs_mean.shape != shape or policy.leaves is not None:
         raise UsageError("statistics can be taken over for observations that are vectors")
     clip = float(found.get("clip_obs", np.array(_USUAL_CLIP)))
     if config.normalise_observations and clip != _USUAL_CLIP:
         raise UsageError(f"clip_obs must be {_USUAL_CLIP:g} where observations go on being normalised, not {clip:g}")
-    engine = agent._built().engine
     policy.obs_mean[:] = found["obs_mean"]
     policy.obs_scale[:] = 1.0 / np.sqrt(found["obs_var"] + float(found.get("epsilon", np.array(_EPSILON))))
-    engine.set_obs_limit(clip)
+    learner.set_obs_limit(clip)
     if config.normalise_observations:
         count = float(found.get("obs_count", np.array(1.0)))
-        engine.obs_moments[:] = np.stack([np.full(shape, count), found["obs_mean"], found["obs_var"] * count])
+        learner.obs_moments[:] = np.stack([np.full(shape, count), found["obs_mean"], found["obs_var"] * count])
     if config.normalise_rewards and "return_var" in found:
         count = float(found.get("return_count", np.array(1.0)))
         mean = float(found.get("return_mean", np.array(0.0)))
-        engine.return_moments[:] = (count, mean, float(found["return_var"]) * count)
+        learner.return_moments[:] = (count, mean, float(found["return_var"]) * count)

@@ -1,7 +1,7 @@
 """Changes that may make a run cheaper: when each applies, what it changes, and what a profile would expect of it.
 
 A fix is a function from one setup to another, so that fixes can be stacked and applied again. Nothing here claims that
-a fix helps: `experiments` finds that out.
+a fix helps: trying it finds that out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mileage._types import Record
 from mileage.meter import Phase
 from mileage.profiling.findings import Finding, amdahl
 from mileage.trying.runs import Setup
@@ -51,7 +52,7 @@ class Evidence:
 
 
 Change = Callable[[Setup, Evidence], Setup | None]
-Estimate = Callable[[Setup, Setup, Evidence], float | None]
+Expectation = Callable[[Setup, Setup, Evidence], float | None]
 
 
 def _no_estimate(before: Setup, after: Setup, evidence: Evidence) -> float | None:
@@ -69,7 +70,7 @@ class Fix:
     """What it changes, in a few words."""
     change: Change
     """The changed setup, or None where the fix does not apply."""
-    estimate: Estimate = _no_estimate
+    estimate: Expectation = _no_estimate
     """Share of the wall-clock that a profile would expect to be saved; None where it cannot tell."""
 
     prior: float = 0.1
@@ -232,18 +233,18 @@ def _usual_rollout(setup: Setup, evidence: Evidence) -> Setup | None:
 
 def _preset(setup: Setup, evidence: Evidence) -> Setup | None:
     """The hyperparameters that mileage ships for this algorithm and environment, instead of the user's."""
-    from mileage.training.agents import agent_class
+    from mileage.algorithms.registry import find_algorithm
     from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
     known = load_preset(setup.algorithm, setup.env_id)
     if not known:
         return None
     run = {name: known.pop(name) for name in (*RUN_KEYS, *MACHINE_KEYS) if name in known}
-    config = _as_dict(agent_class(setup.algorithm).algorithm().Config(**known))
+    config = _as_dict(find_algorithm(setup.algorithm).learner().Config(**known))
     return setup.but(config=config, eval_every=run.get("eval_every", setup.eval_every))
 
 
-def _as_dict(config: Any) -> dict[str, Any]:
+def _as_dict(config: Any) -> Record:
     return dict(vars(config))
 
 

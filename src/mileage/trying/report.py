@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from mileage._types import ReadRecord, Record
 from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
 from mileage.tables import Column, Table
-from mileage.trying.arms import NOTABLE, Arm, Comparison, Outcome, compare, cost_of, judge, median_speed
+from mileage.trying.candidates import NOTABLE, Candidate, Comparison, Effect, compare, cost_of, judge, median_speed
 from mileage.trying.runs import Setup, Trial
 from mileage.trying.tried import Tried
 
@@ -71,7 +72,7 @@ def summary(tried: Tried) -> list[str]:
         lines.append(f"  baseline: {_cost_text(found.baseline, tried)}")
         lines.append(f"  {tried.best.name}: {_cost_text(found.arm, tried)}")
         lines.append(f"  changes: {changes(tried.baseline.setup, tried.best.setup)}")
-    faster = [arm.name for arm in tried.arms if judge(arm, tried.baseline)[0] is Outcome.FASTER_ONLY]
+    faster = [arm.name for arm in tried.arms if judge(arm, tried.baseline)[0] is Effect.FASTER_ONLY]
     if faster:
         lines.append(f"  more steps/s, but no less wall-clock to target: {', '.join(faster)}")
     end = " (interrupted)" if tried.interrupted else ""
@@ -125,7 +126,7 @@ def worth_rows(tried: Tried) -> list[tuple[str, ...]]:
     return [_short_row(arm, tried, _worth(arm, tried)) for arm in tried.without]
 
 
-def _worth(arm: Arm, tried: Tried) -> str:
+def _worth(arm: Candidate, tried: Tried) -> str:
     """How much dearer the best arm is without the change, on the seeds of that experiment."""
     if arm.adopted:
         return "not needed: taken back"
@@ -135,7 +136,7 @@ def _worth(arm: Arm, tried: Tried) -> str:
     return f"{ratio:.2g} × as dear" if ratio >= 1 + NOTABLE else "makes no difference"
 
 
-def _short_row(arm: Arm, tried: Tried, verdict: str) -> tuple[str, ...]:
+def _short_row(arm: Candidate, tried: Tried, verdict: str) -> tuple[str, ...]:
     _, _, _, _, to_target, speed, reached, _ = _row(arm, tried)
     return (arm.name, arm.title, to_target, speed, reached, verdict)
 
@@ -155,7 +156,7 @@ def _column(name: str) -> Column:
     return Column(name, right=not wide and name != "verdict", wrap=not wide, widest=_WIDEST if wide else None)
 
 
-def _row(arm: Arm, tried: Tried) -> tuple[str, ...]:
+def _row(arm: Candidate, tried: Tried) -> tuple[str, ...]:
     outcome, found = judge(arm, tried.baseline)
     is_baseline = arm is tried.baseline
     cost = None if not arm.trials else compare(arm.trials, arm.setup, arm.trials, arm.setup).arm
@@ -232,7 +233,7 @@ def _paragraph(lines: Sequence[str]) -> list[str]:
     return [lines[0], ""] + [f"- {line.strip()}" for line in lines[1:]]
 
 
-def as_dict(tried: Tried) -> dict[str, Any]:
+def as_dict(tried: Tried) -> Record:
     """Plain data: verdict, every arm, every run, the machine."""
     found = tried.verification
     return {
@@ -257,7 +258,7 @@ def as_dict(tried: Tried) -> dict[str, Any]:
     }
 
 
-def setup_dict(setup: Setup) -> dict[str, Any]:
+def setup_dict(setup: Setup) -> Record:
     """A setup as plain data."""
     names = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
     return {
@@ -270,7 +271,7 @@ def setup_dict(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _arm_dict(arm: Arm, tried: Tried) -> dict[str, Any]:
+def _arm_dict(arm: Candidate, tried: Tried) -> Record:
     outcome, found = judge(arm, tried.baseline)
     return {
         "name": arm.name,
@@ -308,6 +309,6 @@ def preset_text(tried: Tried) -> str:
     return "\n".join(lines + _toml(machine) + _toml(setup.config)) + "\n"
 
 
-def _toml(values: Mapping[str, Any]) -> list[str]:
+def _toml(values: ReadRecord) -> list[str]:
     # Numbers, flags, strings and lists of them are written the same in JSON and TOML.
     return [f"{name} = {json.dumps(list(v) if isinstance(v, tuple) else v)}" for name, v in values.items()]

@@ -1,20 +1,20 @@
-"""One run of an experiment: what is trained, how it is measured, and what is left of it.
-
-The search in `experiments` knows runs only through `Executor`, so that it is tested without training or timing.
-"""
+"""One run of a setup: what is trained, how it is measured, and what is left of it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord, Record
 from mileage.envs.native.env import NativeEnv
+from mileage.experiments import Arm, Outcome, Sample, Turn
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock
@@ -30,7 +30,7 @@ class Setup:
     algorithm: str
     env: Any
     """As for `mileage.PPO`: an id, or an environment made with `@mileage.env`."""
-    config: Mapping[str, Any]
+    config: ReadRecord
     """All hyperparameters by name."""
     total_steps: int
     """Environment steps after which a run gives up."""
@@ -44,7 +44,7 @@ class Setup:
     compile: bool | str = False
     policy: Any = None
     device: str = "auto"
-    env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    env_kwargs: ReadRecord = dataclasses.field(default_factory=dict)
     native_env: bool = True
     """Whether the environment is stepped by native code."""
     env_id: str = ""
@@ -142,15 +142,14 @@ class Setup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
-    """One run of an arm. A run that did not reach the target is a failure whose cost counts."""
+class Trial(Sample):
+    """One run of an arm; its round is the seed.
 
-    arm: str
-    seed: int
-    seconds: float
-    """Wall-clock to the end of the evaluation that met the target, or to the stop of a run that did not."""
-    reached: bool
-    cap_seconds: float
+    Its seconds are those to the end of the evaluation that met the target, or to the stop of a run that did not. Such a
+    run is a failure whose cost counts.
+    """
+
+    cap_seconds: float = math.inf
     """When the run would have been stopped."""
     steps: int = 0
     """Environment steps up to there."""
@@ -162,6 +161,21 @@ class Trial:
     """In the ledger; None if it was not recorded."""
     run: RecordedRun | None = None
     """The whole run; None if it could not be trained to an end."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random in the run."""
+        return self.round
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock to the target, or to the stop."""
+        return self.wall_seconds
+
+    @property
+    def reached(self) -> bool:
+        """Whether the run met the target in its time."""
+        return self.outcome is Outcome.OK
 
     @property
     def steps_per_second(self) -> float:
@@ -178,24 +192,22 @@ class Trial:
         """Seconds by phase, of the whole run."""
         return self.run.phases if self.run else {}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Plain data."""
-        derived = ("steps_per_second", "steady_steps_per_second", "phases")
-        own = {name: value for name, value in vars(self).items() if name != "run"}
-        return own | {name: getattr(self, name) for name in derived}
-
-
-class Executor(Protocol):
-    """Runs arms and tells the time."""
-
-    def now(self) -> float:
-        """Seconds on a clock that only moves forward; the budget of a search is kept by it."""
-
-    def prepare(self, setup: Setup) -> None:
-        """Load what every run of `setup` needs once in a process: compiled kernels, torch."""
-
-    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
-        """Train once, to the target or to the cap. Raises KeyboardInterrupt if the user wants to stop."""
+        return {
+            "arm": self.arm,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "reached": self.reached,
+            "cap_seconds": self.cap_seconds,
+            "steps": self.steps,
+            "value": self.value,
+            "reason": self.reason,
+            "run_id": self.run_id,
+            "steps_per_second": self.steps_per_second,
+            "steady_steps_per_second": self.steady_steps_per_second,
+            "phases": self.phases,
+        }
 
 
 class TrainingExecutor:
@@ -239,42 +251,44 @@ class TrainingExecutor:
         """Seconds of the monotonic clock."""
         return time.perf_counter()
 
-    def prepare(self, setup: Setup) -> None:
-        """Load compiled kernels, or compile them."""
-        kind = (setup.algorithm, setup.backend, setup.native_env)
-        if kind in self._prepared:
+    def prepare(self, arm: Arm[Setup], kind: str = "") -> None:
+        """Load what every run of a setup needs once in a process: compiled kernels, torch."""
+        setup = arm.subject
+        needed = (setup.algorithm, setup.backend, setup.native_env)
+        if needed in self._prepared:
             return
-        self._prepared.add(kind)
+        self._prepared.add(needed)
         with setup.agent(0) as agent:
             agent.prepare(self._on_compile)
 
-    def run(self, arm: str, setup: Setup, seed: int, cap_seconds: float) -> Trial:
-        """Train once, to the target, to the cap or to the end of the step budget."""
-        clock, deadline = PhaseClock(), time.perf_counter() + cap_seconds
+    def attempt(self, arm: Arm[Setup], turn: Turn) -> Trial:
+        """Train once with the round as seed, to the target, to the turn's limit or to the end of the step budget."""
+        clock, deadline = PhaseClock(), time.perf_counter() + turn.limit_seconds
         run_id: str | None = None
         try:
             with clock.phase(Phase.INIT):
-                agent = setup.agent(seed)
+                agent = arm.subject.agent(turn.round)
             try:
-                run = self._train(agent, arm, setup, deadline, clock)
+                run = self._train(agent, arm, deadline, clock)
             finally:
                 run_id = agent.run_id
         except Exception as error:
             # Whatever a configuration does to a run, the run has failed and the search goes on.
             return Trial(
-                arm=arm,
-                seed=seed,
-                seconds=clock.times().wall_seconds,
-                reached=False,
-                cap_seconds=cap_seconds,
+                arm=arm.name,
+                wall_seconds=clock.times().wall_seconds,
+                outcome=Outcome.FAILED,
+                round=turn.round,
+                cap_seconds=turn.limit_seconds,
                 reason=f"{type(error).__name__}: {error}",
                 run_id=run_id,
             )
         if run.reason == runner.INTERRUPTED:
             raise KeyboardInterrupt
-        return _trial(arm, run, seed, cap_seconds, None if run.final is None else self.target.value(run.final))
+        return _trial(arm.name, run, turn, None if run.final is None else self.target.value(run.final))
 
-    def _train(self, agent: Agent, arm: str, setup: Setup, deadline: float, clock: PhaseClock) -> RecordedRun:
+    def _train(self, agent: Agent, arm: Arm[Setup], deadline: float, clock: PhaseClock) -> RecordedRun:
+        setup = arm.subject
         with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory, agent:
             return agent.learn(
                 setup.total_steps,
@@ -287,22 +301,22 @@ class TrainingExecutor:
                 clock=clock,
                 on_compile=self._on_compile,
                 ledger=True if self._db is None else self._db,
-                name=f"{self._name}/{arm}",
+                name=f"{self._name}/{arm.name}",
                 price_usd_per_hour=self._price,
                 instance=self._instance,
                 spot=self._spot,
             )
 
 
-def _trial(arm: str, run: RecordedRun, seed: int, cap_seconds: float, value: float | None) -> Trial:
-    reached = run.wall_to_target is not None and run.wall_to_target <= cap_seconds
+def _trial(arm: str, run: RecordedRun, turn: Turn, value: float | None) -> Trial:
+    reached = run.wall_to_target is not None and run.wall_to_target <= turn.limit_seconds
     capped = not reached and run.reason == runner.STOPPED_BY_CALLBACK
     return Trial(
         arm=arm,
-        seed=seed,
-        seconds=run.cost("s") if reached else run.wall_seconds,
-        reached=reached,
-        cap_seconds=cap_seconds,
+        wall_seconds=run.cost("s") if reached else run.wall_seconds,
+        outcome=Outcome.OK if reached else Outcome.TIMEOUT if capped else Outcome.FAILED,
+        round=turn.round,
+        cap_seconds=turn.limit_seconds,
         steps=run.steps_to_target or run.steps if reached else run.steps,
         value=value,
         reason=f"stopped after {run.wall_seconds:.1f} s" if capped else run.reason,

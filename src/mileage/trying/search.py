@@ -1,4 +1,4 @@
-"""Tries fixes: which configuration reaches the target for least wall-clock, found and verified within a budget.
+"""How fixes are searched: stages, each within its share of the budget.
 
 1. *Baseline*: one run, capped, says where the time goes and what to beat.
 2. *All at once*: the fixes that seldom do harm, together. Where the baseline is slow, this shortens all further runs.
@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from mileage._errors import UsageError
+from mileage.experiments import Executor, Turn
 from mileage.profiling.findings import Finding
-from mileage.trying.arms import BASELINE, NOTABLE, Arm, Comparison, compare, cost_of, standing
+from mileage.trying.candidates import BASELINE, NOTABLE, Candidate, Comparison, compare, cost_of, standing
 from mileage.trying.fixes import Evidence, Fix
-from mileage.trying.runs import Executor, Setup, Trial
+from mileage.trying.runs import Setup, Trial
 
 # A run of the baseline may take this share of the budget: one to begin with, three to verify against, time to search.
 BASELINE_CAP_SHARE = 1 / 8
@@ -80,7 +81,7 @@ class Search:
     def __init__(
         self,
         setup: Setup,
-        executor: Executor,
+        executor: Executor[Setup, Trial],
         budget: float,
         fixes: tuple[Fix, ...],
         findings: tuple[Finding, ...],
@@ -90,18 +91,19 @@ class Search:
     ) -> None:
         self.executor, self.budget, self.fixes, self.first_seed = executor, budget, fixes, first_seed
         self.watch = watch
-        self.baseline = Arm(BASELINE, setup, title="as it was")
+        self.baseline = Candidate(BASELINE, setup, title="as it was")
         self.evidence = Evidence.of({}, cores, findings)
-        self.alone: list[Arm] = []
-        self.combined: list[Arm] = []
-        self.without: list[Arm] = []
-        self.best: Arm | None = None
+        self.alone: list[Candidate] = []
+        self.combined: list[Candidate] = []
+        self.without: list[Candidate] = []
+        self.best: Candidate | None = None
         self.verification: Comparison | None = None
         self.verified: list[Trial] = []
         self.cut: list[Trial] = []
         self.cap = budget * BASELINE_CAP_SHARE
+        self.runs = 0
         # Compiling once is no part of what is searched for.
-        executor.prepare(setup)
+        executor.prepare(self.baseline.arm, "")
         self.start = executor.now()
         self.stage, self.stage_end = "baseline", self.start + budget
 
@@ -135,13 +137,15 @@ class Search:
     def _begin(self, stage: str, end: float) -> None:
         self.stage, self.stage_end = stage, end
 
-    def _trial(self, arm: Arm, seed: int, cap: float) -> Trial:
+    def _trial(self, arm: Candidate, seed: int, cap: float) -> Trial:
         """Run an arm once and keep the run, unless it is the end of the stage that stopped it."""
-        self.executor.prepare(arm.setup)
+        self.executor.prepare(arm.arm, "")
         left = self._left()
         if left <= 0:
             raise _OutOfTimeError
-        trial = self.executor.run(arm.name, arm.setup, seed, min(cap, left))
+        turn = Turn(arm.name, round=seed, order=self.runs, limit_seconds=min(cap, left))
+        trial = self.executor.attempt(arm.arm, turn).at(turn)
+        self.runs += 1
         short = left < cap and not trial.reached and trial.seconds >= left
         (self.cut if short else arm.trials).append(trial)
         self._tell(trial)
@@ -172,9 +176,9 @@ class Search:
         wanted = (_RESERVED_FOR_A_LARGE_GAP if gap >= _LARGE_GAP else _RESERVED_RUNS) * self.baseline.mean_seconds
         return min(max(wanted, _LEAST_RESERVED * self.budget), _MOST_RESERVED * self.budget)
 
-    def _candidates(self) -> list[Arm]:
+    def _candidates(self) -> list[Candidate]:
         """Each applicable fix alone, the most promising first; two fixes that come to the same are one."""
-        arms: list[Arm] = []
+        arms: list[Candidate] = []
         seen = {self.baseline.setup.key}
         for fix in self.fixes:
             setup = fix.apply(self.baseline.setup, self.evidence)
@@ -182,7 +186,9 @@ class Search:
                 continue
             seen.add(setup.key)
             gain = fix.expected_gain(self.baseline.setup, setup, self.evidence)
-            arm = Arm(fix.name, setup, (fix.name,), fix.title, gain, same_learning=fix.same_learning, prior=fix.prior)
+            arm = Candidate(
+                fix.name, setup, (fix.name,), fix.title, gain, same_learning=fix.same_learning, prior=fix.prior
+            )
             arms.append(arm)
         return sorted(arms, key=lambda arm: -_expected(arm))
 
@@ -225,14 +231,14 @@ class Search:
                 cap = self.cap if arm is self.baseline else min(self.cap, _SLACK_LATER * slowest)
                 self._trial(arm, self.first_seed + round_, cap)
 
-    def _affordable(self, arms: list[Arm]) -> list[Arm]:
+    def _affordable(self, arms: list[Candidate]) -> list[Candidate]:
         """The arms whose next round fits into the stage: all of them, or the cheapest half, quarter, …"""
         arms = sorted(arms, key=lambda arm: arm.cost)
         while arms and self.baseline.mean_seconds + sum(arm.mean_seconds for arm in arms) > self._left():
             arms = arms[: len(arms) // 2]
         return arms
 
-    def _incumbent(self) -> Arm:
+    def _incumbent(self) -> Candidate:
         """The cheapest arm so far, on the seeds that it shares with the baseline where it has no more."""
         arms = [self.baseline, *self.alone, *self.combined]
         most = max(len(arm.trials) for arm in arms if arm is not self.baseline) if len(arms) > 1 else 1
@@ -261,7 +267,7 @@ class Search:
         """Names of all fixes: those that were cheapest alone first, then those not yet known, then the rest."""
         base = standing(self.baseline.trials)
 
-        def rank(arm: Arm) -> tuple[float, ...]:
+        def rank(arm: Candidate) -> tuple[float, ...]:
             if not arm.trials:
                 return (1, -_expected(arm))
             found = standing(arm.trials)
@@ -270,46 +276,46 @@ class Search:
         first = [arm.name for arm in sorted(self.alone, key=rank)]
         return first + [fix.name for fix in self.fixes if fix.name not in first]
 
-    def _stacked(self, incumbent: Arm) -> Arm | None:
+    def _stacked(self, incumbent: Candidate) -> Candidate | None:
         """The incumbent with everything on top that was cheaper alone."""
         base = standing(self.baseline.trials)
         helped = [arm for arm in self.alone if arm.trials and standing(arm.trials) < base]
         arm = self._with_all(incumbent, [arm.name for arm in sorted(helped, key=lambda arm: standing(arm.trials))])
         return None if arm is incumbent else arm
 
-    def _add(self, arm: Arm) -> None:
+    def _add(self, arm: Candidate) -> None:
         """A combination is called by its number: its fixes may be many."""
         arm.name = f"combination {len(self.combined) + 1}"
         self.combined.append(arm)
 
-    def _with_all(self, arm: Arm, names: Iterable[str]) -> Arm:
+    def _with_all(self, arm: Candidate, names: Iterable[str]) -> Candidate:
         """The arm with all fixes on top that apply."""
         for name in names:
             arm = self._with(arm, name) or arm
         return arm
 
-    def _with(self, arm: Arm, name: str) -> Arm | None:
+    def _with(self, arm: Candidate, name: str) -> Candidate | None:
         fix = next(fix for fix in self.fixes if fix.name == name)
         setup = fix.apply(arm.setup, self._evidence_of(arm))
         if setup is None:
             return None
         # What has a name of its own is named; what is only on the way to a combination is spelled out.
         parts = [arm.name or arm.title, name] if arm is not self.baseline else [name]
-        return Arm("", setup, (*arm.fixes, name), ", ".join(parts))
+        return Candidate("", setup, (*arm.fixes, name), ", ".join(parts))
 
-    def _evidence_of(self, arm: Arm) -> Evidence:
+    def _evidence_of(self, arm: Candidate) -> Evidence:
         """Where the arm itself spends its time, once it has run."""
         phases = arm.trials[-1].phases if arm.trials else {}
         return Evidence.of(phases, self.evidence.cores) if phases else replace(self.evidence, findings=())
 
-    def _next_challenger(self, incumbent: Arm, met: set[str]) -> Arm | None:
+    def _next_challenger(self, incumbent: Candidate, met: set[str]) -> Candidate | None:
         for name in self._helpful():
             arm = self._with(incumbent, name)
             if arm is not None and arm.setup.key not in met:
                 return arm
         return None
 
-    def _race(self, challenger: Arm, incumbent: Arm) -> bool:
+    def _race(self, challenger: Candidate, incumbent: Candidate) -> bool:
         """Whether the challenger is cheaper, seed by seed; it is stopped once that is out of reach."""
         seeds = range(self.first_seed, self.first_seed + _RACE_SEEDS)
         for number, seed in enumerate(seeds, start=1):
@@ -343,7 +349,7 @@ class Search:
             setup = self.best.setup.but(**{name: changed[name][0] for name in group})
             if not group or setup.key == self.baseline.setup.key:
                 continue
-            arm = Arm(f"{self.best.name} without {', '.join(group)}", setup, self.best.fixes, ", ".join(group))
+            arm = Candidate(f"{self.best.name} without {', '.join(group)}", setup, self.best.fixes, ", ".join(group))
             self.without.append(arm)
             for seed in seeds:
                 if not self.best.has(seed):
@@ -370,8 +376,8 @@ class Search:
             self.best = None
             return
         setup = _with_step_budget(self.best)
-        base = Arm(BASELINE, self.baseline.setup)
-        best = Arm(self.best.name, setup, self.best.fixes, self.best.title)
+        base = Candidate(BASELINE, self.baseline.setup)
+        best = Candidate(self.best.name, setup, self.best.fixes, self.best.title)
         one_base, one_best = self.baseline.mean_seconds, self.best.mean_seconds
         repeats = int(min(max(one_base / one_best, 1), _MOST_REPEATS))
         self.best = replace(self.best, setup=setup)
@@ -394,11 +400,11 @@ class Search:
         self.without = [arm for arm in self.without if arm.trials]
 
 
-def _expected(arm: Arm) -> float:
+def _expected(arm: Candidate) -> float:
     return arm.prior if arm.estimated_gain is None else arm.estimated_gain
 
 
-def _with_step_budget(arm: Arm) -> Setup:
+def _with_step_budget(arm: Candidate) -> Setup:
     """The setup with a step budget that fits what its runs needed, unless schedules hang on the one it has."""
     config = arm.setup.config
     scheduled = (

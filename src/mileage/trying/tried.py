@@ -1,20 +1,21 @@
-"""Tries fixes: which configuration reaches the target for least wall-clock, found and verified within a budget.
+"""What a search for cheaper settings found, and the call that makes one.
 
-How it searches is in `experiments_search`, what a run is in `experiments_runs`, how arms are judged in
-`experiments_arms`, what is said about it in `experiments_report`.
+How it searches is in `search`, what a run is in `runs`, how setups are judged in `candidates`, what is said about it in
+`report`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mileage._cores import usable_cores
 from mileage._errors import UsageError
+from mileage.experiments import Executor
 from mileage.profiling.findings import Finding
-from mileage.trying.arms import Arm, Comparison
+from mileage.trying.candidates import Candidate, Comparison
 from mileage.trying.fixes import FIXES, Evidence, Fix
-from mileage.trying.runs import Executor, Setup, Trial
+from mileage.trying.runs import Setup, Trial
 from mileage.trying.search import Note, Search
 
 DEFAULT_BUDGET = 180.0
@@ -25,13 +26,13 @@ class Tried:
     """What a search found. Immutable; holds every run."""
 
     target: str
-    baseline: Arm
-    arms: tuple[Arm, ...]
+    baseline: Candidate
+    arms: tuple[Candidate, ...]
     """Each applicable fix alone, in the order in which they were tried."""
-    combinations: tuple[Arm, ...]
-    without: tuple[Arm, ...]
+    combinations: tuple[Candidate, ...]
+    without: tuple[Candidate, ...]
     """The best arm with one of its changes taken back."""
-    best: Arm | None
+    best: Candidate | None
     """The arm that went into verification; None if nothing beat the baseline."""
     verification: Comparison | None
     """Of `best` against the baseline on fresh seeds; None if there was no time or nothing to verify."""
@@ -60,7 +61,7 @@ class Tried:
 def try_fixes(
     setup: Setup,
     target: str,
-    executor: Executor,
+    executor: Executor[Setup, Trial],
     *,
     budget_seconds: float = DEFAULT_BUDGET,
     fixes: Iterable[Fix] = FIXES,
@@ -86,8 +87,7 @@ def try_fixes(
     """
     if not budget_seconds > 0:
         raise UsageError(f"the budget of a search must be above 0 seconds, not {budget_seconds}")
-    if cores is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores() if cores is None else cores
     search = Search(setup, executor, budget_seconds, tuple(fixes), tuple(findings), first_seed, cores, watch)
     interrupted = search.run()
     return Tried(

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import mileage
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
 from mileage.algorithms.torch.off_policy import TorchOffPolicy
 from mileage.algorithms.torch.on_policy import TorchOnPolicy
 
@@ -41,7 +44,7 @@ def both(algorithm: str, env: str, **settings: Any) -> tuple[Any, Any]:
 
 def trained(agent: Any, steps: int) -> Any:
     agent.learn(steps, panel=agent.default_panel(episodes=1), eval_every=10**9)
-    return agent._parts.engine
+    return agent.learner
 
 
 def flat(agent: Any) -> Any:

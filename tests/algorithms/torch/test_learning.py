@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import mileage
 import tiny_envs
-import torch_modules as modules
 from mileage._errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+
+pytest.importorskip("torch", reason="the torch extra is not installed")
+
+import torch
+from torch import nn
+
+import torch_modules as modules
 
 PPO = {"n_envs": 8, "n_steps": 16, "epochs": 10, "minibatch": 64, "learning_rate": 5e-3, "entropy_coef": 0.0}
 FAST: dict[str, dict[str, Any]] = {
@@ -93,12 +97,14 @@ def test_a_memory_is_needed_and_used() -> None:
 def test_recurrent_gradients_are_those_of_the_whole_episode() -> None:
     """The loss of a rollout cut at the ends of episodes, against running every episode from its start."""
     spec = GymnasiumEnv("recall", make=modules.Recall)
-    agent = agent_for("PPO", spec, policy=modules.Remembering(2, 2), n_steps=7, n_envs=3, epochs=1, minibatch=21)
+    agent = agent_for(
+        "PPO", spec, policy=modules.Remembering(2, 2), n_steps=7, n_envs=3, epochs=1, minibatch=21, learning_rate=1e-3
+    )
     agent.prepare()
-    engine = agent._parts.engine
+    engine = agent.learner
     from mileage.meter import PhaseClock
 
-    engine.iterate(PhaseClock(), 1e-3, 0.2)
+    engine.iterate(PhaseClock(), 0.0)
     before = engine._memory
     engine._collect(PhaseClock())
     index = torch.arange(7)[:, None] * 3 + torch.tensor([2, 0])
@@ -134,8 +140,8 @@ def test_pieces_of_a_minibatch_add_up_on_any_number_of_threads() -> None:
         settings = PPO | {"hidden": (512, 512), "minibatch": 256, "n_steps": 32, "epochs": 2, "learning_rate": 1e-4}
         agent = mileage.PPO("CartPole-v1", backend="torch", preset="none", threads=threads, **settings)
         agent.prepare()
-        assert agent._parts.engine._pieces == 2
-        agent._parts.engine._pieces = pieces
+        assert agent.learner.pieces == 2
+        agent.learner.pieces = pieces
         agent.learn(256, panel=agent.default_panel(episodes=1))
         results.append(agent.policy.params)
         agent.close()

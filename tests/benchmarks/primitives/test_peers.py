@@ -92,11 +92,12 @@ def test_another_process_times_arms_and_is_heard_when_it_ends(channel: ProcessCh
     libraries = PeerLibraries(channel, threads=1)
     assert "NumPy" in libraries.libraries
     (arm,) = libraries.arms("GAE", "gae", {"n_envs": 3, "horizon": 5}, set(libraries.libraries) - {"NumPy"})
-    assert arm.timer is not None
-    assert arm.timer(3).wall > 0.0
+    timer = arm.subject.timer
+    assert timer is not None
+    assert timer(3)[0] > 0.0
     libraries.drop()
     with pytest.raises(UsageError, match="GAE/NumPy failed while it was timed"):
-        arm.timer(1)
+        timer(1)
     channel._process.kill()
     with pytest.raises(PeerGoneError, match="has ended"):
         libraries.drop()

@@ -18,7 +18,7 @@ from mileage.coderl.build.executor import (
     JobResult,
     Limits,
     LocalExecutor,
-    Outcome,
+    StepOutcome,
     TakingTurns,
     TreeMount,
     fake_result,
@@ -100,7 +100,7 @@ def test_a_timeout_kills_double_forked_children_too(tree: Path, jail: Jail | Non
         tree, f"(setsid sleep {marker} &); setsid sh -c 'sleep {marker} & sleep {marker}' & sleep {marker}",
         limits=Limits(timeout_seconds=0.5), jail=jail,
     )  # fmt: skip
-    assert result.steps[0].outcome is Outcome.TIMEOUT
+    assert result.steps[0].outcome is StepOutcome.TIMEOUT
     assert alive(marker) == []
 
 
@@ -113,14 +113,14 @@ def test_daemons_left_by_a_successful_command_are_killed(tree: Path, jail: Jail 
 def test_memory_above_the_limit_is_its_own_outcome(tree: Path, jail: Jail | None) -> None:
     script = "exec /usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 10'"
     result = run(tree, script, limits=Limits(timeout_seconds=10, memory_bytes=100 << 20), jail=jail)
-    assert result.steps[0].outcome is Outcome.MEMORY
+    assert result.steps[0].outcome is StepOutcome.MEMORY
     assert result.steps[0].wall_seconds < 9
 
 
 def test_too_many_processes_is_its_own_outcome(tree: Path, jail: Jail | None) -> None:
     script = "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done; wait"
     result = run(tree, script, limits=Limits(timeout_seconds=10, max_processes=30), jail=jail)
-    assert result.steps[0].outcome is Outcome.PROCESSES
+    assert result.steps[0].outcome is StepOutcome.PROCESSES
 
 
 def test_endless_output_keeps_its_beginning_and_its_end(tree: Path, jail: Jail | None) -> None:
@@ -144,7 +144,7 @@ def test_cancel_ends_a_running_job_at_once(tree: Path, jail: Jail | None) -> Non
     cwd = jail.tree.at if jail else str(tree)
     threading.Timer(0.4, executor.cancel).start()
     result = executor.run(Job((("sleep", "30"),), cwd, ENV, jail=jail))
-    assert result.steps[0].outcome is Outcome.CANCELLED
+    assert result.steps[0].outcome is StepOutcome.CANCELLED
     assert result.steps[0].wall_seconds < 20
 
 

@@ -99,7 +99,7 @@ def test_what_is_no_image_is_refused() -> None:
     with pytest.raises(UsageError, match="use render=True"):
         pixels("CartPole-v1", screen_size=None)
     with pytest.raises(UsageError, match="frame_stack must be at least 1, not 0"):
-        pixels("Counting-v0", frame_stack=0)
+        pixels("Counting-v0", screen_size=None, frame_stack=0)
 
 
 def test_frames_are_skipped_and_stacked_and_rewards_clipped() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mileage.kernels import gae, nstep_returns, reference, vtrace
@@ -83,7 +83,6 @@ class TestGae:
         both = arrays | {"terminated": arrays["terminated"] | arrays["truncated"]}
         np.testing.assert_array_equal(gae(**both)[0], gae(**without_truncation(both))[0])
 
-    @settings(deadline=None)
     @given(rollouts, unit, unit)
     def test_equals_reference(self, arrays: dict[str, Any], gamma: float, lambda_: float) -> None:
         for inputs in (arrays, without_truncation(arrays)):
@@ -92,7 +91,6 @@ class TestGae:
             np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(got[1], want[1], rtol=1e-5, atol=1e-5)
 
-    @settings(deadline=None)
     @given(rollouts, unit)
     def test_lambda_one_is_discounted_return_minus_value(self, arrays: dict[str, Any], gamma: float) -> None:
         advantages_, returns = gae(**arrays, gamma=gamma, lambda_=1.0)
@@ -100,7 +98,6 @@ class TestGae:
         np.testing.assert_allclose(returns, discounted, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(advantages_, discounted - arrays["values"], rtol=1e-5, atol=1e-5)
 
-    @settings(deadline=None)
     @given(rollouts, unit)
     def test_lambda_zero_is_one_step_error(self, arrays: dict[str, Any], gamma: float) -> None:
         np.testing.assert_allclose(
@@ -146,7 +143,6 @@ class TestNstepReturns:
         np.testing.assert_array_equal(terminated, column([2.0, 2.0, 4.0]))
         np.testing.assert_array_equal(truncated, column([3.0, 4.0, 4.0]))
 
-    @settings(deadline=None)
     @given(rollouts, st.integers(1, 15), unit)
     def test_equals_reference(self, arrays: dict[str, Any], n: int, gamma: float) -> None:
         for inputs in (arrays, without_truncation(arrays)):
@@ -177,7 +173,6 @@ class TestVtrace:
         np.testing.assert_allclose(targets, column([4.25, 3.5]), rtol=1e-6)
         np.testing.assert_allclose(advantages_, column([3.5, 0.5]), rtol=1e-6)
 
-    @settings(deadline=None)
     @given(rollouts, unit, unit, st.floats(0.1, 1.0), st.floats(1.0, 3.0))
     def test_equals_reference(
         self, arrays: dict[str, Any], gamma: float, lambda_: float, c_bar: float, rho_bar: float
@@ -190,7 +185,6 @@ class TestVtrace:
             np.testing.assert_allclose(got[0], want[0], rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-4)
 
-    @settings(deadline=None)
     @given(rollouts, unit, unit)
     def test_on_policy_targets_are_gae_returns(self, arrays: dict[str, Any], gamma: float, lambda_: float) -> None:
         targets, _ = vtrace(np.zeros_like(arrays["rewards"]), **arrays, gamma=gamma, lambda_=lambda_)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mileage.kernels import group_advantages, reference
@@ -22,7 +22,6 @@ def test_worked_example() -> None:
     np.testing.assert_array_equal(group_advantages(rewards, normalize_std=False), 2.0 * want)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 40), DTYPES, st.booleans())
 def test_equals_reference(seed: int, groups: int, size: int, dtype: Any, normalize_std: bool) -> None:
     rewards = np.random.default_rng(seed).normal(3.0, 2.0, size=(groups, size)).astype(dtype)
@@ -33,7 +32,6 @@ def test_equals_reference(seed: int, groups: int, size: int, dtype: Any, normali
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(-100, 100), st.floats(0.1, 10))
 def test_shift_and_scale_of_rewards_do_not_matter(seed: int, shift: float, scale: float) -> None:
     rewards = np.random.default_rng(seed).normal(size=(3, 8))

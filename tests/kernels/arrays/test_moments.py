@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mileage.kernels import RunningMoments, reference
@@ -30,7 +30,6 @@ def test_worked_example() -> None:
     assert moments.variance(ddof=1) == pytest.approx(32 / 7)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(0, 30), shapes, st.sampled_from([np.float32, np.float64]))
 def test_equals_reference_however_the_stream_is_cut(
     seed: int, first: int, second: int, shape: tuple[int, ...], dtype: Any
@@ -44,7 +43,6 @@ def test_equals_reference_however_the_stream_is_cut(
     np.testing.assert_allclose(moments.variance(), variance, rtol=1e-10, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 30), st.integers(0, 30), shapes)
 def test_merge_equals_one_stream(seed: int, first: int, second: int, shape: tuple[int, ...]) -> None:
     data = samples(seed, first + second, shape)

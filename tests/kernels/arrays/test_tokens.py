@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mileage.kernels import reference, token_kl
@@ -34,7 +34,6 @@ def test_k3_worked_example() -> None:
     np.testing.assert_allclose(token_kl(p, q, reduction="mean"), [0.25], rtol=1e-14)
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 6),
@@ -57,7 +56,6 @@ def test_equals_reference(
     np.testing.assert_allclose(got, reference.token_kl(p, q, **options), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 300))
 def test_never_negative_and_zero_for_equal_policies(seed: int, length: int) -> None:
     p, q = log_probs(seed, 2, length), log_probs(seed + 1, 2, length)

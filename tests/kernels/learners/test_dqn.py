@@ -28,8 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def run(parts: Any) -> None:
-    parts._totals[:] = 0.0
-    parts.updates = parts.team.run(dqn.dqn_update, parts._frame.set(steps=parts.updates).record, parts._pieces)
+    parts.totals[:] = 0.0
+    parts.updates = parts.team.run(dqn.dqn_update, parts.update_frame.set(steps=parts.updates).record, parts.pieces)
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
@@ -63,8 +63,8 @@ def test_one_update(settings: dict[str, Any]) -> None:
     new = stepped(params, slope, max_norm)
     np.testing.assert_allclose(policy.params, new, atol=2e-5)
     np.testing.assert_allclose(parts.target_params, target + 0.3 * (new - target), atol=1e-5)
-    assert parts._totals[dqn.LOSS] / 12.0 == pytest.approx(loss(params), rel=1e-4)
-    assert parts._totals[dqn.Q_VALUE] / 12.0 == pytest.approx((errors(params) + targets).mean(), rel=1e-4)
+    assert parts.totals[dqn.LOSS] / 12.0 == pytest.approx(loss(params), rel=1e-4)
+    assert parts.totals[dqn.Q_VALUE] / 12.0 == pytest.approx((errors(params) + targets).mean(), rel=1e-4)
 
 
 def test_double_and_plain_differ_where_the_networks_disagree() -> None:
@@ -129,7 +129,7 @@ def test_priorities_follow_the_errors() -> None:
     parts = learner("DQN", tiny_envs.Identity, prioritised=True, learning_starts=0, train_every=1, batch=8, n_envs=2)
     for _ in range(20):
         parts._step(parts._act_randomly())
-    parts._learn(1, 0.0)
+    parts.learn(1)
     indices, errors = parts.batch.indices.copy(), np.abs(parts._td_errors)
     again = parts.replay.tree.leaves[indices]
     # A transition drawn twice has the priority of its last place in the batch.
@@ -155,7 +155,7 @@ def test_threads_do_not_change_a_bit(max_grad_norm: float, hidden: tuple[int, ..
             "DQN", tiny_envs.Identity, hidden=hidden, batch=300, capacity=400, threads=threads, gradient_steps=4,
             max_grad_norm=max_grad_norm, target_every=2, dueling=True,
         )  # fmt: skip
-        assert parts._pieces == pieces
+        assert parts.pieces == pieces
         fill(parts)
         run(parts)
         results.append({name: array.copy() for name, array in parts.state_arrays().items()})
@@ -177,7 +177,7 @@ def test_gradients_of_pieces(activation: str, hidden: tuple[int, ...], pieces: i
     batch, policy = fill(parts), parts.policy
     params = policy.params.copy()
     run(parts)
-    assert parts._pieces == pieces
+    assert parts.pieces == pieces
     rows, actions = np.arange(300), batch.actions[:, 0].astype(int)
     online, target = (
         q_values(each.astype(np.float64), policy.actor_sizes, batch.next_obs, activation, False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tiny_envs
-from mileage.algorithms._on_policy import OnPolicy, Settings
+from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.envs import VecEnv
 from mileage.kernels.arrays.random import streams
 from mileage.kernels.learners import rollout
@@ -22,13 +22,9 @@ from mileage.policies import ActorCritic
 T = 40
 
 
-def settings(**changes: Any) -> Settings:
-    usual: dict[str, Any] = {
-        "n_steps": T, "epochs": 1, "minibatch": 64, "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2, "value_clip": 0.0,
-        "entropy_coef": 0.01, "value_coef": 0.5, "max_grad_norm": 0.5, "target_kl": 0.0, "normalise_advantages": True,
-        "normalise_observations": False, "normalise_rewards": False, "adam_eps": 1e-5,
-    }  # fmt: skip
-    return Settings(**usual | changes)
+def config(env: VecEnv, **changes: Any) -> PPOConfig:
+    usual: dict[str, Any] = {"n_steps": T, "epochs": 1, "minibatch": 64, "learning_rate": 1e-3}
+    return PPOConfig(n_envs=env.num_envs, **usual | changes)
 
 
 def make_policy(env: VecEnv, seed: int = 5) -> ActorCritic:
@@ -42,13 +38,13 @@ def make_policy(env: VecEnv, seed: int = 5) -> ActorCritic:
     return policy
 
 
-def collect(env: VecEnv, threads: int = 1, iterations: int = 1, **changes: Any) -> tuple[OnPolicy, ActorCritic]:
+def collect(env: VecEnv, threads: int = 1, iterations: int = 1, **changes: Any) -> tuple[PPO, ActorCritic]:
     """The engine after some rollouts, and the policy that the last of them was collected with."""
     team = Team(threads)
-    engine = OnPolicy(settings(**changes), env, make_policy(env), team, seed=9)
+    engine = PPO(config(env, **changes), env, make_policy(env), team, seed=9)
     for _ in range(iterations):
         before = copy.deepcopy(engine.policy)
-        stats = engine.iterate(PhaseClock(), 1e-3, 0.2)
+        stats = engine.iterate(PhaseClock(), 0.0)
     team.close()
     engine.last_stats = stats  # type: ignore[attr-defined]
     return engine, before
@@ -59,7 +55,7 @@ def normalised(policy: ActorCritic, obs: Any) -> Any:
 
 
 def log_probs_of(policy: ActorCritic, obs: Any, actions: Any) -> Any:
-    head = policy._run("actor", obs)
+    head = policy.head(obs)
     if policy.n_actions:
         return categorical(head, actions[:, 0])[0]
     return gaussian(head, policy.params[policy.log_std_offset :], actions)[0]
@@ -67,7 +63,7 @@ def log_probs_of(policy: ActorCritic, obs: Any, actions: Any) -> Any:
 
 def sampled(policy: ActorCritic, obs: Any, rng: list[Stream]) -> Any:
     """The actions that the streams draw."""
-    head = policy._run("actor", obs).astype(np.float64)
+    head = policy.head(obs).astype(np.float64)
     if not policy.n_actions:
         deviation = np.exp(policy.params[policy.log_std_offset :].astype(np.float64))
         noise = np.array([[stream.normal() for _ in range(policy.action_size)] for stream in rng])
@@ -128,11 +124,11 @@ def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     long, _ = collect(VecEnv("CartPole-v1", 3), n_steps=2 * T)
     env = VecEnv("CartPole-v1", 3)
     policy = make_policy(env)
-    engine = OnPolicy(settings(), env, policy, Team(1), seed=9)
+    engine = PPO(config(env), env, policy, Team(1), seed=9)
     start = policy.params.copy()
-    engine.iterate(PhaseClock(), 1e-3, 0.2)
+    engine.iterate(PhaseClock(), 0.0)
     policy.params[:] = start
-    engine.iterate(PhaseClock(), 1e-3, 0.2)
+    engine.iterate(PhaseClock(), 0.0)
     np.testing.assert_array_equal(engine.rewards, long.rewards[3 * T :])
     np.testing.assert_array_equal(engine.obs, long.obs[3 * T :])
 
@@ -145,6 +141,6 @@ def test_blocks_depend_on_the_number_of_environments_alone() -> None:
 def test_raw_observations_are_kept_where_they_are_needed() -> None:
     # Raw observations are kept apart only where statistics are made of them.
     plain, _ = collect(VecEnv("CartPole-v1", 2))
-    assert plain._raw_obs is plain.obs
+    assert plain.raw_obs is plain.obs
     engine, policy = collect(VecEnv("CartPole-v1", 2), normalise_observations=True)
-    np.testing.assert_allclose(normalised(policy, engine._raw_obs), engine.obs, rtol=1e-6)
+    np.testing.assert_allclose(normalised(policy, engine.raw_obs), engine.obs, rtol=1e-6)

@@ -25,8 +25,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def run(parts: Any) -> None:
-    parts._totals[:] = 0.0
-    parts.updates = parts.team.run(sac.sac_update, parts._frame.set(steps=parts.updates).record, parts._chunks)
+    parts.totals[:] = 0.0
+    parts.updates = parts.team.run(sac.sac_update, parts.update_frame.set(steps=parts.updates).record, parts.pieces)
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
@@ -37,7 +37,7 @@ def test_one_update(settings: dict[str, Any]) -> None:
     actor, critics, target = (p.astype(np.float64) for p in (policy.params, policy.critic_params, parts.target_params))
     run(parts)
 
-    noise = parts._frame.array("noise").astype(np.float64)
+    noise = parts.update_frame.array("noise").astype(np.float64)
     # Sample i draws from stream i, first for the target action, then for the policy's.
     for i, row in enumerate(streams(3, 12, "noise")):
         stream = Stream(row)
@@ -61,7 +61,7 @@ def test_one_update(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(policy.params, stepped(actor, slope, max_norm), atol=2e-5)
 
     loss, log_prob = actor_loss(nets, actor, after, batch.obs, noise[1], alpha)
-    got = parts._totals / 12.0
+    got = parts.totals / 12.0
     assert got[sac.CRITIC_LOSS] == pytest.approx(critic_loss(nets, critics, batch, wanted), rel=1e-4)
     # One minus the square of an action near 1 has few digits in float32.
     assert got[sac.ACTOR_LOSS] == pytest.approx(loss, rel=1e-3)
@@ -93,7 +93,7 @@ def test_one_critic_may_be_the_smaller_one_everywhere(smaller: int) -> None:
     policy.critic_params[half * (smaller + 1) - 1] -= 100.0
     actor = policy.params.astype(np.float64)
     run(parts)
-    noise, after = parts._frame.array("noise")[1], policy.critic_params.astype(np.float64)
+    noise, after = parts.update_frame.array("noise")[1], policy.critic_params.astype(np.float64)
     slope = numerical_gradient(lambda p: actor_loss(nets, p, after, batch.obs, noise, 0.4)[0], actor)
     np.testing.assert_allclose(first_gradient(parts.adam["actor_mean"]), slope, rtol=1e-3, atol=2e-5)
 
@@ -119,7 +119,7 @@ def test_threads_do_not_change_a_bit(max_grad_norm: float) -> None:
             "SAC", tiny_envs.Mirror, hidden=(64, 48), batch=300, capacity=400, threads=threads, gradient_steps=2,
             max_grad_norm=max_grad_norm,
         )  # fmt: skip
-        assert parts._chunks == 2
+        assert parts.pieces == 2
         fill(parts)
         run(parts)
         results.append({name: array.copy() for name, array in parts.state_arrays().items()})
@@ -132,7 +132,7 @@ def test_actions_are_drawn_from_the_policy() -> None:
     parts = learner("SAC", tiny_envs.Mirror, n_envs=4)
     parts.obs[:] = np.random.default_rng(0).normal(size=parts.obs.shape)
     head = networks(parts).head(parts.policy.params, parts.obs)
-    chosen = parts._act(0.0)
+    chosen = parts.act(0.0)
     for i, row in enumerate(streams(3, 4, "action")):
         stream = Stream(row)
         noise = np.array([stream.normal() for _ in range(2)])

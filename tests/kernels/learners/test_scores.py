@@ -50,7 +50,7 @@ def test_categorical_scores_are_log_softmax_and_the_critic(n_scored: int, n_valu
     obs = rng.standard_normal((n_valued, 5), np.float32)
     actions = rng.integers(4, size=(n_scored, 1)).astype(np.float32)
     log_probs, values = scored(policy, obs, actions)
-    logits = policy._run("actor", obs[:n_scored]).astype(np.float64)
+    logits = policy.head(obs[:n_scored]).astype(np.float64)
     log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     want = log_softmax[np.arange(n_scored), actions[:, 0].astype(int)]
     np.testing.assert_allclose(log_probs, want, rtol=1e-5, atol=1e-5)
@@ -62,7 +62,7 @@ def test_gaussian_scores_are_those_of_the_density() -> None:
     obs = rng.standard_normal((200, 5), np.float32)
     actions = rng.standard_normal((190, 2), np.float32)
     log_probs, values = scored(policy, obs, actions)
-    mean = policy._run("actor", obs[:190]).astype(np.float64)
+    mean = policy.head(obs[:190]).astype(np.float64)
     std = np.exp(policy.named()["log_std"].astype(np.float64))
     density = np.exp(-0.5 * ((actions - mean) / std) ** 2) / (std * np.sqrt(2.0 * np.pi))
     np.testing.assert_allclose(log_probs, np.log(density).sum(axis=1), rtol=1e-4, atol=1e-4)

@@ -24,8 +24,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def run(parts: Any) -> None:
-    parts._totals[:] = 0.0
-    parts.updates = parts.team.run(td3.td3_update, parts._frame.set(steps=parts.updates).record, parts._chunks)
+    parts.totals[:] = 0.0
+    parts.updates = parts.team.run(td3.td3_update, parts.update_frame.set(steps=parts.updates).record, parts.pieces)
 
 
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
@@ -38,7 +38,7 @@ def test_one_update_of_everything(settings: dict[str, Any]) -> None:
     )
     run(parts)
 
-    noise = parts._frame.array("noise").astype(np.float64)
+    noise = parts.update_frame.array("noise").astype(np.float64)
     deviation, limit = settings.get("target_noise", 0.2), settings.get("noise_limit", 0.5)
     drawn = []
     for row in streams(3, 12, "noise"):
@@ -65,7 +65,7 @@ def test_one_update_of_everything(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(policy.params, new, atol=2e-5)
     np.testing.assert_allclose(parts.target_actor_params, target_actor + tau * (new - target_actor), atol=1e-5)
 
-    got = parts._totals / 12.0
+    got = parts.totals / 12.0
     assert got[td3.CRITIC_LOSS] == pytest.approx(critic_loss(nets, critics, batch, wanted), rel=1e-4)
     assert got[td3.ACTOR_LOSS] == pytest.approx(actor_loss(nets, actor, after, batch.obs), rel=1e-4)
 
@@ -94,7 +94,7 @@ def test_threads_do_not_change_a_bit(max_grad_norm: float) -> None:
             "TD3", tiny_envs.Mirror, hidden=(64, 48), batch=300, capacity=400, threads=threads, gradient_steps=4,
             max_grad_norm=max_grad_norm,
         )  # fmt: skip
-        assert parts._chunks == 2
+        assert parts.pieces == 2
         fill(parts)
         run(parts)
         results.append({name: array.copy() for name, array in parts.state_arrays().items()})
@@ -107,7 +107,7 @@ def test_actions_carry_exploration_noise() -> None:
     parts = learner("TD3", tiny_envs.Mirror, n_envs=4, exploration_noise=0.5)
     parts.obs[:] = np.random.default_rng(0).normal(size=parts.obs.shape)
     head = networks(parts).head(parts.policy.params, parts.obs)
-    chosen = parts._act(0.0)
+    chosen = parts.act(0.0)
     for i, row in enumerate(streams(3, 4, "action")):
         stream = Stream(row)
         want = np.clip(np.tanh(head[i]) + [0.5 * stream.normal() for _ in range(2)], -1.0, 1.0)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mileage.algorithms._on_policy import on_policy_kernels
+from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.kernels.learners import rollout
 from mileage.kernels.machine import precompile as ahead
 from mileage.kernels.machine.jit import CACHE_ENV
 
-NATIVE_RUN, BRIDGED_RUN = on_policy_kernels(True), on_policy_kernels(False)
+NATIVE_RUN, BRIDGED_RUN = NativeOnPolicy.kernels(True), NativeOnPolicy.kernels(False)
 
 
 def test_what_training_calls_is_what_was_compiled_ahead() -> None:
@@ -21,16 +22,16 @@ def test_what_training_calls_is_what_was_compiled_ahead() -> None:
 
     ahead.load([*NATIVE_RUN, *BRIDGED_RUN])
     names = sorted({*NATIVE_RUN, *BRIDGED_RUN})
-    before = {name: len(ahead._signature(name)[0].overloads) for name in names}
+    before = {name: len(ahead.signature(name)[0].overloads) for name in names}
     for env in ("CartPole-v1", "FrozenLake-v1"):
         with mileage.PPO(env, preset="none", n_envs=2, n_steps=4, threads=2) as agent:
             agent.learn(8, panel=agent.default_panel(episodes=2))
-    assert {name: len(ahead._signature(name)[0].overloads) for name in names} == before
+    assert {name: len(ahead.signature(name)[0].overloads) for name in names} == before
     assert ahead.missing(names) == []
 
 
 def test_missing_looks_at_memory_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatcher, args = ahead._signature("values")
+    dispatcher, args = ahead.signature("values")
     ahead.load(["values"])
     assert dispatcher._cache.holds(args, dispatcher.targetctx.codegen())
     monkeypatch.setenv(CACHE_ENV, str(tmp_path))
@@ -66,7 +67,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(ahead, "load", lambda each: names.extend(each))
     monkeypatch.setattr(ahead, "missing", lambda names: [name for name in names if name != "evaluate"])
     monkeypatch.setattr(subprocess, "Popen", Started)
-    monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
     return names
 
 
@@ -94,7 +95,7 @@ def test_one_core_or_one_missing_kernel_needs_no_other_process(
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with ahead.loading(["evaluate", "update"]):
         pass
-    monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 1)
     with ahead.loading(["rollout", "update"]):
         pass
     assert loaded == ["evaluate", "update", "rollout", "update"]
@@ -103,3 +104,9 @@ def test_one_core_or_one_missing_kernel_needs_no_other_process(
 def test_frames_have_no_field_twice() -> None:
     for frame in (rollout.ROLLOUT, rollout.EVALUATE, rollout.ACT):
         assert len(set(frame.names or ())) == len(frame.names or ()) > 20
+
+
+def test_a_kernel_brings_no_other_learner_along() -> None:
+    code = "import sys; from mileage.kernels.machine.precompile import signature; signature('update');"
+    code += "sys.exit(any(f'mileage.kernels.learners.{name}' in sys.modules for name in ('dqn', 'sac', 'td3')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

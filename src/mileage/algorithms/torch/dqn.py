@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from mileage.algorithms.dqn import DQN
+from mileage._types import F64, I64, Array, Record
+from mileage.algorithms._describe import Sizes
+from mileage.algorithms.dqn import DQN, DQNConfig, make_replay
 from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
-from mileage.buffers import PrioritizedReplay
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.description import Boundary, Work
 from mileage.kernels.arrays import random
 from mileage.meter import Phase
+from mileage.policies.torch.policy import TorchQ
 
 
-class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own kind of policy
+class TorchDQN(TorchOffPolicy):
     """DQN with any module from observations to action values."""
 
-    policy: Any
+    Native, Config, Policy = DQN, DQNConfig, TorchQ
+    config: DQNConfig
+    passes = 5
+
+    def _make_replay(self) -> ReplayBuffer:
+        return make_replay(self.config, self._replay_arguments())
 
     def _build_networks(self) -> None:
         module = self.policy.module
@@ -27,7 +33,8 @@ class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own k
         self._adam = self._optimizer("adam", dict(module.named_parameters()))
 
     @torch.no_grad()
-    def _act(self, progress: float) -> NDArray[Any]:
+    def act(self, progress: float) -> Array:
+        """Write `actions` as they are stored, and return them as the environment wants them."""
         best = self._online(self._seen()).argmax(1)
         if self._inbox.separate:
             with self._clock.phase(Phase.TRANSFER):
@@ -35,11 +42,11 @@ class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own k
         draws = random.uniform_rows(self.action_rng, 2)
         n = self.policy.n_actions
         anywhere = np.minimum((draws[:, 1] * n).astype(np.int64), n - 1)
-        choices: NDArray[np.int64] = np.where(draws[:, 0] < self.epsilon(progress), anywhere, best.numpy())
+        choices: I64 = np.where(draws[:, 0] < self.config.epsilon(progress), anywhere, best.numpy())
         self.actions[:, 0] = choices
         return choices
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         config = self.config
         with torch.no_grad():
             values = self._target(batch["next_obs"])
@@ -56,8 +63,14 @@ class TorchDQN(TorchOffPolicy, DQN):  # type: ignore[misc]  # each has its own k
             self.replay.update_priorities(self.batch.indices, errors)
         return torch.stack([loss.detach(), value.detach().mean()])
 
-    def _named_losses(self, means: NDArray[np.float64]) -> dict[str, float]:
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        return DQN.learn_work(self.config, actor, 1)
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch._describe import stages
+
+        network = stages(self._adam, gradients="network backward", descend="network optimizer")
+        return (*super()._methods(), *network)
+
+    def _named_losses(self, means: F64) -> dict[str, float]:
         return {"loss": float(means[0]), "q_value": float(means[1])}
-
-
-ENGINE = TorchDQN

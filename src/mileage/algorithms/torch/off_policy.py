@@ -1,19 +1,22 @@
-"""What off-policy engines on torch share: batches on the device, target networks, optimizers, checkpoints."""
+"""What off-policy learners on torch share: batches on the device, target networks, optimizers, checkpoints."""
 
 from __future__ import annotations
 
+import abc
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mileage._errors import UsageError
+from mileage._types import F64, Array, Record
+from mileage.algorithms._describe import Sizes
 from mileage.algorithms._off_policy import OffPolicy, OffPolicyStats
-from mileage.buffers import NextObs, PrioritizedReplay, ReplayBuffer
+from mileage.algorithms.torch.learner import TorchLearner
+from mileage.buffers import NextObs, PrioritizedReplay
+from mileage.contracts import Clock
+from mileage.description import Boundary, Description, Work
 from mileage.meter import Phase, PhaseClock
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.policy import TorchPolicy
@@ -25,40 +28,20 @@ _FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "discounts", "
 _PASSES_PER_UPDATE = 3
 
 
-class TorchOffPolicy(OffPolicy):
+class TorchOffPolicy(TorchLearner, OffPolicy):
     """Collects into a replay buffer and learns from it, with any module."""
 
     policy: TorchPolicy
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
-    def _make_replay(self) -> ReplayBuffer:
-        config, policy = self.config, self.policy
-        common: dict[str, Any] = {
-            "obs_dtype": policy.obs_dtype,
-            "n_envs": self.n_envs,
-            # Images are large, and all but the last of an episode are the next observation of another.
-            "next_obs": NextObs.DERIVED if policy.leaves else NextObs.STORED,
-            "n_step": config.n_step,
-            "gamma": config.gamma,
-            "seed": self.seed,
-        }
-        if not getattr(config, "prioritised", False):
-            return ReplayBuffer(config.capacity, policy.obs_size, policy.action_size, **common)
-        return PrioritizedReplay(
-            config.capacity,
-            policy.obs_size,
-            policy.action_size,
-            **common,
-            alpha=config.priority_exponent,
-            beta=(config.priority_beta, 1.0),
-            beta_samples=config.priority_updates,
-        )
+    def _replay_arguments(self) -> Record:
+        # Images are large, and all but the last of an episode are the next observation of another.
+        next_obs = NextObs.DERIVED if self.policy.leaves else NextObs.STORED
+        return super()._replay_arguments() | {"obs_dtype": self.policy.obs_dtype, "next_obs": next_obs}
 
     def _build(self) -> None:
         config, policy = self.config, self.policy
-        self.obs = np.array(self.env.obs)
-        self._following = np.zeros_like(self.obs)
         # Priorities of one update decide what the next one samples: then batches are drawn one by one.
         together = 1 if isinstance(self.replay, PrioritizedReplay) else max(1, config.gradient_steps)
         self.batch = self.replay.batch(config.batch * together)
@@ -73,15 +56,16 @@ class TorchOffPolicy(OffPolicy):
         for index, (target, _) in enumerate(self._targets):
             tensors |= {f"target{index}.{name}": each for name, each in target.state_dict().items()}
         self._live = LiveTensors({**tensors, **self._more_tensors()})
+        self._clock: Clock = PhaseClock()
         operations = policy.operations
         if policy.device.type == "cpu":
             keep_freed_memory()
         self._acting_threads = useful_threads(self.n_envs * operations, self.team.n_ranks)
         self._learning_threads = useful_threads(config.batch * operations * _PASSES_PER_UPDATE, self.team.n_ranks)
 
+    @abc.abstractmethod
     def _build_networks(self) -> None:
         """Make targets and optimizers."""
-        raise NotImplementedError  # an abstract method: each algorithm has its own
 
     def _more_tensors(self) -> Mapping[str, Tensor]:
         """Other tensors that decide how training goes on."""
@@ -106,7 +90,7 @@ class TorchOffPolicy(OffPolicy):
             for kept, new in zip(target.buffers(), module.buffers(), strict=True):
                 kept.copy_(new)
 
-    def iterate(self, clock: PhaseClock, progress: float) -> OffPolicyStats:
+    def iterate(self, clock: Clock, progress: float) -> OffPolicyStats:
         """Step the environments, then learn."""
         self._clock = clock
         with torch_threads(self._acting_threads):
@@ -120,7 +104,8 @@ class TorchOffPolicy(OffPolicy):
                 rows = rows.to(self.policy.device)
         return self.policy.view(rows)
 
-    def _learn(self, n_updates: int, progress: float) -> dict[str, float]:
+    def learn(self, n_updates: int) -> dict[str, float]:
+        """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         totals: Tensor | None = None
         size = self.config.batch
         with torch_threads(self._learning_threads):
@@ -139,42 +124,57 @@ class TorchOffPolicy(OffPolicy):
         assert totals is not None
         return self._named_losses((totals / n_updates).double().cpu().numpy())
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    @abc.abstractmethod
+    def _update(self, batch: Record) -> Tensor:
         """One update on a batch, tensors by the names of `Batch`; returns statistics, a vector."""
-        raise NotImplementedError  # an abstract method: each algorithm has its own
 
-    def _named_losses(self, means: NDArray[np.float64]) -> dict[str, float]:
+    @abc.abstractmethod
+    def _named_losses(self, means: F64) -> dict[str, float]:
         """Names for the means of what `_update` returned."""
-        raise NotImplementedError  # an abstract method: each algorithm has its own
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that decides how training goes on, by name; call `set_counters` after writing to it."""
-        arrays: dict[str, np.ndarray[Any, Any]] = self.policy.live_arrays() | self._live.arrays()
-        arrays["action_rng"] = self.action_rng
-        if hasattr(self.env, "elapsed"):
-            # Other environments start anew, and their running episodes with them.
-            env = self.env
-            arrays |= {"env_state": env.state, "env_elapsed": env.elapsed, "env_rng": env.rng, "env_obs": env.obs}
-            arrays |= {"episode": self.episode, "obs": self.obs}
-        return arrays
+    passes: ClassVar[int]
+    """Forward passes that an update is about as much work as."""
+
+    @abc.abstractmethod
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        """The updates of one iteration with plain networks of these widths."""
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        """Where an update spends its time, by stage."""
+        from mileage.algorithms.torch._describe import stages
+
+        forward = "target, critic and actor forward"
+        own = stages(self, learn="gather and bookkeeping", _update=forward, _follow="polyak")
+        return (*own, *stages(self.replay, sample="sample"))
+
+    def describe(self) -> Description:
+        """Acting and learning: their work, and the methods that an update spends its time in."""
+        from mileage.algorithms.torch._describe import off_policy
+
+        return off_policy(
+            self,
+            work=self._learn_work,
+            passes=self.passes,
+            tensors=self._live.arrays(),
+            methods=self._methods(),
+        )
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | self._live.arrays()
 
     def counters(self) -> dict[str, int]:
         """The scalars that belong to `state_arrays`."""
         steps = {f"adam_steps{index}": adam.steps for index, adam in enumerate(self._optimizers)}
         return super().counters() | steps
 
-    def set_counters(self, counters: dict[str, int]) -> None:
-        """Put back what `counters` returned, after the arrays of `state_arrays`."""
-        if counters.keys() != self.counters().keys() or min(counters.values()) < 0:
-            raise UsageError(f"counters cannot be {counters}")
-        self.policy.loaded()
+    def _set_counters(self, counters: Mapping[str, int]) -> None:
         self._live.load()
-        super().set_counters(counters)
+        super()._set_counters(counters)
         for index, adam in enumerate(self._optimizers):
             adam.set_steps(counters[f"adam_steps{index}"])
 
 
-def bootstrap(batch: dict[str, Any], values: Tensor) -> Tensor:
+def bootstrap(batch: Record, values: Tensor) -> Tensor:
     """Bellman targets (B,): rewards plus what the values of the next observations are worth."""
     alive = batch["discounts"].masked_fill(batch["terminated"], 0.0)
     return torch.addcmul(batch["rewards"], alive, values)

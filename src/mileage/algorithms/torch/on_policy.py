@@ -1,4 +1,4 @@
-"""The engine of PPO and A2C on torch: the same rollout, advantages and loss as the native one, for any module.
+"""PPO and A2C on torch: the same rollout, advantages and loss as the native one, for any module.
 
 Collection runs one forward pass per step for action and value, and stores into memory that is allocated once.
 Advantages are computed by the native kernel on the same memory. A recurrent module learns from whole columns of the
@@ -8,7 +8,7 @@ rollout, through time and across the ends of episodes, from the memory it had wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mileage._errors import UsageError
-from mileage._types import F64
-from mileage.algorithms._on_policy import OnPolicy, Settings, UpdateStats
+from mileage._types import Array, Record
+from mileage.algorithms._config import OnPolicyConfig
+from mileage.algorithms._describe import Untimed
+from mileage.algorithms._rollout_learner import RolloutLearner
+from mileage.algorithms.a2c import A2C, A2CConfig
+from mileage.algorithms.ppo import PPO, PPOConfig
+from mileage.algorithms.torch.learner import TorchLearner
+from mileage.contracts import Clock, Saved, Team, VectorEnv
+from mileage.description import Description
 from mileage.kernels.arrays import random
+from mileage.kernels.definitions import HALF_LOG_TWO_PI, KL_SLACK
 from mileage.kernels.learners import actor_critic
-from mileage.kernels.machine.team import Team
-from mileage.meter import Phase, PhaseClock
+from mileage.meter import Phase
 from mileage.policies.torch.adam import Adam, added
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
 from mileage.policies.torch.tensors import (
@@ -37,23 +44,29 @@ from mileage.policies.torch.tensors import (
     useful_threads,
 )
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_KL_SLACK = 1.5
 
+class TorchOnPolicy(TorchLearner, RolloutLearner):
+    """One learner on torch: collects `n_steps` from every environment, then learns from them.
 
-class TorchOnPolicy(OnPolicy):
-    """One learner on torch: collects `n_steps` from every environment, then learns from them."""
+    `pieces` is into how many a minibatch is cut, to be learned from on threads of their own.
+    """
 
-    policy: TorchActorCritic  # type: ignore[assignment]
-    # Memory of its own on the device even if that is the CPU; for tests of the copies.
+    Policy = TorchActorCritic
+    policy: TorchActorCritic
     separate: bool | None = None
+    """Memory of its own on the device even if that is the CPU; for tests of the copies."""
 
-    def __init__(self, settings: Settings, env: Any, policy: TorchActorCritic, team: Team, seed: int) -> None:
-        if settings.normalise_observations and policy.leaves is not None:
+    def __init__(self, config: OnPolicyConfig, env: VectorEnv, policy: TorchActorCritic, team: Team, seed: int) -> None:
+        if config.normalise_observations and policy.leaves is not None:
             raise UsageError("normalise_observations is for observations that are vectors: set it to false")
-        super().__init__(settings, env, policy, team, seed)  # type: ignore[arg-type]
+        super().__init__(config, env, policy, team, seed)
 
-    def _allocate(self, seed: int) -> None:
+    @classmethod
+    def kernels(cls, native: bool) -> tuple[str, ...]:
+        """The native kernels that a run needs all the same."""
+        return ("gae",)
+
+    def _allocate(self) -> None:
         n, policy, device = self.batch, self.policy, self.policy.device
 
         def twin(*shape: int, dtype: Any = np.float32) -> Twin:
@@ -66,29 +79,23 @@ class TorchOnPolicy(OnPolicy):
         self._columns = {name: twin(n) for name in ("log_probs", "values", "advantages", "returns")}
         self._order_twin = twin(n, dtype=np.int64)
         width = 1 if policy.n_actions else policy.action_size
-        self._noise_twin = twin(self.settings.n_steps, self.n_envs, width)
+        self._noise_twin = twin(self.config.n_steps, self.n_envs, width)
         self._last_twin = twin(self.n_envs)
         self.obs, self.actions = self._obs_twin.host, self._action_twin.host
         self.log_probs, self.values = self._columns["log_probs"].host, self._columns["values"].host
         self.advantages, self.returns = self._columns["advantages"].host, self._columns["returns"].host
         self.last_values, self.order = self._last_twin.host, self._order_twin.host
         self.order[:] = np.arange(n)
-        normalises = self.settings.normalise_observations
-        self._raw_obs = np.zeros((n, policy.obs_size), np.float32) if normalises else self.obs
-        self.rewards, self.truncated_values = np.zeros(n, np.float32), np.zeros(n, np.float32)
-        self.terminated, self.truncated = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-        self.action_rng = random.streams(seed, self.n_envs, "action")
-        self.shuffle_rng = random.streams(seed, 1, "shuffle")
-        self.episode: F64 = np.zeros((self.n_envs, 2))
-        self._episode_sums: F64 = np.zeros((1, 3))
-        self._totals: F64 = np.zeros(actor_critic.N_STATS)
-        self.obs_moments: F64 = np.zeros((3, policy.obs_size if normalises else 1))
-        self.return_moments: F64 = np.zeros(3)
-        self._running_return: F64 = np.zeros(self.n_envs)
-        self.adam = Adam(dict(policy.module.named_parameters()), eps=self.settings.adam_eps)
+        normalises = self.config.normalise_observations
+        self.raw_obs = np.zeros((n, policy.obs_size), np.float32) if normalises else self.obs
+        if not normalises:
+            self.obs_moments = np.zeros((3, 1))
+        self.episode_sums = np.zeros((1, 3))
+        self.adam = Adam(dict(policy.module.named_parameters()), eps=self.config.adam_eps)
         self._memory = policy.initial_state(self.n_envs)
         self._live_adam = LiveTensors(self.adam.tensors())
-        self._plan_threads(min(self.settings.minibatch, n))
+        self._saved_memory = LiveTensors({})
+        self._plan_threads(min(self.config.minibatch, n))
 
     def _plan_threads(self, minibatch: int) -> None:
         """How many threads torch may use to act and to learn, and into how many pieces minibatches are cut."""
@@ -97,51 +104,27 @@ class TorchOnPolicy(OnPolicy):
             keep_freed_memory()
         splits = policy.row_by_row and policy.device.type == "cpu" and policy.compile_mode is None
         # A gradient costs about as much as two forward passes more.
-        self._pieces = n_pieces(minibatch, 3.0 * policy.operations) if splits else 1
+        self.pieces = n_pieces(minibatch, 3.0 * policy.operations) if splits else 1
         self._acting_threads = useful_threads(self.n_envs * policy.operations, limit)
         whole = useful_threads(minibatch * policy.operations, limit)
-        self._learning_threads = 1 if self._pieces > 1 else whole
-        self._sample_threads = SampleThreads(min(limit, self._pieces))
+        self._learning_threads = 1 if self.pieces > 1 else whole
+        self._sample_threads = SampleThreads(min(limit, self.pieces))
 
-    # The native engine's frames have no part here.
-    def _update_frame(self) -> Any:
-        return None
-
-    def _rollout_frame(self) -> Any:
-        return None
-
-    def _act_frame(self) -> Any:
-        self._obs = np.zeros((self.n_envs, self.policy.obs_size), self.policy.obs_dtype)
-
-    @property
-    def adam_steps(self) -> int:  # type: ignore[override]
-        """Optimizer steps done."""
-        return self.adam.steps
-
-    @adam_steps.setter
-    def adam_steps(self, steps: int) -> None:
-        self.adam.set_steps(steps)
-
-    def iterate(self, clock: PhaseClock, learning_rate: float, clip: float) -> UpdateStats:
-        """Collect one rollout and learn from it, each part in its phase."""
-        self._episode_sums[:] = 0.0
-        with torch_threads(self._acting_threads):
-            self._collect(clock)
-        with clock.phase(Phase.ADVANTAGE):
-            self._compute_advantages()
+    def _send(self, clock: Clock) -> None:
         self._transfer(clock, self._columns["advantages"], self._columns["returns"])
-        with torch_threads(self._learning_threads), clock.phase(Phase.LEARN):
-            self._totals[:] = self._learn(learning_rate, clip).double().cpu().numpy()
-            self.iterations += 1
-            return self._stats()
 
-    def _transfer(self, clock: PhaseClock, *twins: Twin) -> None:
+    def _transfer(self, clock: Clock, *twins: Twin) -> None:
         if twins[0].separate:
             with clock.phase(Phase.TRANSFER):
                 for twin in twins:
                     twin.push()
 
-    def _collect(self, clock: PhaseClock) -> None:
+    def _collect(self, clock: Clock) -> None:
+        self.episode_sums[:] = 0.0
+        with torch_threads(self._acting_threads):
+            self._fill(clock)
+
+    def _fill(self, clock: Clock) -> None:
         """Fill the rollout; what a time limit cut off is valued in one pass at the end."""
         env, n, policy = self.env, self.n_envs, self.policy
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
@@ -149,8 +132,8 @@ class TorchOnPolicy(OnPolicy):
             self._draw_noise()
         self._transfer(clock, self._noise_twin)
         self._memory_start = map_state(Tensor.clone, self._memory) if policy.recurrent else None
-        cut: list[tuple[NDArray[np.int64], NDArray[Any], Any]] = []
-        for t in range(self.settings.n_steps):
+        cut: list[tuple[NDArray[np.int64], Array, Any]] = []
+        for t in range(self.config.n_steps):
             rows = slice(t * n, (t + 1) * n)
             with inference:
                 action = self._act(clock, t, rows)
@@ -174,7 +157,7 @@ class TorchOnPolicy(OnPolicy):
 
     def _draw_noise(self) -> None:
         """All the noise of a rollout at once, from the streams and in the order of the native collector."""
-        steps, width = self.settings.n_steps, self._noise_twin.host.shape[2]
+        steps, width = self.config.n_steps, self._noise_twin.host.shape[2]
         if self.policy.n_actions:
             noise = random.uniform_rows(self.action_rng, steps)[:, :, None]
         else:
@@ -182,11 +165,11 @@ class TorchOnPolicy(OnPolicy):
         self._noise_twin.host[:] = noise.transpose(1, 0, 2)
 
     @torch.no_grad()
-    def _act(self, clock: PhaseClock, t: int, rows: slice) -> NDArray[Any]:
+    def _act(self, clock: Clock, t: int, rows: slice) -> Array:
         """One forward pass: store observation, action, log-probability and value; return the environment's action."""
         policy, twin = self.policy, self._obs_twin
-        if self._raw_obs is not self.obs:
-            self._raw_obs[rows] = self.env.obs
+        if self.raw_obs is not self.obs:
+            self.raw_obs[rows] = self.env.obs
         policy.normalised(self.env.obs, out=self.obs[rows])
         if twin.separate:
             with clock.phase(Phase.TRANSFER):
@@ -203,7 +186,7 @@ class TorchOnPolicy(OnPolicy):
         else:
             log_std = policy.log_std
             torch.addcmul(head, noise, log_std.exp(), out=action)
-            log_prob = -(0.5 * noise * noise + log_std + _HALF_LOG_TWO_PI).sum(1)
+            log_prob = -(0.5 * noise * noise + log_std + HALF_LOG_TWO_PI).sum(1)
         self._columns["log_probs"].tensor[rows] = log_prob
         self._columns["values"].tensor[rows] = value
         if self._action_twin.separate:
@@ -212,10 +195,10 @@ class TorchOnPolicy(OnPolicy):
         chosen = self.actions[rows]
         return chosen[:, 0].astype(np.int64) if policy.n_actions else policy.to_env(chosen)
 
-    def _note_ends(self, done: Any, rows: slice, infos: dict[str, Any], cut: list[Any]) -> None:
+    def _note_ends(self, done: Any, rows: slice, infos: Record, cut: list[Any]) -> None:
         """Count episodes that ended, keep final observations that need a value, and forget what was remembered."""
         ended = self.episode[done]
-        self._episode_sums[0] += (len(ended), *ended.sum(axis=0))
+        self.episode_sums[0] += (len(ended), *ended.sum(axis=0))
         self.episode[done] = 0.0
         limited = np.flatnonzero(self.truncated[rows])
         if len(limited):
@@ -227,7 +210,7 @@ class TorchOnPolicy(OnPolicy):
             self._memory = reset_rows(self._memory, self.policy.initial_state(self.n_envs), starts)
 
     @torch.no_grad()
-    def _value_cut_and_last(self, cut: list[Any], last_obs: NDArray[Any]) -> None:
+    def _value_cut_and_last(self, cut: list[Any], last_obs: Array) -> None:
         policy, device = self.policy, self.policy.device
         if cut:
             where, obs, memories = zip(*cut, strict=True)
@@ -240,21 +223,22 @@ class TorchOnPolicy(OnPolicy):
         values = policy.run(policy.view(self._final_twin.tensor), self._memory, fast=True)[1]
         self._last_twin.tensor.copy_(values)
 
-    def set_obs_limit(self, limit: float) -> None:
-        """Keep normalised observations within [-limit, limit] from now on."""
-        self.policy.obs_limit = limit
+    def _update_policy(self, rate: float, clip: float) -> None:
+        with torch_threads(self._learning_threads):
+            self.totals[:] = self._learn(rate, clip).double().cpu().numpy()
+        self.adam_steps = self.adam.steps
 
     def _learn(self, rate: float, clip: float) -> Tensor:
         """All epochs; returns the sums that `UpdateStats` is made of, in the order of the native kernel."""
         totals = torch.zeros(actor_critic.N_STATS, device=self.policy.device)
-        for _ in range(self.settings.epochs):
+        for _ in range(self.config.epochs):
             for index in self._minibatches():
                 stats, gradients = self._gradients(index, clip)
-                if self.settings.target_kl > 0.0:
+                if self.config.target_kl > 0.0:
                     kl = float(stats[actor_critic.KL] / stats[actor_critic.SAMPLES])
-                    if kl > _KL_SLACK * self.settings.target_kl:
+                    if kl > KL_SLACK * self.config.target_kl:
                         return totals
-                norm = self.adam.descend(gradients, rate, self.settings.max_grad_norm, measured=True)
+                norm = self.adam.descend(gradients, rate, self.config.max_grad_norm, measured=True)
                 totals += stats
                 totals[actor_critic.GRAD_NORM] += norm
                 totals[actor_critic.MINIBATCHES] += 1.0
@@ -265,7 +249,7 @@ class TorchOnPolicy(OnPolicy):
         samples = index.reshape(-1)
         advantage = self._columns["advantages"].tensor.index_select(0, samples)
         centre, scale = advantage.new_zeros(()), advantage.new_ones(())
-        if self.settings.normalise_advantages and len(samples) > 1:
+        if self.config.normalise_advantages and len(samples) > 1:
             deviation, centre = torch.std_mean(advantage)
             scale = 1.0 / (deviation + 1e-8)
 
@@ -273,9 +257,9 @@ class TorchOnPolicy(OnPolicy):
             stats, loss = self._loss(piece, clip, centre, scale)
             return stats, self.adam.gradients(loss / len(samples))
 
-        if self._pieces == 1:
+        if self.pieces == 1:
             return of_piece(index)
-        parts = self._sample_threads.run(of_piece, index.tensor_split(self._pieces))
+        parts = self._sample_threads.run(of_piece, index.tensor_split(self.pieces))
         stats, gradients = zip(*parts, strict=True)
         return torch.stack(stats).sum(0), added(gradients)
 
@@ -285,14 +269,14 @@ class TorchOnPolicy(OnPolicy):
         self.shuffle_rng[0, 1] += np.uint64(1)
         shuffler.shuffle(self.order)
         self._order_twin.push()
-        size = min(self.settings.minibatch, self.batch)
+        size = min(self.config.minibatch, self.batch)
         if not self.policy.recurrent:
             yield from torch.split(self._order_twin.tensor, size)
             return
         first = self._order_twin.tensor
         columns = first[first < self.n_envs]
-        steps = torch.arange(self.settings.n_steps, device=first.device)[:, None] * self.n_envs
-        for chosen in torch.split(columns, max(1, size // self.settings.n_steps)):
+        steps = torch.arange(self.config.n_steps, device=first.device)[:, None] * self.n_envs
+        for chosen in torch.split(columns, max(1, size // self.config.n_steps)):
             yield steps + chosen
 
     def _run(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,7 +304,7 @@ class TorchOnPolicy(OnPolicy):
 
         Advantages are shifted by `centre` and multiplied by `scale`.
         """
-        s = self.settings
+        config = self.config
         head, value = self._run(index)
         index = index.reshape(-1)
         actions = self._action_twin.tensor.index_select(0, index)
@@ -335,11 +319,11 @@ class TorchOnPolicy(OnPolicy):
         inside = ratio.clamp(1.0 - clip, 1.0 + clip)
         policy_loss = -torch.minimum(ratio * advantage, inside * advantage)
         value_loss = (value - target).square()
-        if s.value_clip > 0.0:
-            moved = old_value + (value - old_value).clamp(-s.value_clip, s.value_clip)
+        if config.value_clip > 0.0:
+            moved = old_value + (value - old_value).clamp(-config.value_clip, config.value_clip)
             value_loss = torch.maximum(value_loss, (moved - target).square())
         policy_sum, value_sum, entropy_sum = policy_loss.sum(), value_loss.sum(), entropy.sum()
-        loss = policy_sum + s.value_coef * value_sum - s.entropy_coef * entropy_sum
+        loss = policy_sum + config.value_coef * value_sum - config.entropy_coef * entropy_sum
         with torch.no_grad():
             kl = (ratio - 1.0 - log_ratio).sum()
             clipped = (inside != ratio).sum()
@@ -355,37 +339,63 @@ class TorchOnPolicy(OnPolicy):
             return chosen, -(log_probs.exp() * log_probs).sum(1)
         log_std = self.policy.log_std
         z = (actions - head) * torch.exp(-log_std)
-        log_prob = -(0.5 * z * z + log_std + _HALF_LOG_TWO_PI).sum(1)
-        return log_prob, (log_std + 0.5 + _HALF_LOG_TWO_PI).sum().expand(len(head))
+        log_prob = -(0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(1)
+        return log_prob, (log_std + 0.5 + HALF_LOG_TWO_PI).sum().expand(len(head))
 
     def _live_memory(self) -> LiveTensors:
         return LiveTensors(state_tensors(self._memory) if self.policy.recurrent else {})
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that decides how training goes on, by name; call `set_counters` after writing to it."""
-        arrays: dict[str, np.ndarray[Any, Any]] = self.policy.live_arrays() | self._live_adam.arrays()
-        arrays |= {
-            "action_rng": self.action_rng,
-            "shuffle_rng": self.shuffle_rng,
-            "order": self.order,
-            "obs_moments": self.obs_moments,
-            "return_moments": self.return_moments,
-        }
-        if self._native:
-            env = self.env
-            arrays |= {"env_state": env.state, "env_elapsed": env.elapsed, "env_rng": env.rng, "env_obs": env.obs}
-            arrays |= {"episode": self.episode, "running_return": self._running_return}
-            self._saved_memory = self._live_memory()
-            arrays |= self._saved_memory.arrays()
-        return arrays
+    def describe(self) -> Description:
+        """Acting and learning: their work, and the methods that an update spends its time in."""
+        from mileage.algorithms.torch._describe import on_policy, stages
 
-    def set_counters(self, counters: dict[str, int]) -> None:
-        """Put back what `counters` returned, after the arrays of `state_arrays`."""
-        super().set_counters(counters)
-        self.policy.loaded()
+        rows = slice(0, self.n_envs)
+        clock = Untimed()
+        return on_policy(
+            self,
+            choose=lambda: self._act(clock, 0, rows),
+            value=lambda: self._value(self._obs_twin.tensor[rows]),
+            update=lambda: self._update_policy(0.0, self.config.clip),
+            moments=list(self._live_adam.arrays().values()),
+            methods=(
+                *stages(self, _run="forward", _loss="loss", _learn="bookkeeping"),
+                *stages(self.adam, gradients="backward", descend="clip and optimizer"),
+            ),
+        )
+
+    @torch.no_grad()
+    def _value(self, obs: Tensor) -> Tensor:
+        return self.policy.run(self.policy.view(obs), self._memory, fast=True)[1]
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | self._live_adam.arrays()
+
+    def _episode_arrays(self) -> dict[str, Array]:
+        self._saved_memory = self._live_memory()
+        return super()._episode_arrays() | self._saved_memory.arrays()
+
+    def restore(self, saved: Saved) -> None:
+        """Go on where `saved` was taken; without an environment's arrays its episodes start anew."""
+        self._saved_memory = LiveTensors({})
+        super().restore(saved)
+
+    def _set_counters(self, counters: Mapping[str, int]) -> None:
+        super()._set_counters(counters)
         self._live_adam.load()
-        if self._native:
-            self._saved_memory.load()
+        self.adam.set_steps(self.adam_steps)
+        self._saved_memory.load()
+
+
+class TorchPPO(TorchOnPolicy):
+    """PPO with any module from observations to actions and values."""
+
+    Native, Config = PPO, PPOConfig
+
+
+class TorchA2C(TorchOnPolicy):
+    """A2C with any module from observations to actions and values."""
+
+    Native, Config = A2C, A2CConfig
 
 
 def normals(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,80 +4,57 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
+from mileage._types import F32, F64, Record
+from mileage.algorithms.sac import SAC, SACConfig, initial_temperature
+from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals
+from mileage.algorithms.torch.twin_critic import TorchTwinCriticLearner
+from mileage.description import Boundary
 from mileage.kernels.arrays import random
+from mileage.kernels.definitions import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
 from mileage.kernels.learners.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
-from mileage.meter import Phase
-from mileage.policies.torch.policy import LOG_STD_HIGH, LOG_STD_LOW
-from mileage.policies.torch.tensors import Inbox
+from mileage.policies.torch.policy import TorchSquashed
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_SQUASH_EPS = 1e-6
 _BETA1, _BETA2, _ADAM_EPS = 0.9, 0.999, 1e-8
 
 
-class TorchSAC(TorchOffPolicy):
+class TorchSAC(TorchTwinCriticLearner):
     """SAC with any modules `actor(obs)` and `critic(obs, action)`."""
 
+    Native, Config, Policy = SAC, SACConfig, TorchSquashed
+    config: SACConfig
+    passes = 12
+
     def _build_networks(self) -> None:
-        config, policy = self.config, self.policy
-        actor, critic = policy.module.get_submodule("actor"), policy.module.get_submodule("critic")
-        self._actor, self._critic = policy.fast(actor), policy.fast(critic)
-        self._target = policy.fast(self._target_of(critic))
-        own = dict(critic.named_parameters(prefix="critic"))
-        # Features that both share learn from the critic's loss.
-        shared = {id(each) for each in own.values()}
-        rest = {name: each for name, each in actor.named_parameters(prefix="actor") if id(each) not in shared}
-        self._critic_adam = self._optimizer("critic_adam", own)
-        self._actor_adam = self._optimizer("actor_adam", rest)
-        entropy = config.target_entropy or -float(policy.action_size)
-        alpha = math.log(config.temperature) if config.temperature else 0.0
-        self.temperature = torch.tensor([alpha, 0.0, 0.0, entropy], dtype=torch.float64, device=policy.device)
-        self.noise_rng = random.streams(self.seed, config.batch, "noise")
-        self._noise = np.zeros((2, config.batch, policy.action_size), np.float32)
-        self._noise_inbox = Inbox({"noise": self._noise}, policy.device, separate=self.separate)
+        super()._build_networks()
+        state = initial_temperature(self.config, self.policy.action_size)
+        self.temperature = torch.tensor(state, dtype=torch.float64, device=self.policy.device)
+        self._noise = self._noise_inbox(2)
 
     def _more_tensors(self) -> Mapping[str, Tensor]:
         return {"temperature": self.temperature}
 
-    @torch.no_grad()
-    def _act(self, progress: float) -> NDArray[Any]:
-        size = self.policy.action_size
-        noise = torch.from_numpy(normals(random.uniform_rows(self.action_rng, 2 * size)))
-        head = self._actor(self._seen())
-        if self._inbox.separate:
-            with self._clock.phase(Phase.TRANSFER):
-                head = head.cpu()
-        self.actions[:] = squashed(head, noise)[0].numpy()
-        return self.policy.to_env(self.actions)
+    def _explore(self, head: Tensor, noise: F32) -> F32:
+        return squashed(head, torch.from_numpy(noise))[0].numpy()
 
     def _draw_noise(self) -> Tensor:
         """Noise (2, B, A) of target and policy actions, from the streams and in the order of the native update."""
         draws = normals(random.uniform_rows(self.noise_rng, 4 * self.policy.action_size))
-        self._noise[:] = draws.reshape(self.config.batch, 2, -1).transpose(1, 0, 2)
-        self._noise_inbox.send()
-        return self._noise_inbox.tensors["noise"]
+        return self._noise.put("noise", draws.reshape(self.config.batch, 2, -1).transpose(1, 0, 2))
 
-    def _update(self, batch: dict[str, Any]) -> Tensor:
+    def _update(self, batch: Record) -> Tensor:
         config = self.config
         noise = self._draw_noise()
         alpha = self.temperature[LOG_ALPHA].exp().float()
         with torch.no_grad():
             action, log_prob = squashed(self._actor(batch["next_obs"]), noise[0])
-            first, second = self._target(batch["next_obs"], action)
+            first, second = self._target_critic(batch["next_obs"], action)
             targets = bootstrap(batch, torch.minimum(first, second) - alpha * log_prob)
-        first, second = self._critic(batch["obs"], batch["actions"])
-        critic_loss = 0.5 * ((first - targets).square().mean() + (second - targets).square().mean())
-        value = 0.5 * (first.detach().mean() + second.detach().mean())
-        self._critic_adam.step(critic_loss, config.learning_rate, config.max_grad_norm)
+        critic_loss, value = self._learn_critics(batch, targets, 0.5)
         self._follow()
         action, log_prob = squashed(self._actor(batch["obs"]), noise[1])
         first, second = self._critic(batch["obs"], action)
@@ -86,7 +63,7 @@ class TorchSAC(TorchOffPolicy):
         mean_log_prob = log_prob.detach().mean()
         if config.temperature == 0.0:
             self._learn_temperature(mean_log_prob.double())
-        return torch.stack([critic_loss.detach(), actor_loss.detach(), -mean_log_prob, value])
+        return torch.stack([critic_loss, actor_loss.detach(), -mean_log_prob, value])
 
     @torch.no_grad()
     def _learn_temperature(self, mean_log_prob: Tensor) -> None:
@@ -99,14 +76,15 @@ class TorchSAC(TorchOffPolicy):
         square = state[ALPHA_SQUARE] / (1.0 - _BETA2**self.updates)
         state[LOG_ALPHA] -= self.config.learning_rate * mean / (square.sqrt() + _ADAM_EPS)
 
-    def _named_losses(self, means: NDArray[np.float64]) -> dict[str, float]:
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch._describe import stages
+
+        return (*super()._methods(), *stages(self, _learn_temperature="temperature", _draw_noise="noise"))
+
+    def _named_losses(self, means: F64) -> dict[str, float]:
         names = ("critic_loss", "actor_loss", "entropy", "q_value")
         losses = {name: float(mean) for name, mean in zip(names, means, strict=True)}
         return losses | {"temperature": math.exp(float(self.temperature[LOG_ALPHA]))}
-
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that decides how training goes on, by name; call `set_counters` after writing to it."""
-        return super().state_arrays() | {"noise_rng": self.noise_rng}
 
 
 def squashed(head: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,8 +92,5 @@ def squashed(head: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     mean, raw = head.chunk(2, 1)
     log_std = raw.clamp(LOG_STD_LOW, LOG_STD_HIGH)
     action = torch.tanh(mean + noise * log_std.exp())
-    log_prob = 0.5 * noise * noise + log_std + _HALF_LOG_TWO_PI + torch.log(1.0 - action * action + _SQUASH_EPS)
+    log_prob = 0.5 * noise * noise + log_std + HALF_LOG_TWO_PI + torch.log(1.0 - action * action + SQUASH_EPS)
     return action, -log_prob.sum(1)
-
-
-ENGINE = TorchSAC

@@ -11,20 +11,20 @@ from pathlib import Path
 
 from mileage._errors import LedgerError
 from mileage.coderl.build.executor import Change
-from mileage.coderl.corpus import Verdict
+from mileage.coderl.corpus import PatchVerdict
 
 # A verdict that depends on how busy the machine was is not a property of the content.
-CACHED = frozenset({Verdict.PASS, Verdict.COMPILE_ERROR, Verdict.TEST_FAILURE})
+CACHED = frozenset({PatchVerdict.PASS, PatchVerdict.COMPILE_ERROR, PatchVerdict.TEST_FAILURE})
 
 
 def context_key(revision: str, steps: Sequence[Sequence[str]], fingerprint: Mapping[str, str]) -> str:
-    """Return a hash of all that decides a verdict besides the candidate."""
+    """A hash of all that decides a verdict besides the candidate."""
     data = json.dumps([revision, [list(step) for step in steps], dict(fingerprint)], sort_keys=True)
     return hashlib.sha256(data.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def content_key(context: str, changes: Sequence[Change]) -> str:
-    """Return the key of a candidate: its context and the files it leaves behind, in order of their names."""
+    """The key of a candidate: its context and the files it leaves behind, in order of their names."""
     digest = hashlib.sha256(context.encode())
     for change in sorted(changes, key=lambda change: change.path):
         name = change.path.encode("utf-8", "surrogateescape")
@@ -47,13 +47,13 @@ class ResultCache:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"the result cache {path} cannot be opened: {error}") from None
 
-    def get(self, key: str) -> tuple[Verdict, str] | None:
-        """Return the verdict and diagnostic of a key, if known."""
+    def get(self, key: str) -> tuple[PatchVerdict, str] | None:
+        """The verdict and diagnostic of a key, if known."""
         with self._lock:
             row = self._db.execute("SELECT verdict, diagnostic FROM verdict WHERE key = ?", (key,)).fetchone()
-        return (Verdict(row[0]), row[1]) if row else None
+        return (PatchVerdict(row[0]), row[1]) if row else None
 
-    def put(self, key: str, verdict: Verdict, diagnostic: str) -> None:
+    def put(self, key: str, verdict: PatchVerdict, diagnostic: str) -> None:
         """Keep a verdict, unless it says more about the machine than about the content."""
         if verdict in CACHED:
             with self._lock:

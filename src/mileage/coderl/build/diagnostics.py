@@ -24,7 +24,7 @@ _RUST_PLACE = re.compile(r"\s*--> (\S+)")
 
 
 def first_diagnostic(output: str) -> str:
-    """Return the first error line of a build's output, with its place where the compiler names one apart."""
+    """The first error line of a build's output, with its place where the compiler names one apart."""
     text = _COLOUR.sub("", output)
     for pattern in _PATTERNS:
         match = pattern.search(text)

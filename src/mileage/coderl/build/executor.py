@@ -1,6 +1,6 @@
 """Jobs and what runs them: the seam between the harness and real processes.
 
-An `Executor` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
+A `JobRunner` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
 processes; `FakeExecutor` answers from a function, so that everything above it can be tested without a clock.
 """
 
@@ -18,16 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from mileage._errors import BuildError
+from mileage._types import Record
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 DEFAULT_OUTPUT_BYTES = 64 * 1024
 DEFAULT_SAMPLE_SECONDS = 0.05
 
 
-class Outcome(StrEnum):
+class StepOutcome(StrEnum):
     """How a command ended."""
 
     EXITED = "exited"
@@ -99,7 +100,7 @@ class StepResult:
     """What one command did; `output` is the beginning and the end of what it printed."""
 
     argv: tuple[str, ...]
-    outcome: Outcome
+    outcome: StepOutcome
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
@@ -109,7 +110,7 @@ class StepResult:
     @property
     def succeeded(self) -> bool:
         """Whether the command ended by itself with exit code 0."""
-        return self.outcome is Outcome.EXITED and self.exit_code == 0
+        return self.outcome is StepOutcome.EXITED and self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ class JobResult:
     """The steps that were started; the last one is the one that failed, if any did."""
 
     steps: tuple[StepResult, ...]
-    # Starting the launcher, making namespaces and mounts, applying changes, killing and reaping.
     overhead_seconds: float = 0.0
+    """Starting the launcher, making namespaces and mounts, applying changes, killing and reaping."""
 
     @property
     def succeeded(self) -> bool:
@@ -131,7 +132,7 @@ class JobResult:
         return sum(step.wall_seconds for step in self.steps)
 
 
-class Executor(Protocol):
+class JobRunner(Protocol):
     """Runs jobs."""
 
     def run(self, job: Job) -> JobResult:
@@ -204,7 +205,7 @@ class TakingTurns:
     benchmarks get their turn and this one does not wait for them before every build. Used by one thread.
     """
 
-    def __init__(self, executor: Executor, lock: Path, hold_seconds: float = 90.0) -> None:
+    def __init__(self, executor: JobRunner, lock: Path, hold_seconds: float = 90.0) -> None:
         self._executor = executor
         self._path = lock
         self._hold_seconds = hold_seconds
@@ -238,20 +239,20 @@ class FakeExecutor:
         self.jobs: list[Job] = []
 
     def run(self, job: Job) -> JobResult:
-        """Return what the function says about `job`."""
+        """What the function says about `job`."""
         self.jobs.append(job)
         return self._answer(job)
 
 
 def fake_result(
-    wall_seconds: float, exit_code: int = 0, outcome: Outcome = Outcome.EXITED, output: str = ""
+    wall_seconds: float, exit_code: int = 0, outcome: StepOutcome = StepOutcome.EXITED, output: str = ""
 ) -> JobResult:
     """Build a one-step result that took `wall_seconds`."""
     return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
 
 
-def _wire(job: Job) -> dict[str, Any]:
-    """Return `job` as the launcher reads it."""
+def _wire(job: Job) -> Record:
+    """`job` as the launcher reads it."""
     return {
         "steps": [list(step) for step in job.steps],
         "cwd": job.cwd,
@@ -274,7 +275,7 @@ def _wire(job: Job) -> dict[str, Any]:
     }
 
 
-def _wire_jail(jail: Jail) -> dict[str, Any]:
+def _wire_jail(jail: Jail) -> Record:
     return {
         "root": str(jail.root),
         "tree": {
@@ -305,7 +306,7 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
         tuple(
             StepResult(
                 argv=tuple(step["argv"]),
-                outcome=Outcome(step["outcome"]),
+                outcome=StepOutcome(step["outcome"]),
                 exit_code=step["exit_code"],
                 wall_seconds=step["wall_seconds"],
                 cpu_seconds=step["cpu_seconds"],
@@ -318,5 +319,5 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the argument vector of a command given as a shell line or as a list."""
+    """The argument vector of a command given as a shell line or as a list."""
     return ("sh", "-c", command) if isinstance(command, str) else tuple(command)

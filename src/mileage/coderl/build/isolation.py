@@ -32,7 +32,7 @@ CARGO_PARTS = ("bin", "registry", "git", "config", "config.toml", "env")
 
 
 def _accounts() -> dict[str, str]:
-    """Return minimal account files, because some tools look up their own user."""
+    """Minimal account files, because some tools look up their own user."""
     uid, gid = os.geteuid(), os.getegid()
     return {
         "/etc/passwd": f"builder:x:{uid}:{gid}::/home/mileage:/bin/sh\n",
@@ -43,7 +43,7 @@ def _accounts() -> dict[str, str]:
 
 
 def visible_paths(env: Mapping[str, str], extra: Iterable[str | Path] = ()) -> tuple[str, ...]:
-    """Return the paths a job may read besides its tree: the system, the toolchains, and `extra`."""
+    """The paths a job may read besides its tree: the system, the toolchains, and `extra`."""
     home = Path(env.get("HOME", str(Path.home())))
     cargo = Path(env.get("CARGO_HOME", home / ".cargo"))
     candidates = [Path(path) for path in (*SYSTEM_PATHS, *ETC_PATHS)]
@@ -60,7 +60,7 @@ def visible_paths(env: Mapping[str, str], extra: Iterable[str | Path] = ()) -> t
 
 
 def toolchain_paths(kind: str) -> tuple[str, ...]:
-    """Return the paths outside the system directories that projects of a kind read: here, the Python in use."""
+    """The paths outside the system directories that projects of a kind read: here, the Python in use."""
     return tuple(dict.fromkeys((sys.prefix, sys.base_prefix))) if kind == "python" else ()
 
 
@@ -86,7 +86,7 @@ def make_jail(
 
 @functools.cache
 def isolation_problem() -> str | None:
-    """Return why jobs cannot be isolated here, or None if they can: it is tried once, for real."""
+    """Why jobs cannot be isolated here, or None if they can: it is tried once, for real."""
     directory = Path(tempfile.mkdtemp(prefix="mileage-probe-"))
     try:
         source, root = directory / "tree", directory / "root"

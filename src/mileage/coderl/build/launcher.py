@@ -24,7 +24,8 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+
+from mileage._types import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -101,7 +102,7 @@ def enter_namespaces(network: bool) -> None:
             file.write(text)
 
 
-def build_root(jail: dict[str, Any]) -> str:
+def build_root(jail: Record) -> str:
     """Mount the small file system that the job will see as its only one; return where it is."""
     root: str = jail["root"]
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -131,7 +132,7 @@ def build_root(jail: dict[str, Any]) -> str:
     return root
 
 
-def _mount_tree(root: str, tree: dict[str, Any]) -> None:
+def _mount_tree(root: str, tree: Record) -> None:
     """Mount the project: itself (to build a snapshot), or a throw-away layer over it (to use one)."""
     target = root + tree["at"]
     os.makedirs(target, exist_ok=True)
@@ -169,7 +170,7 @@ def enter_root(root: str) -> None:
     _check(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
-def write_changes(tree: str, changes: list[dict[str, Any]]) -> None:
+def write_changes(tree: str, changes: list[Record]) -> None:
     """Write and delete files below `tree`; no path component may be a symbolic link."""
     for change in changes:
         *parents, name = change["path"].split("/")
@@ -197,7 +198,7 @@ def write_changes(tree: str, changes: list[dict[str, Any]]) -> None:
 class Watch:
     """Reaps, measures, limits and kills the processes below this one."""
 
-    def __init__(self, job: dict[str, Any], is_init: bool) -> None:
+    def __init__(self, job: Record, is_init: bool) -> None:
         self.job = job
         self.is_init = is_init
         self.deadline = time.monotonic() + job["timeout"] if job["timeout"] else None
@@ -210,7 +211,7 @@ class Watch:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def processes(self) -> list[int]:
-        """Return the ids of all descendants."""
+        """The ids of all descendants."""
         if self.is_init:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         found: list[int] = []
@@ -281,7 +282,7 @@ class Watch:
             self.deadline += late
         return ready
 
-    def run(self, argv: list[str]) -> dict[str, Any]:
+    def run(self, argv: list[str]) -> Record:
         """Run one command to its end or to the first broken limit."""
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -352,12 +353,12 @@ class Output:
             pass
 
     def text(self) -> str:
-        """Return the beginning, a mark where bytes were left out, and the end."""
+        """The beginning, a mark where bytes were left out, and the end."""
         gap = f"\n... {self.dropped} bytes left out ...\n".encode() if self.dropped else b""
         return (self.head + gap + self.tail).decode("utf-8", "replace")
 
 
-def _spawn(argv: list[str], job: dict[str, Any], output: int) -> int:
+def _spawn(argv: list[str], job: Record, output: int) -> int:
     """Start a command in a session of its own."""
     pid = os.fork()
     if pid:
@@ -384,7 +385,7 @@ def _spawn(argv: list[str], job: dict[str, Any], output: int) -> int:
     os._exit(127)
 
 
-def run_job(job: dict[str, Any], is_init: bool) -> dict[str, Any]:
+def run_job(job: Record, is_init: bool) -> Record:
     """Write the changes, run the steps up to the first that fails, and measure them."""
     watch = Watch(job, is_init)
     write_changes(job["cwd"], job["changes"])
@@ -396,13 +397,13 @@ def run_job(job: dict[str, Any], is_init: bool) -> dict[str, Any]:
     return {"steps": results}
 
 
-def _report(result: dict[str, Any]) -> None:
+def _report(result: Record) -> None:
     data = json.dumps(result).encode() + b"\n"
     while data:
         data = data[os.write(1, data) :]
 
 
-def _run_isolated(job: dict[str, Any]) -> int:
+def _run_isolated(job: Record) -> int:
     enter_namespaces(job["isolate"]["network"])
     child = os.fork()
     if child:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import BuildError
-from mileage.coderl.build.executor import Change, Executor, Jail, Job, JobResult, Limits, TreeMount
+from mileage.coderl.build.executor import Change, Jail, Job, JobResult, JobRunner, Limits, TreeMount
 from mileage.coderl.build.isolation import isolation_problem, make_jail
 from mileage.coderl.project.workarea import CopyMethod, copy_tree, link_tree, remove_tree
 
@@ -35,7 +35,7 @@ MOUNT_POINT = "/mileage/tree"
 
 
 def best_method(directory: Path) -> SnapshotMethod:
-    """Return the fastest method that works on the file system of `directory`."""
+    """The fastest method that works on the file system of `directory`."""
     if isolation_problem() is None:
         return SnapshotMethod.OVERLAY
     return SnapshotMethod.REFLINK if reflinks_work(directory) else SnapshotMethod.HARD_LINK
@@ -58,15 +58,15 @@ class Surroundings:
     readable: tuple[str, ...] = ()
     disk_bytes: int = 2 << 30
     network: bool = False
-    # Put the throw-away layer of an overlay on disk instead of in memory.
     layer_on_disk: bool = False
+    """Put the throw-away layer of an overlay on disk instead of in memory."""
 
 
 class Snapshot:
     """One built tree and a place to use it; one user at a time (an overlay snapshot may be shared, see `share`)."""
 
     def __init__(
-        self, source: Path, directory: Path, method: SnapshotMethod, executor: Executor, surroundings: Surroundings
+        self, source: Path, directory: Path, method: SnapshotMethod, executor: JobRunner, surroundings: Surroundings
     ) -> None:
         self.method = method
         self._executor = executor
@@ -121,7 +121,7 @@ class Snapshot:
                 remove_tree(upper)
 
     def share(self, directory: Path) -> Snapshot:
-        """Return a second user of an overlay snapshot: the built tree is the same, the layers are apart."""
+        """A second user of an overlay snapshot: the built tree is the same, the layers are apart."""
         if self.method is not SnapshotMethod.OVERLAY:
             raise BuildError(f"a {self.method} snapshot has one user at a time: build one for each worker")
         twin = object.__new__(Snapshot)
@@ -158,7 +158,7 @@ class Snapshot:
 
 
 def _stamps(tree: Path) -> dict[str, tuple[int, int]]:
-    """Return size and modification time of each file, which an in-place write changes."""
+    """Size and modification time of each file, which an in-place write changes."""
     stamps: dict[str, tuple[int, int]] = {}
     for directory, _, files in os.walk(tree):
         for name in files:

@@ -54,7 +54,7 @@ def cargo_project_parts(root: Path) -> CargoParts:
 
 
 def _library_first(targets: list[dict[str, object]]) -> str:
-    """Return the source path of the library target, or of the first target that is not a build script."""
+    """The source path of the library target, or of the first target that is not a build script."""
     kinds = {"lib", "rlib", "proc-macro", "dylib", "cdylib"}
     ordered = sorted(targets, key=lambda target: (not kinds & set(_kinds(target)), "custom-build" in _kinds(target)))
     return str(ordered[0]["src_path"])
@@ -66,7 +66,7 @@ def _kinds(target: dict[str, object]) -> list[str]:
 
 
 def _dependents(depends_on: Mapping[str, set[str]]) -> dict[str, int]:
-    """Return how many members depend on each member, directly or not."""
+    """How many members depend on each member, directly or not."""
     counts = dict.fromkeys(depends_on, 0)
     for name in depends_on:
         seen: set[str] = set()
@@ -81,12 +81,12 @@ def _dependents(depends_on: Mapping[str, set[str]]) -> dict[str, int]:
 
 
 def _may_be_host(target: str) -> bool:
-    """Return whether a target of a Cargo configuration may be this machine; a cfg() expression may."""
+    """Whether a target of a Cargo configuration may be this machine; a cfg() expression may."""
     return target.startswith("cfg(") or (target.startswith(platform.machine()) and "linux" in target)
 
 
 def configured_rustflags(tree: Path, env: Mapping[str, str]) -> list[str]:
-    """Return the rustflags that Cargo's configuration files give a build in `tree`.
+    """The rustflags that Cargo's configuration files give a build in `tree`.
 
     A RUSTFLAGS variable replaces them silently, so a mode that sets one would drop them: the benchmark has to
     move them into the variable of every arm.

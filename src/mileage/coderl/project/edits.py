@@ -45,7 +45,7 @@ class LineEdit:
     line: str
 
     def edited(self, before: bytes, number: int) -> bytes:
-        """Return the content `before` with edit `number` in it."""
+        """The content `before` with edit `number` in it."""
         text = before.decode("utf-8")
         # A template may hold other braces, so only the number is replaced.
         line = self.line.replace("{n}", str(number))
@@ -58,7 +58,7 @@ class LineEdit:
 
 
 def line_edit(path: str) -> LineEdit:
-    """Return the edit for a file of a known language."""
+    """The edit for a file of a known language."""
     suffix = PurePosixPath(path).suffix
     if suffix not in LINES:
         raise BuildError(
@@ -69,7 +69,7 @@ def line_edit(path: str) -> LineEdit:
 
 
 def source_files(tree: Path, suffixes: Iterable[str]) -> list[str]:
-    """Return the source files below `tree` with one of `suffixes`, sorted, without vendored and built ones."""
+    """The source files below `tree` with one of `suffixes`, sorted, without vendored and built ones."""
     wanted = tuple(suffixes)
     found: list[str] = []
     for directory, names, files in os.walk(tree):
@@ -79,7 +79,7 @@ def source_files(tree: Path, suffixes: Iterable[str]) -> list[str]:
 
 
 def most_central(tree: Path, files: list[str]) -> str:
-    """Return the file that most other files name in an include or import; the first in order if none is named."""
+    """The file that most other files name in an include or import; the first in order if none is named."""
     if not files:
         raise BuildError(f"no source file to edit was found in {tree}: name one with --edit-file")
     counts: Counter[str] = Counter()
@@ -98,7 +98,7 @@ def most_central(tree: Path, files: list[str]) -> str:
 
 
 def _references(suffix: str, text: str) -> set[str]:
-    """Return the file names or module stems that a source text refers to."""
+    """The file names or module stems that a source text refers to."""
     if suffix in (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp"):
         return {PurePosixPath(name).name for name in _INCLUDE.findall(text)}
     if suffix in (".ts", ".tsx"):

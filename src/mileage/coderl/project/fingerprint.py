@@ -45,13 +45,13 @@ _CMAKE_NO_DEBUG = {"Debug": "-g0", "RelWithDebInfo": "-O2 -g0 -DNDEBUG"}
 
 
 def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
-    """Return what tells CMake to leave debug information out of a build type; nothing if that has none."""
+    """What tells CMake to leave debug information out of a build type; nothing if that has none."""
     flags = _CMAKE_NO_DEBUG.get(profile)
     return tuple(f"-DCMAKE_{lang}_FLAGS_{profile.upper()}={flags}" for lang in ("C", "CXX")) if flags else ()
 
 
 def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment all arms share: the user's, without volatile variables and compiler caches."""
+    """The environment all arms share: the user's, without volatile variables and compiler caches."""
     env = dict(os.environ if source is None else source)
     dropped = VOLATILE | set(CACHE_VARIABLES) | set(LAUNCHER_VARIABLES)
     env = {name: value for name, value in env.items() if name not in dropped and not _SECRET.search(name)}
@@ -69,29 +69,29 @@ class ArmSetup:
     jobs: int
     profile: str
     warm_snapshot: bool = False
-    # Files of the copy that are replaced by other files of the project: target to source.
     files: Mapping[str, str] = field(default_factory=dict)
+    """Files of the copy that are replaced by other files of the project: target to source."""
 
     def commands(self, steps: tuple[Command, ...]) -> tuple[Command, ...]:
-        """Return `steps` with job count and profile filled in."""
+        """`steps` with job count and profile filled in."""
         return tuple(
             tuple(word.replace("{jobs}", str(self.jobs)).replace("{profile}", self.profile) for word in step)
             for step in steps
         )
 
     def environment(self, tree: str) -> dict[str, str]:
-        """Return the variables of a build whose copy is at `tree`."""
+        """The variables of a build whose copy is at `tree`."""
         return {name: value.replace("{tree}", tree) for name, value in self.env.items()}
 
 
 def _take(pattern: re.Pattern[str], text: str) -> tuple[list[str], str]:
-    """Return what `pattern` finds in `text` and the text without it."""
+    """What `pattern` finds in `text` and the text without it."""
     found = [next(group for group in (*match.groups(), "") if group is not None) for match in pattern.finditer(text)]
     return found, " ".join(pattern.sub(" ", text).split())
 
 
 def split_flags(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the flag variables split into rows by meaning; a row that nothing sets says `default`."""
+    """The flag variables split into rows by meaning; a row that nothing sets says `default`."""
     linkers: set[str] = set()
     threads: list[str] = []
     backends: list[str] = []
@@ -129,7 +129,7 @@ def _digest(path: Path) -> str:
 
 
 def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
-    """Return what a tool says about itself, on one line."""
+    """What a tool says about itself, on one line."""
     try:
         done = subprocess.run(command, env=dict(env), cwd=tree, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -139,7 +139,7 @@ def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
 
 
 def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) -> dict[str, str]:
-    """Return the fingerprint of an arm whose copy of the project is `tree`."""
+    """The fingerprint of an arm whose copy of the project is `tree`."""
     env = setup.environment("<tree>")
     rows = {"project.revision": revision, "jobs": str(setup.jobs), "profile": setup.profile}
     rows |= {
@@ -168,7 +168,7 @@ def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) ->
 
 
 def _private(name: str, value: str) -> str:
-    """Return a variable as it may be stored: what came from the user's shell is hashed, it may be a secret."""
+    """A variable as it may be stored: what came from the user's shell is hashed, it may be a secret."""
     if os.environ.get(name) != value:
         return value
     return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -201,7 +201,7 @@ class Difference:
 
 
 def differences(baseline: Fingerprint, mode: Fingerprint) -> tuple[Difference, ...]:
-    """Return the rows in which two fingerprints disagree, in order of their names."""
+    """The rows in which two fingerprints disagree, in order of their names."""
     keys = sorted(set(baseline) | set(mode))
     return tuple(
         Difference(key, baseline.get(key, "absent"), mode.get(key, "absent"))
@@ -211,7 +211,7 @@ def differences(baseline: Fingerprint, mode: Fingerprint) -> tuple[Difference, .
 
 
 def check_fair(mode_name: str, declared: str, baseline: Fingerprint, mode: Fingerprint) -> Difference:
-    """Return the one declared difference; raise UnmatchedError with the list if there is any other, or none."""
+    """The one declared difference; UnmatchedError with the list if there is any other, or none."""
     found = differences(baseline, mode)
     own = [difference for difference in found if covers(declared, difference.key)]
     other = [difference for difference in found if not covers(declared, difference.key)]
@@ -227,5 +227,5 @@ def check_fair(mode_name: str, declared: str, baseline: Fingerprint, mode: Finge
 
 
 def covers(declared: str, key: str) -> bool:
-    """Return whether a declared difference (`linker`, `toolchain`) covers a row (`linker`, `toolchain.rustc`)."""
+    """Whether a declared difference (`linker`, `toolchain`) covers a row (`linker`, `toolchain.rustc`)."""
     return key == declared or key.startswith(declared + ".")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
+from mileage._types import ReadRecord
 from mileage.coderl.project.cargo import configured_rustflags
 from mileage.coderl.project.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
 from mileage.coderl.project.projects import Project, steps_of
@@ -27,12 +27,12 @@ class Mode:
     change: Callable[[ArmSetup, Project], ArmSetup]
     needs: tuple[str, ...] = ()
     kinds: frozenset[str] | None = None
-    # Runs before the measurement that fill what the mode keeps (a compiler cache); they are not counted.
     fill_runs: int = 0
+    """Runs before the measurement that fill what the mode keeps (a compiler cache); they are not counted."""
 
 
 def _append(setup: ArmSetup, **flags: str) -> ArmSetup:
-    """Return the setup with words added to environment variables."""
+    """The setup with words added to environment variables."""
     env = dict(setup.env)
     for name, value in flags.items():
         env[name] = f"{env.get(name, '')} {value}".strip()
@@ -114,7 +114,7 @@ BUILT_IN = {
 
 
 def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) -> ArmSetup:
-    """Return how the project builds without any mode."""
+    """How the project builds without any mode."""
     env = {**base_environment(), **project.env}
     if project.kind == "cargo":
         env["CARGO_TARGET_DIR"] = "{tree}/target"
@@ -137,7 +137,7 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
 
 
 def find_mode(name: str, project: Project) -> Mode:
-    """Return the mode called `name`: one of the project's own, or a built-in one that fits the project."""
+    """The mode called `name`: one of the project's own, or a built-in one that fits the project."""
     if name in project.mode_tables:
         return _user_mode(name, project.mode_tables[name])
     if name not in BUILT_IN:
@@ -154,8 +154,8 @@ def find_mode(name: str, project: Project) -> Mode:
 _MODE_KEYS = {"difference", "about", "env", "build", "check", "jobs", "profile", "toolchain", "fill_runs", "files"}
 
 
-def _user_mode(name: str, table: Mapping[str, Any]) -> Mode:
-    """Return a mode of a project's rl-bench.toml."""
+def _user_mode(name: str, table: ReadRecord) -> Mode:
+    """A mode of a project's rl-bench.toml."""
     unknown = set(table) - _MODE_KEYS
     if unknown:
         raise UnknownNameError(f"key of mode {name!r}", sorted(unknown)[0], _MODE_KEYS)
@@ -172,8 +172,8 @@ def _user_mode(name: str, table: Mapping[str, Any]) -> Mode:
     )
 
 
-def _apply_table(setup: ArmSetup, table: Mapping[str, Any]) -> ArmSetup:
-    """Return the setup with what a TOML table changes."""
+def _apply_table(setup: ArmSetup, table: ReadRecord) -> ArmSetup:
+    """The setup with what a TOML table changes."""
     env = {**setup.env, **{key: str(value) for key, value in table.get("env", {}).items()}}
     if "toolchain" in table:
         env["RUSTUP_TOOLCHAIN"] = str(table["toolchain"])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
+from mileage._types import ReadRecord, Record
 from mileage.coderl.build.executor import shell
 from mileage.coderl.project.cargo import cargo_project_parts
 from mileage.coderl.project.edits import LineEdit, line_edit, most_central, source_files
@@ -38,19 +39,19 @@ class Project:
     check: tuple[Command, ...]
     test: tuple[Command, ...] = ()
     clean: tuple[Command, ...] = ()
-    # Directories and files (globs below the root) that a build makes. Empty: a cold build starts from a new copy.
     outputs: tuple[str, ...] = ()
+    """Directories and files (globs below the root) that a build makes. Empty: a cold build starts from a new copy."""
     edit: LineEdit | None = None
     edit_command: Command | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    # Tool name to the command that prints its version; part of the fingerprint.
     tools: Mapping[str, Command] = field(default_factory=dict)
+    """Tool name to the command that prints its version; part of the fingerprint."""
     lock_files: tuple[str, ...] = ()
     config_files: tuple[str, ...] = ()
     profile: str = "default"
-    # The [rl-bench.modes.*] and [rl-bench.baseline] tables of the project's own file.
-    mode_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    baseline_table: Mapping[str, Any] = field(default_factory=dict)
+    mode_tables: Mapping[str, ReadRecord] = field(default_factory=dict)
+    """The [rl-bench.modes.*] and [rl-bench.baseline] tables of the project's own file."""
+    baseline_table: ReadRecord = field(default_factory=dict)
 
 
 def detect(root: Path, kind: str | None = None, edit_file: str | None = None) -> Project:
@@ -81,7 +82,7 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
     return project
 
 
-def _read_table(root: Path) -> dict[str, Any]:
+def _read_table(root: Path) -> Record:
     path = root / CONFIG_NAME
     if not path.exists():
         return {}
@@ -104,13 +105,13 @@ _TABLE_KEYS = {
 
 
 def steps_of(value: Any) -> tuple[Command, ...]:
-    """Return the commands of a TOML value: one shell line, or a list of them."""
+    """The commands of a TOML value: one shell line, or a list of them."""
     return tuple(shell(line) for line in ([value] if isinstance(value, str) else value))
 
 
-def _override(project: Project, table: dict[str, Any]) -> Project:
-    """Return `project` with what its rl-bench.toml says instead."""
-    changes: dict[str, Any] = {key: steps_of(table[key]) for key in ("build", "check", "test", "clean") if key in table}
+def _override(project: Project, table: Record) -> Project:
+    """`project` with what its rl-bench.toml says instead."""
+    changes: Record = {key: steps_of(table[key]) for key in ("build", "check", "test", "clean") if key in table}
     if "build" in table and "check" not in table and not project.check:
         changes["check"] = changes["build"]
     for key in ("name", "profile"):

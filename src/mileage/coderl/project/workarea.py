@@ -58,7 +58,7 @@ class WorkArea:
         self.close()
 
     def directory(self, name: str) -> Path:
-        """Return a new empty directory of the run."""
+        """A new empty directory of the run."""
         path = self.path / name
         path.mkdir(parents=True)
         return path
@@ -72,7 +72,7 @@ class WorkArea:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock on `path`, or None if another process does."""
+    """A descriptor that holds the lock on `path`, or None if another process does."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +136,7 @@ def _skips(tree: Path, outputs: Iterable[str]) -> set[Path]:
 
 
 def walk_files(tree: Path, outputs: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield each file, link and directory of a tree in order, without outputs and version-control directories."""
+    """Each file, link and directory of a tree in order, without outputs and version-control directories."""
     skipped = _skips(tree, outputs)
     for directory, names, files in os.walk(tree):
         here = Path(directory)
@@ -217,7 +217,7 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def tree_digest(tree: Path, outputs: Iterable[str] = ()) -> str:
-    """Return a hash of the names, kinds and contents of a tree, without its outputs."""
+    """A hash of the names, kinds and contents of a tree, without its outputs."""
     digest = hashlib.sha256()
     for name, info in walk_files(tree, outputs):
         digest.update(

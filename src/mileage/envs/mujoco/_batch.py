@@ -88,8 +88,8 @@ class Batch:
     qpos: F64
     qvel: F64
     ctrl: F64
-    # Those below only if asked for.
     xpos: F64
+    """From here on only if asked for."""
     xipos: F64
     site_xpos: F64
     cinert: F64

@@ -167,9 +167,8 @@ class MujocoVecEnv(VectorBase):
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: simulations, what was computed of them last, ages, random generators and observations."""
         self._check_open()
-        outputs = {f"env_{name}": array for name, array in self._sim.outputs.items()}
-        own = {"env_elapsed": self.elapsed, "env_rng": self._generators.rows, "env_obs": self.obs}
-        return {"env_state": self._sim.state, **outputs, **own}
+        own = {"elapsed": self.elapsed, "rng": self._generators.rows, "obs": self.obs}
+        return {"state": self._sim.state, **self._sim.outputs, **own}
 
     def close(self) -> None:
         """Free simulations and threads; the arrays stay."""

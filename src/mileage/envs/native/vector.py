@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
+from mileage._places import split
 from mileage._types import F32, I64, U64, Array, Bool
 from mileage.contracts import Step
 from mileage.envs import files, known
@@ -74,7 +75,7 @@ class NativeEnv(SpacedSpec):
     @classmethod
     def named(cls, name: str) -> NativeEnv:
         """The native environment called `name`: an id, "path/to/file.py:Name" or "package.module:Name"."""
-        place = files.split(name)
+        place = split(name)
         found = files.load(*place) if place else known.by_id(name)
         if not isinstance(found, NativeEnv):
             raise UnknownNameError("native environment", name, known.registered())
@@ -176,7 +177,7 @@ class VecEnv(VectorBase):
 
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: arrays of states, ages, random streams and observations."""
-        return {"env_state": self.state, "env_elapsed": self.elapsed, "env_rng": self.rng, "env_obs": self.obs}
+        return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
 
     def close(self) -> None:
         """Let go of the threads."""

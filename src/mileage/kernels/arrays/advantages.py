@@ -31,7 +31,8 @@ from mileage.kernels.machine.boundary import (
 )
 from mileage.kernels.machine.exp import exp
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.result_arrays import empty
+from mileage.kernels.machine.kinds import Array32, ArrayU8, Count, Flag, Index, Real32, Real64
+from mileage.kernels.machine.recycled import empty
 from mileage.kernels.machine.shards import run_shards
 
 Mask = Bool | U8 | F32
@@ -226,7 +227,7 @@ def _check_rollout_finite(
 
 
 @kernel
-def _future(following: Any, terminated: Any, truncated: Any, truncated_value: Any) -> Any:
+def _future(following: Real32, terminated: Flag, truncated: Flag, truncated_value: Real32) -> Real32:
     """What follows a step: `following`, unless the episode ended there. Selects, not branches: they vectorise."""
     following = truncated_value if truncated != 0 else following
     return _ZERO if terminated != 0 else following
@@ -240,19 +241,10 @@ def _future(following: Any, terminated: Any, truncated: Any, truncated_value: An
 
 @kernel(fastmath=_CONTRACT)
 def gae_columns(
-    start: Any,
-    stop: Any,
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    truncated: Any,
-    truncated_values: Any,
-    gamma: Any,
-    lambda_: Any,
-    out_advantages: Any,
-    out_returns: Any,
-) -> None:
+    start: Index, stop: Index, rewards: Array32, values: Array32, terminated: ArrayU8, last_values: Array32,
+    truncated: ArrayU8, truncated_values: Array32, gamma: Real64, lambda_: Real64, out_advantages: Array32,
+    out_returns: Array32,
+) -> None:  # fmt: skip
     """GAE of some columns, arguments as in `gae`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)
@@ -275,18 +267,9 @@ def gae_columns(
 
 @kernel(fastmath=_CONTRACT)
 def nstep_columns(
-    start: Any,
-    stop: Any,
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    truncated: Any,
-    truncated_values: Any,
-    n_steps: Any,
-    gamma: Any,
-    out_returns: Any,
-) -> None:
+    start: Index, stop: Index, rewards: Array32, values: Array32, terminated: ArrayU8, last_values: Array32,
+    truncated: ArrayU8, truncated_values: Array32, n_steps: Count, gamma: Real64, out_returns: Array32,
+) -> None:  # fmt: skip
     """N-step returns of some columns, arguments as in `nstep_returns`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)
@@ -308,22 +291,10 @@ def nstep_columns(
 
 @kernel(fastmath=_CONTRACT)
 def vtrace_columns(
-    start: Any,
-    stop: Any,
-    log_ratios: Any,
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    truncated: Any,
-    truncated_values: Any,
-    gamma: Any,
-    lambda_: Any,
-    rho_bar: Any,
-    c_bar: Any,
-    out_targets: Any,
-    out_advantages: Any,
-) -> None:
+    start: Index, stop: Index, log_ratios: Array32, rewards: Array32, values: Array32, terminated: ArrayU8,
+    last_values: Array32, truncated: ArrayU8, truncated_values: Array32, gamma: Real64, lambda_: Real64,
+    rho_bar: Real64, c_bar: Real64, out_targets: Array32, out_advantages: Array32,
+) -> None:  # fmt: skip
     """V-trace of some columns, arguments as in `vtrace`."""
     first, end = np.uint64(start), np.uint64(stop)
     discount = np.float32(gamma)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage._errors import UsageError
@@ -18,6 +16,7 @@ from mileage.kernels.machine.boundary import (
     matrix_shape,
 )
 from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.kinds import Array32, Flag, Real64
 
 
 def group_advantages(
@@ -60,7 +59,7 @@ def group_advantages(
 
 # Sums over a group may be reordered, so that they use all lanes.
 @kernel(fastmath={"contract", "reassoc"})
-def _group_rows(rewards: Any, normalize_std: Any, epsilon: Any, out: Any) -> None:
+def _group_rows(rewards: Array32, normalize_std: Flag, epsilon: Real64, out: Array32) -> None:
     groups, size = rewards.shape
     for g in range(groups):
         total = rewards.dtype.type(0.0)

@@ -13,6 +13,24 @@ from mileage.kernels.machine.boundary import F32_DTYPE, F64_DTYPE, check_all_fin
 from mileage.kernels.machine.jit import kernel
 
 
+def joined(
+    count: float, mean: F64, squares: F64, n: float, other_mean: F64, other_squares: F64
+) -> tuple[float, F64, F64]:
+    """Count, mean and sum of squared deviations of two sets of samples together (Chan, Golub and LeVeque, 1983)."""
+    total = count + n
+    delta = other_mean - mean
+    return total, mean + delta * n / total, squares + other_squares + np.square(delta) * count * n / total
+
+
+def merged(moments: F64, batch: F64) -> F64:
+    """Moments (3, ...), which are count, mean and sum of squared deviations, after a batch (B, ...) joined them."""
+    count, mean, squares = moments
+    batch_mean = batch.mean(axis=0)
+    batch_squares = np.square(batch - batch_mean).sum(axis=0)
+    parts = joined(count, mean, squares, batch.shape[0], batch_mean, batch_squares)
+    return np.stack([np.broadcast_to(part, np.shape(mean)) for part in parts])
+
+
 class RunningMoments:
     """Mean and variance of everything seen so far, per component (Welford, 1962), in float64.
 
@@ -38,8 +56,9 @@ class RunningMoments:
 
     def update(self, batch: F32 | F64, *, check_finite: bool = False) -> None:
         """Take in the samples of `batch`, (B, *shape) float32 or float64, C-contiguous; B may be 0."""
-        dtype = F64_DTYPE if getattr(batch, "dtype", None) is F64_DTYPE else F32_DTYPE
-        length = len(batch) if isinstance(batch, np.ndarray) and batch.ndim else 0
+        is_array = isinstance(batch, np.ndarray)
+        dtype = F64_DTYPE if is_array and batch.dtype is F64_DTYPE else F32_DTYPE
+        length = len(batch) if is_array and batch.ndim else 0
         check_array("batch", batch, (length, *self.shape), dtype)
         if check_finite:
             check_all_finite(batch=batch)
@@ -51,11 +70,8 @@ class RunningMoments:
             raise UsageError(f"other must describe samples of shape {self.shape}, not {other.shape}")
         if not other.count:
             return
-        mine, theirs = float(self._count[0]), float(other._count[0])
-        delta = other.mean - self.mean
-        self._m2 += other._m2 + delta * delta * (mine * theirs / (mine + theirs))
-        self.mean += delta * (theirs / (mine + theirs))
-        self._count[0] = mine + theirs
+        own = float(self._count[0]), self.mean, self._m2
+        self._count[0], self.mean[...], self._m2[...] = joined(*own, float(other._count[0]), other.mean, other._m2)
 
     def variance(self, ddof: int = 0) -> F64:
         """Variance per component, float64 of `shape`; NaN while there are not more than `ddof` samples."""

@@ -8,12 +8,12 @@ SplitMix64 finaliser (Steele, Lea and Flood, 2014) over a Weyl sequence.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, Index, PtrU64, Real32, Word
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -26,7 +26,7 @@ _TWO_PI = np.float32(2.0 * math.pi)
 
 
 @inner
-def mix(x: Any) -> Any:
+def mix(x: Word) -> Word:
     """SplitMix64 finaliser of a uint64."""
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
@@ -34,7 +34,7 @@ def mix(x: Any) -> Any:
 
 
 @inner
-def next_u64(rng_state: Any) -> Any:
+def next_u64(rng_state: PtrU64) -> Word:
     """Draw 64 random bits and advance the stream. `rng_state` is one row, (2,) uint64."""
     counter = rng_state[1] + _ONE
     rng_state[1] = counter
@@ -42,25 +42,25 @@ def next_u64(rng_state: Any) -> Any:
 
 
 @inner
-def uniform01(rng_state: Any) -> Any:
+def uniform01(rng_state: PtrU64) -> Real32:
     """Draw a float32 from [0, 1)."""
     return np.float32(next_u64(rng_state) >> _S40) * _TO_F32
 
 
 @inner
-def uniform(rng_state: Any, low: Any, high: Any) -> Any:
+def uniform(rng_state: PtrU64, low: Real32, high: Real32) -> Real32:
     """Draw a float32 from [low, high)."""
     return np.float32(low) + (np.float32(high) - np.float32(low)) * uniform01(rng_state)
 
 
 @inner
-def integers(rng_state: Any, n: Any) -> Any:
+def integers(rng_state: PtrU64, n: Count) -> Index:
     """Draw an integer from [0, n); the bias is below n / 2**53."""
     return np.int64(np.float64(next_u64(rng_state) >> _S11) * _TO_F64 * n)
 
 
 @inner
-def normal(rng_state: Any) -> Any:
+def normal(rng_state: PtrU64) -> Real32:
     """Draw a standard normal float32 (Box and Muller; the second variate is not kept)."""
     u = np.float32(1.0) - uniform01(rng_state)
     v = uniform01(rng_state)

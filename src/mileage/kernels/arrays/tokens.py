@@ -23,6 +23,7 @@ from mileage.kernels.machine.boundary import (
 )
 from mileage.kernels.machine.exp import LOW_32, LOW_64, exp, exp_excess
 from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.kinds import Array32, ArrayU8, Count, Flag, Index, Real32
 from mileage.kernels.machine.shards import run_shards
 
 # Sums run in the dtype of the input over this many tokens, and in float64 over those.
@@ -88,7 +89,7 @@ _SUM = {"contract", "reassoc"}
 
 
 @kernel(fastmath=_SUM)
-def _exact_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any, end: Any) -> Any:
+def _exact_block(log_probs: Array32, reference: Array32, mask: ArrayU8, row: Index, first: Index, end: Index) -> Real32:
     low = LOW_32 if log_probs.itemsize == 4 else LOW_64
     zero = log_probs.dtype.type(0.0)
     total = zero
@@ -105,7 +106,7 @@ def _exact_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any
 
 
 @kernel(fastmath=_SUM)
-def _k3_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any, end: Any) -> Any:
+def _k3_block(log_probs: Array32, reference: Array32, mask: ArrayU8, row: Index, first: Index, end: Index) -> Real32:
     zero = log_probs.dtype.type(0.0)
     total = zero
     for k in range(first, end):
@@ -118,7 +119,7 @@ def _k3_block(log_probs: Any, reference: Any, mask: Any, row: Any, first: Any, e
 
 
 @kernel
-def _taken(mask: Any, row: Any, length: Any) -> Any:
+def _taken(mask: ArrayU8, row: Index, length: Count) -> Count:
     """Number of tokens taken from a row."""
     if mask is None:
         return length
@@ -129,14 +130,16 @@ def _taken(mask: Any, row: Any, length: Any) -> Any:
 
 
 @kernel
-def _finish(total: Any, log_probs: Any, mask: Any, row: Any, mean: Any, out: Any) -> None:
+def _finish(total: Real32, log_probs: Array32, mask: ArrayU8, row: Index, mean: Flag, out: Array32) -> None:
     if mean:
         total /= max(_taken(mask, row, log_probs.shape[1]), 1)
     out[row] = total
 
 
 @kernel
-def exact_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+def exact_rows(
+    start: Index, stop: Index, log_probs: Array32, reference: Array32, mask: ArrayU8, mean: Flag, out: Array32
+) -> None:
     """Exact divergence of rows [start, stop), arguments as in `token_kl`."""
     length = np.uint64(log_probs.shape[1])
     for row in range(np.uint64(start), np.uint64(stop)):
@@ -147,7 +150,9 @@ def exact_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any,
 
 
 @kernel
-def k3_rows(start: Any, stop: Any, log_probs: Any, reference: Any, mask: Any, mean: Any, out: Any) -> None:
+def k3_rows(
+    start: Index, stop: Index, log_probs: Array32, reference: Array32, mask: ArrayU8, mean: Flag, out: Array32
+) -> None:
     """Schulman's k3 of rows [start, stop), arguments as in `token_kl`."""
     length = np.uint64(log_probs.shape[1])
     for row in range(np.uint64(start), np.uint64(stop)):

@@ -19,14 +19,28 @@ The workspace of a rank, for one network on the rows of one chunk, in floats:
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mileage.kernels.arrays import random
 from mileage.kernels.definitions import KL_SLACK
 from mileage.kernels.learners import heads, mlp, optim
+from mileage.kernels.machine.chunks import ENOUGH_ROWS, MOST_CHUNKS
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import (
+    Count,
+    Flag,
+    FrameArray,
+    FrameRecord,
+    Index,
+    Ptr32,
+    Ptr64,
+    PtrI64,
+    PtrU64,
+    Rank,
+    Real32,
+    Real64,
+)
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
 from mileage.kernels.machine.team import meet
 
@@ -34,9 +48,6 @@ _F = np.float32
 # Columns of `stats` and `totals`: sums over samples, and over minibatches for the last three.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM, SAMPLES, MINIBATCHES = range(8)
 N_STATS = 8
-# Fewer rows than this per chunk cost more in matrix products than a second thread brings.
-_MIN_CHUNK_ROWS = 128
-_MAX_CHUNKS = 16
 
 # An update ends after `frame.stage`. Until "loss", backward starts from whatever stands where the loss puts its slopes;
 # training goes to the last stage, and the time of a stage is the difference between two updates that end earlier.
@@ -66,8 +77,8 @@ UPDATE = frame_type(
 
 
 def n_chunks(minibatch: int) -> int:
-    """Chunks that a minibatch of this size is cut into."""
-    return min(_MAX_CHUNKS, max(1, minibatch // _MIN_CHUNK_ROWS))
+    """Chunks that a minibatch of this size is cut into: by rows alone, unlike batches of `machine.chunks`."""
+    return min(MOST_CHUNKS, max(1, minibatch // ENOUGH_ROWS))
 
 
 def n_pieces(minibatch: int) -> int:
@@ -76,7 +87,7 @@ def n_pieces(minibatch: int) -> int:
 
 
 @inner
-def _shuffle(order: Any, n: Any, rng_state: Any) -> None:
+def _shuffle(order: PtrI64, n: Count, rng_state: PtrU64) -> None:
     """Permute in place (Fisher and Yates)."""
     for last in range(n - 1, 0, -1):
         other = random.integers(rng_state, last + 1)
@@ -86,7 +97,7 @@ def _shuffle(order: Any, n: Any, rng_state: Any) -> None:
 
 
 @inner
-def _advantage_moments(advantages: Any, order: Any, size: Any) -> Any:
+def _advantage_moments(advantages: Ptr32, order: PtrI64, size: Count) -> tuple[Real32, Real32]:
     """Mean and inverse standard deviation of a minibatch's advantages."""
     total = 0.0
     for i in range(size):
@@ -100,7 +111,7 @@ def _advantage_moments(advantages: Any, order: Any, size: Any) -> Any:
 
 
 @inner
-def _policy_factor(log_ratio: Any, advantage: Any, clip: Any, stats: Any) -> Any:
+def _policy_factor(log_ratio: Real32, advantage: Real32, clip: Real32, stats: Ptr64) -> Real32:
     """Derivative of the clipped surrogate loss by the log-probability; adds to the statistics."""
     ratio = _F(math.exp(log_ratio))
     low, high = _F(1.0) - clip, _F(1.0) + clip
@@ -115,17 +126,9 @@ def _policy_factor(log_ratio: Any, advantage: Any, clip: Any, stats: Any) -> Any
 
 @inner
 def _categorical_slopes(
-    logits: Any,
-    n: Any,
-    action: Any,
-    old: Any,
-    advantage: Any,
-    clip: Any,
-    entropy_coef: Any,
-    weight: Any,
-    out: Any,
-    stats: Any,
-) -> None:
+    logits: Ptr32, n: Count, action: Index, old: Real32, advantage: Real32, clip: Real32, entropy_coef: Real32,
+    weight: Real32, out: Ptr32, stats: Ptr64,
+) -> None:  # fmt: skip
     """Loss gradient by the logits of one sample, times `weight`, into `out`."""
     top = logits[0]
     for k in range(1, n):
@@ -149,19 +152,9 @@ def _categorical_slopes(
 
 @inner
 def _gaussian_slopes(
-    mean: Any,
-    log_std: Any,
-    n: Any,
-    action: Any,
-    old: Any,
-    advantage: Any,
-    clip: Any,
-    entropy_coef: Any,
-    weight: Any,
-    out: Any,
-    log_std_grad: Any,
-    stats: Any,
-) -> None:
+    mean: Ptr32, log_std: Ptr32, n: Count, action: Ptr32, old: Real32, advantage: Real32, clip: Real32,
+    entropy_coef: Real32, weight: Real32, out: Ptr32, log_std_grad: Ptr32, stats: Ptr64,
+) -> None:  # fmt: skip
     """Loss gradient by the means of one sample, times `weight`, into `out`; that by the log deviations is added."""
     log_prob = _F(0.0)
     entropy = _F(0.0)
@@ -178,7 +171,7 @@ def _gaussian_slopes(
 
 
 @inner
-def _value_slope(value: Any, old: Any, target: Any, clip: Any, stats: Any) -> Any:
+def _value_slope(value: Real32, old: Real32, target: Real32, clip: Real32, stats: Ptr64) -> Real32:
     """Derivative of the squared value error, clipped around the old value where `clip` > 0; adds to the statistics."""
     error = value - target
     if clip > _F(0.0):
@@ -192,8 +185,8 @@ def _value_slope(value: Any, old: Any, target: Any, clip: Any, stats: Any) -> An
 
 @inner
 def _policy_slopes(
-    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, head: Any, delta: Any, grads: Any,
-    stats: Any,
+    frame: FrameRecord, order: PtrI64, rows: Count, weight: Real32, centre: Real32, inverse: Real32, head: Ptr32,
+    delta: Ptr32, grads: Ptr32, stats: Ptr64,
 ) -> None:  # fmt: skip
     """Gradient of the policy loss by the actor's output `head`, into `delta`, and by the log deviations."""
     width, params = i64(frame.actor)[frame.n_actor - 1], f32(frame.params)
@@ -216,7 +209,9 @@ def _policy_slopes(
 
 
 @inner
-def _value_slopes(frame: Any, order: Any, rows: Any, weight: Any, value: Any, delta: Any, stats: Any) -> None:
+def _value_slopes(
+    frame: FrameRecord, order: PtrI64, rows: Count, weight: Real32, value: Ptr32, delta: Ptr32, stats: Ptr64
+) -> None:
     """Gradient of the value loss by the critic's output `value`, into `delta`."""
     clip, factor = _F(frame.value_clip), weight * _F(frame.value_coef)
     for i in range(rows):
@@ -226,9 +221,16 @@ def _value_slopes(frame: Any, order: Any, rows: Any, weight: Any, value: Any, de
 
 
 @inner
+def _scratch(frame: FrameRecord, work: Ptr32) -> tuple[Ptr32, Ptr32]:
+    """Both scratch ranges for a backward pass: delta, which starts as the gradient by the output, and spare."""
+    delta = shift(work, frame.work_floats // 2)
+    return delta, shift(delta, frame.work_floats // 4)
+
+
+@inner
 def _piece(
-    frame: Any, order: Any, rows: Any, weight: Any, centre: Any, inverse: Any, work: Any, grads: Any, stats: Any,
-    of_actor: Any,
+    frame: FrameRecord, order: PtrI64, rows: Count, weight: Real32, centre: Real32, inverse: Real32, work: Ptr32,
+    grads: Ptr32, stats: Ptr64, of_actor: Flag,
 ) -> None:  # fmt: skip
     """Gradient of one network's loss over the samples `order[:rows]`, times `weight`, into its part of `grads`."""
     size, stage, kind, params, slopes = frame.obs_size, frame.stage, frame.activation, f32(frame.params), grads
@@ -242,8 +244,8 @@ def _piece(
         obs = shift(f32(frame.obs), order[i] * size)
         for k in range(size):
             work[i * size + k] = obs[k]
-    hidden, delta = shift(work, rows * size), shift(work, frame.work_floats // 2)
-    spare = shift(delta, frame.work_floats // 4)
+    hidden = shift(work, rows * size)
+    delta, spare = _scratch(frame, work)
     if stage >= _FORWARD:
         head = mlp.forward(params, sizes, n, rows, work, hidden, kind)
         if stage >= _LOSS and of_actor:
@@ -256,7 +258,7 @@ def _piece(
 
 
 @inner
-def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
+def _too_far(frame: FrameRecord, chunks: Count, size: Count) -> Flag:
     """Whether the policy has moved beyond the KL target."""
     kl = 0.0
     for c in range(chunks):
@@ -265,7 +267,7 @@ def _too_far(frame: Any, chunks: Any, size: Any) -> Any:
 
 
 @inner
-def _add_totals(frame: Any, chunks: Any, norm: Any) -> None:
+def _add_totals(frame: FrameRecord, chunks: Count, norm: Real64) -> None:
     totals, stats = f64(frame.totals), f64(frame.stats)
     for k in range(2 * chunks * N_STATS):
         totals[k % N_STATS] += stats[k]
@@ -274,7 +276,10 @@ def _add_totals(frame: Any, chunks: Any, norm: Any) -> None:
 
 
 @inner
-def _minibatch(frame: Any, rank: Any, n_ranks: Any, barrier: Any, order: Any, size: Any, step: Any, work: Any) -> Any:
+def _minibatch(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, order: PtrI64, size: Count, step: Index,
+    work: Ptr32,
+) -> Flag:  # fmt: skip
     """One optimizer step on the samples `order[:size]`; returns False if the KL target ends the update instead."""
     stage, chunk_rows, n_params = frame.stage, frame.chunk_rows, frame.n_params
     chunks = (size + chunk_rows - 1) // chunk_rows
@@ -316,7 +321,7 @@ def work_floats(rows: int, *networks: tuple[int, ...]) -> int:
 
 
 @kernel
-def update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+def update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
     """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far."""
     frame = record[0]
     meeting = pointer_to(barrier)

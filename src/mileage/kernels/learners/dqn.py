@@ -9,13 +9,12 @@ it says of all their samples is computed before them, as matrix products of many
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.arrays import random
 from mileage.kernels.learners import heads, mlp, units
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, Rank
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
@@ -58,7 +57,7 @@ def layout(batch: int, ahead_rows: int, sizes: tuple[int, ...], pieces: int) -> 
 
 
 @inner
-def _q_rows(frame: Any, head: Any, rows: Any) -> Any:
+def _q_rows(frame: FrameRecord, head: Ptr32, rows: Count) -> Ptr32:
     """Action values: pointer to the first row; rows are `n_actions + dueling` apart.
 
     Turns rows of a dueling head (value, advantages) into action values in place, from their second entry on.
@@ -78,7 +77,7 @@ def _q_rows(frame: Any, head: Any, rows: Any) -> Any:
 
 
 @inner
-def _next_values(frame: Any, rank: Any, n_ranks: Any, first: Any, samples: Any, work: Any) -> None:
+def _next_values(frame: FrameRecord, rank: Rank, n_ranks: Count, first: Index, samples: Count, work: Ptr32) -> None:
     """Write `next_q`, the target network's action values, for `samples` samples from `first` on."""
     stride, n = frame.n_actions + frame.dueling, frame.n_actions
     block = min(frame.ahead_rows, (samples + frame.pieces - 1) // frame.pieces)
@@ -95,7 +94,9 @@ def _next_values(frame: Any, rank: Any, n_ranks: Any, first: Any, samples: Any, 
 
 
 @inner
-def _look_ahead(frame: Any, rank: Any, n_ranks: Any, barrier: Any, update: Any, step: Any, work: Any) -> None:
+def _look_ahead(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, update: Index, step: Index, work: Ptr32
+) -> None:
     """Before an update that meets a new target network, or the call's first one: see to all updates until the next."""
     since = (step - 1) % frame.target_every
     if update == 0 or since == 0:
@@ -105,7 +106,7 @@ def _look_ahead(frame: Any, rank: Any, n_ranks: Any, barrier: Any, update: Any, 
 
 
 @inner
-def _slopes(frame: Any, rank: Any, first: Any, q: Any, choosers: Any, out: Any) -> None:
+def _slopes(frame: FrameRecord, rank: Rank, first: Index, q: Ptr32, choosers: Ptr32, out: Ptr32) -> None:
     """Gradient of the weighted mean Huber loss by the network's output, for the samples from `first` on.
 
     `q` and `choosers` are action values of the observations and, for double learning, of those that follow. Every rank
@@ -142,7 +143,9 @@ def _slopes(frame: Any, rank: Any, first: Any, q: Any, choosers: Any, out: Any) 
 
 
 @inner
-def _forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: Any, work: Any) -> None:
+def _forward_and_back(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, first: Index, work: Ptr32
+) -> None:
     """Write the gradient of the loss on the samples from `first` on, once `next_q` is there."""
     shared, obs = f32(frame.shared), shift(f32(frame.obs), first * frame.obs_size)
     q, slopes = shift(work, frame.at_q), shift(work, frame.at_slopes)
@@ -157,7 +160,7 @@ def _forward_and_back(frame: Any, rank: Any, n_ranks: Any, barrier: Any, first: 
 
 
 @kernel
-def dqn_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+def dqn_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
     """Run `n_updates` updates (frame `DQN`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
@@ -191,7 +194,7 @@ ACT = frame_type(
 
 
 @kernel
-def dqn_act(record: Any) -> None:
+def dqn_act(record: FrameArray) -> None:
     """Epsilon-greedy actions (N,) int64 for all environments (frame `ACT`)."""
     frame = record[0]
     rows, n = frame.n_envs, frame.n_actions

@@ -7,7 +7,6 @@ those of the unclipped action, summed over its dimensions.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from mileage.kernels import definitions
 from mileage.kernels.arrays import random
 from mileage.kernels.learners.mlp import tanh
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, PtrU64, Real32
 from mileage.kernels.machine.pointers import f32
 
 _F = np.float32
@@ -24,7 +24,7 @@ LOG_STD_LOW, LOG_STD_HIGH = _F(definitions.LOG_STD_LOW), _F(definitions.LOG_STD_
 
 
 @inner
-def log_normaliser(logits: Any, n: Any) -> Any:
+def log_normaliser(logits: Ptr32, n: Count) -> Real32:
     """log(sum(exp(logits))), computed without overflow."""
     top = logits[0]
     for k in range(1, n):
@@ -36,7 +36,7 @@ def log_normaliser(logits: Any, n: Any) -> Any:
 
 
 @inner
-def sample_categorical(logits: Any, n: Any, rng_state: Any) -> Any:
+def sample_categorical(logits: Ptr32, n: Count, rng_state: PtrU64) -> tuple[Index, Real32]:
     """Draw an index; return it and its log-probability."""
     normaliser = log_normaliser(logits, n)
     left = random.uniform01(rng_state)
@@ -50,7 +50,7 @@ def sample_categorical(logits: Any, n: Any, rng_state: Any) -> Any:
 
 
 @inner
-def argmax(logits: Any, n: Any) -> Any:
+def argmax(logits: Ptr32, n: Count) -> Index:
     """Index of the largest logit, the first of equals."""
     choice = 0
     for k in range(1, n):
@@ -60,7 +60,7 @@ def argmax(logits: Any, n: Any) -> Any:
 
 
 @inner
-def sample_squashed(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) -> Any:
+def sample_squashed(head: Ptr32, n: Count, rng_state: PtrU64, action: Ptr32, noise: Ptr32) -> Real32:
     """Draw an action in (-1, 1) from means and log deviations, `head` (2n,); return its log-density.
 
     `noise` (n,) receives the standard normal draws.
@@ -76,7 +76,7 @@ def sample_squashed(head: Any, n: Any, rng_state: Any, action: Any, noise: Any) 
 
 
 @inner
-def sample_gaussian(mean: Any, log_std: Any, n: Any, rng_state: Any, out: Any) -> Any:
+def sample_gaussian(mean: Ptr32, log_std: Ptr32, n: Count, rng_state: PtrU64, out: Ptr32) -> Real32:
     """Draw an action into `out`; return its log-probability."""
     log_prob = _F(0.0)
     for k in range(n):
@@ -87,7 +87,7 @@ def sample_gaussian(mean: Any, log_std: Any, n: Any, rng_state: Any, out: Any) -
 
 
 @inner
-def to_env_action(frame: Any, action: Any, out: Any) -> None:
+def to_env_action(frame: FrameRecord, action: Ptr32, out: Ptr32) -> None:
     """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
     low, high = f32(frame.low), f32(frame.high)
     for k in range(frame.action_size):

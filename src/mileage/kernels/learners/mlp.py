@@ -7,12 +7,11 @@ lie one layer's output `(rows, width)` after the other from `hidden` on. The las
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.machine.blas import sgemm
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, Index, Ptr32, PtrI64, Real32
 from mileage.kernels.machine.pointers import shift
 
 TANH, RELU = 0, 1
@@ -44,7 +43,7 @@ _B0, _B2, _B4, _B6 = (
 
 
 @inner(fastmath=True)
-def tanh(x: Any) -> Any:
+def tanh(x: Real32) -> Real32:
     """Hyperbolic tangent of a float32."""
     x = min(max(x, -_CLAMP), _CLAMP)
     s = x * x
@@ -61,7 +60,7 @@ def tanh(x: Any) -> Any:
 
 
 @inner(fastmath=True)
-def add_bias(out: Any, rows: Any, width: Any, stride: Any, bias: Any, kind: Any) -> None:
+def add_bias(out: Ptr32, rows: Count, width: Count, stride: Count, bias: Ptr32, kind: Count) -> None:
     """Add biases (width,) in place to rows that lie `stride` apart, and apply the activation (`kind` < 0: none)."""
     for i in range(rows):
         row = shift(out, i * stride)
@@ -77,7 +76,7 @@ def add_bias(out: Any, rows: Any, width: Any, stride: Any, bias: Any, kind: Any)
 
 
 @inner(fastmath=True)
-def through_activation(delta: Any, h: Any, rows: Any, width: Any, stride: Any, kind: Any) -> None:
+def through_activation(delta: Ptr32, h: Ptr32, rows: Count, width: Count, stride: Count, kind: Count) -> None:
     """Multiply deltas by the activation's derivative, a function of its output `h`; rows lie `stride` apart."""
     for i in range(rows):
         d, out = shift(delta, i * stride), shift(h, i * stride)
@@ -90,7 +89,7 @@ def through_activation(delta: Any, h: Any, rows: Any, width: Any, stride: Any, k
 
 
 @inner(fastmath=True)
-def column_sums(values: Any, rows: Any, width: Any, stride: Any, out: Any) -> None:
+def column_sums(values: Ptr32, rows: Count, width: Count, stride: Count, out: Ptr32) -> None:
     """Write the sums over rows, which lie `stride` apart, to `out` (width,)."""
     for j in range(width):
         out[j] = _F(0.0)
@@ -101,7 +100,7 @@ def column_sums(values: Any, rows: Any, width: Any, stride: Any, out: Any) -> No
 
 
 @inner
-def forward(params: Any, sizes: Any, n_sizes: Any, rows: Any, x: Any, hidden: Any, kind: Any) -> Any:
+def forward(params: Ptr32, sizes: PtrI64, n_sizes: Count, rows: Count, x: Ptr32, hidden: Ptr32, kind: Count) -> Ptr32:
     """Run the network on `x` `(rows, sizes[0])`; return the pointer to its output `(rows, sizes[-1])`."""
     source, target, weights = x, hidden, params
     for layer in range(n_sizes - 1):
@@ -114,27 +113,26 @@ def forward(params: Any, sizes: Any, n_sizes: Any, rows: Any, x: Any, hidden: An
 
 
 @inner
+def _last_layer(sizes: PtrI64, n_sizes: Count, rows: Count) -> tuple[Index, Index]:
+    """Where the last layer's weights start, and its output."""
+    first, activations = 0, 0
+    for layer in range(n_sizes - 2):
+        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
+        activations += rows * sizes[layer + 1]
+    return first, activations
+
+
+@inner
 def backward(
-    params: Any,
-    sizes: Any,
-    n_sizes: Any,
-    rows: Any,
-    x: Any,
-    hidden: Any,
-    delta: Any,
-    spare: Any,
-    kind: Any,
-    grads: Any,
-) -> None:
+    params: Ptr32, sizes: PtrI64, n_sizes: Count, rows: Count, x: Ptr32, hidden: Ptr32, delta: Ptr32, spare: Ptr32,
+    kind: Count, grads: Ptr32,
+) -> None:  # fmt: skip
     """Write the gradient of every parameter to `grads`.
 
     `delta` holds the loss gradient by the output, `(rows, sizes[-1])`; it and `spare` are scratch ranges of
     `rows * max(sizes[1:])` floats each. `forward` must have run with the same `hidden`.
     """
-    first, activations = 0, 0
-    for layer in range(n_sizes - 2):
-        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        activations += rows * sizes[layer + 1]
+    first, activations = _last_layer(sizes, n_sizes, rows)
     for step in range(n_sizes - 1):
         layer = n_sizes - 2 - step
         inputs, outputs = sizes[layer], sizes[layer + 1]
@@ -152,16 +150,14 @@ def backward(
 
 @inner
 def input_gradient(
-    params: Any, sizes: Any, n_sizes: Any, rows: Any, hidden: Any, delta: Any, spare: Any, kind: Any, out: Any
-) -> None:
+    params: Ptr32, sizes: PtrI64, n_sizes: Count, rows: Count, hidden: Ptr32, delta: Ptr32, spare: Ptr32, kind: Count,
+    out: Ptr32,
+) -> None:  # fmt: skip
     """Write the loss gradient by the input, `(rows, sizes[0])`, to `out`; parameters get none.
 
     Arguments are those of `backward`; `delta` and `spare` are overwritten.
     """
-    first, activations = 0, 0
-    for layer in range(n_sizes - 2):
-        first += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        activations += rows * sizes[layer + 1]
+    first, activations = _last_layer(sizes, n_sizes, rows)
     for step in range(n_sizes - 1):
         layer = n_sizes - 2 - step
         inputs, outputs = sizes[layer], sizes[layer + 1]

@@ -7,11 +7,11 @@ thread adds the stored sums in the same order.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, Index, Ptr32, PtrI64, Rank, Real32, Real64
 from mileage.kernels.machine.pointers import shift
 from mileage.kernels.machine.team import meet
 
@@ -20,7 +20,7 @@ BLOCK = 1024
 
 
 @inner(fastmath=True)
-def reduce_gradients(grads: Any, n_params: Any, n_chunks: Any, block: Any) -> Any:
+def reduce_gradients(grads: Ptr32, n_params: Count, n_chunks: Count, block: Index) -> Real32:
     """Sum one block of the gradients `(chunks, params)` over chunks into row 0; return the block's sum of squares."""
     first = block * BLOCK
     size = min(BLOCK, n_params - first)
@@ -36,7 +36,7 @@ def reduce_gradients(grads: Any, n_params: Any, n_chunks: Any, block: Any) -> An
 
 
 @inner
-def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
+def clip_scale(squares: Ptr32, n_blocks: Count, max_norm: Real64) -> tuple[Real64, Real32]:
     """Gradient norm from the blocks' sums of squares, and the factor that clips it to `max_norm` (<= 0: none)."""
     total = 0.0
     for b in range(n_blocks):
@@ -49,7 +49,7 @@ def clip_scale(squares: Any, n_blocks: Any, max_norm: Any) -> Any:
 
 
 @inner(fastmath=True)
-def square_sum(values: Any, n: Any) -> Any:
+def square_sum(values: Ptr32, n: Count) -> Real32:
     """Sum of squares of `n` float32."""
     total = _F(0.0)
     for i in range(n):
@@ -58,7 +58,7 @@ def square_sum(values: Any, n: Any) -> Any:
 
 
 @inner
-def adam_lengths(rate: Any, beta1: Any, beta2: Any, step: Any) -> Any:
+def adam_lengths(rate: Real64, beta1: Real64, beta2: Real64, step: Index) -> tuple[Real32, Real32]:
     """Adam's step length and what its squares are multiplied with, both corrected for a start at 0, as float32."""
     length = _F(rate / (1.0 - math.pow(beta1, 1.0 * step)))
     return length, _F(1.0 / (1.0 - math.pow(beta2, 1.0 * step)))
@@ -66,18 +66,9 @@ def adam_lengths(rate: Any, beta1: Any, beta2: Any, step: Any) -> Any:
 
 @inner(fastmath=True)
 def adam_range(
-    params: Any,
-    grads: Any,
-    means: Any,
-    squares: Any,
-    n: Any,
-    scale: Any,
-    length: Any,
-    unbias: Any,
-    beta1: Any,
-    beta2: Any,
-    eps: Any,
-) -> None:
+    params: Ptr32, grads: Ptr32, means: Ptr32, squares: Ptr32, n: Count, scale: Real32, length: Real32, unbias: Real32,
+    beta1: Real64, beta2: Real64, eps: Real64,
+) -> None:  # fmt: skip
     """One Adam step (Kingma and Ba, 2015) on `n` parameters, in place, with what `adam_lengths` returned."""
     b1, b2 = _F(beta1), _F(beta2)
     c1, c2 = _F(1.0 - beta1), _F(1.0 - beta2)
@@ -92,7 +83,7 @@ def adam_range(
 
 
 @inner(fastmath=True)
-def polyak_range(targets: Any, params: Any, n: Any, tau: Any) -> None:
+def polyak_range(targets: Ptr32, params: Ptr32, n: Count, tau: Real64) -> None:
     """Move `n` parameters of the target network a share `tau` towards the parameters, in place."""
     share = _F(tau)
     for i in range(n):
@@ -101,19 +92,9 @@ def polyak_range(targets: Any, params: Any, n: Any, tau: Any) -> None:
 
 @inner
 def adam(
-    params: Any,
-    grads: Any,
-    means: Any,
-    squares: Any,
-    n_params: Any,
-    block: Any,
-    scale: Any,
-    rate: Any,
-    beta1: Any,
-    beta2: Any,
-    eps: Any,
-    step: Any,
-) -> None:
+    params: Ptr32, grads: Ptr32, means: Ptr32, squares: Ptr32, n_params: Count, block: Index, scale: Real32,
+    rate: Real64, beta1: Real64, beta2: Real64, eps: Real64, step: Index,
+) -> None:  # fmt: skip
     """One Adam step (Kingma and Ba, 2015) on one block of `params`, in place; `step` counts from 1."""
     first = block * BLOCK
     size = min(BLOCK, n_params - first)
@@ -125,20 +106,20 @@ def adam(
 
 
 @inner
-def polyak(targets: Any, params: Any, n_params: Any, block: Any, tau: Any) -> None:
+def polyak(targets: Ptr32, params: Ptr32, n_params: Count, block: Index, tau: Real64) -> None:
     """Move one block of the target network a share `tau` towards the parameters, in place."""
     first = block * BLOCK
     polyak_range(shift(targets, first), shift(params, first), min(BLOCK, n_params - first), tau)
 
 
 @inner
-def n_blocks(n_params: Any) -> Any:
+def n_blocks(n_params: Count) -> Count:
     """Blocks that `n_params` parameters are cut into."""
     return (n_params + BLOCK - 1) // BLOCK
 
 
 @inner
-def own_blocks(rank: Any, n_ranks: Any, n_params: Any) -> Any:
+def own_blocks(rank: Rank, n_ranks: Count, n_params: Count) -> tuple[Index, Index]:
     """First block of a rank, and the one after its last.
 
     Neighbouring blocks belong to one rank: a core fetches ahead of what it reads, and would take another's lines.
@@ -149,8 +130,9 @@ def own_blocks(rank: Any, n_ranks: Any, n_params: Any) -> Any:
 
 @inner
 def clip_gradients(
-    rank: Any, n_ranks: Any, barrier: Any, grads: Any, n_params: Any, chunks: Any, sums: Any, max_norm: Any
-) -> Any:
+    rank: Rank, n_ranks: Count, barrier: PtrI64, grads: Ptr32, n_params: Count, chunks: Count, sums: Ptr32,
+    max_norm: Real64,
+) -> tuple[Real64, Real32]:  # fmt: skip
     """Add up the chunks' gradients, blocks shared out over the ranks; returns their norm and what clips it.
 
     Waits twice: for the other ranks' gradients before, and for their sums of squares after.
@@ -160,13 +142,14 @@ def clip_gradients(
     for b in range(first, last):
         sums[b] = reduce_gradients(grads, n_params, chunks, b)
     meet(barrier, n_ranks)
-    return clip_scale(sums, n_blocks(n_params), max_norm)
+    norm, scale = clip_scale(sums, n_blocks(n_params), max_norm)
+    return norm, scale
 
 
 @inner
 def descend(
-    rank: Any, n_ranks: Any, params: Any, grads: Any, means: Any, squares: Any, n_params: Any, scale: Any, rate: Any,
-    beta1: Any, beta2: Any, eps: Any, step: Any,
+    rank: Rank, n_ranks: Count, params: Ptr32, grads: Ptr32, means: Ptr32, squares: Ptr32, n_params: Count,
+    scale: Real32, rate: Real64, beta1: Real64, beta2: Real64, eps: Real64, step: Index,
 ) -> None:  # fmt: skip
     """Take an Adam step along what `clip_gradients` added up, scaled by what it returned.
 
@@ -179,9 +162,9 @@ def descend(
 
 @inner
 def descend_and_follow(
-    rank: Any, n_ranks: Any, barrier: Any, params: Any, grads: Any, means: Any, squares: Any, targets: Any,
-    n_params: Any, chunks: Any, sums: Any, max_norm: Any, rate: Any, beta1: Any, beta2: Any, eps: Any, step: Any,
-    tau: Any,
+    rank: Rank, n_ranks: Count, barrier: PtrI64, params: Ptr32, grads: Ptr32, means: Ptr32, squares: Ptr32,
+    targets: Ptr32, n_params: Count, chunks: Count, sums: Ptr32, max_norm: Real64, rate: Real64, beta1: Real64,
+    beta2: Real64, eps: Real64, step: Index, tau: Real64,
 ) -> None:  # fmt: skip
     """`clip_gradients` and `descend`, after which `targets` move a share `tau` towards `params` (0: they stay).
 

@@ -4,17 +4,17 @@ Environments are cut into blocks whose size depends on their number alone; a thr
 through all steps. Blocks share nothing, so threads never wait for each other before the end, and results do not
 depend on them.
 
-Rollout arrays are flat over time and environment: row `t * N + i`.
+Rollout arrays are flat over time and environment: row `t * N + i`. A rank's workspace holds the activations of a block,
+after the normalised observations where those are not stored.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from mileage.kernels.learners import heads, mlp
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Array32, Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
 from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
@@ -85,7 +85,7 @@ def block_size(n_envs: int) -> int:
 
 
 @inner
-def load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
+def load(frame: FrameRecord, obs: Ptr32, rows: Count, out: Ptr32) -> None:
     """Normalise `rows` observations from `obs` on into `out`."""
     mean, scale, limit, size = f32(frame.mean), f32(frame.scale), _F(frame.limit), frame.obs_size
     for i in range(rows):
@@ -95,7 +95,7 @@ def load(frame: Any, obs: Any, rows: Any, out: Any) -> None:
 
 
 @inner
-def critic_values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
+def critic_values(frame: FrameRecord, x: Ptr32, rows: Count, hidden: Ptr32, out: Ptr32) -> None:
     """Critic values of the normalised observations `x`, into `out`."""
     weights = shift(f32(frame.params), frame.critic_offset)
     value = mlp.forward(weights, i64(frame.critic), frame.n_critic, rows, x, hidden, frame.activation)
@@ -104,7 +104,7 @@ def critic_values(frame: Any, x: Any, rows: Any, hidden: Any, out: Any) -> None:
 
 
 @inner
-def choose(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+def choose(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Values, actions and their log-probabilities for `rows` stored observations from `row` on, stored beside them."""
     action_size = frame.action_size
     x = shift(f32(frame.store_obs), row * frame.obs_size)
@@ -130,7 +130,7 @@ def choose(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 
 
 @inner
-def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
     obs_size = frame.obs_size
     obs, raw = shift(f32(frame.obs), lo * obs_size), shift(f32(frame.store_raw_obs), row * obs_size)
@@ -141,7 +141,7 @@ def _policy_step(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 
 
 @inner
-def advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
+def advance(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> Count:
     """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
     arguments = (
         shift(f32(frame.state), lo * frame.state_size),
@@ -160,7 +160,7 @@ def advance(frame: Any, lo: Any, rows: Any, row: Any) -> Any:
 
 
 @inner
-def end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
+def end_episodes(frame: FrameRecord, lo: Index, rows: Count, row: Index, sums: Ptr64) -> None:
     """Add rewards to running returns; close what ended. `sums` = (count, returns, lengths) of the block."""
     for i in range(rows):
         episode = shift(f64(frame.episode), 2 * (lo + i))
@@ -175,7 +175,7 @@ def end_episodes(frame: Any, lo: Any, rows: Any, row: Any, sums: Any) -> None:
 
 
 @inner
-def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
+def _bootstrap(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Value the final observation of every truncated step."""
     for i in range(rows):
         if u8(frame.truncated)[row + i]:
@@ -185,7 +185,7 @@ def _bootstrap(frame: Any, lo: Any, rows: Any, row: Any, work: Any) -> None:
 
 
 @kernel
-def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def rollout(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Collect `n_steps` from every environment (frame `ROLLOUT`)."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
@@ -208,7 +208,7 @@ def rollout(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
 
 
 @inner
-def _evaluate_step(frame: Any, lo: Any, rows: Any, work: Any) -> None:
+def _evaluate_step(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
     """Write the actions of an evaluated policy for `rows` environments from `lo` on."""
     actor, params = i64(frame.actor), f32(frame.params)
     load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
@@ -238,7 +238,7 @@ def _evaluate_step(frame: Any, lo: Any, rows: Any, work: Any) -> None:
 
 
 @kernel
-def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def evaluate(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Play one episode per environment (frame `EVALUATE`); fills `returns`, `lengths` and `cut`."""
     frame = record[0]
     n_envs, block = frame.n_envs, frame.block
@@ -267,14 +267,14 @@ def evaluate(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
 
 
 @kernel
-def act(record: Any, row: Any) -> None:
+def act(record: FrameArray, row: Index) -> None:
     """Choose actions for a frame `ACT`, stepped by Python; store the first halves from `row` on."""
     frame = record[0]
     _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
 
 
 @kernel
-def values(record: Any, out: Any) -> None:
+def values(record: FrameArray, out: Array32) -> None:
     """Critic values of a frame `ACT`'s observations, into `out` (N,) float32."""
     frame = record[0]
     work = f32(frame.works)

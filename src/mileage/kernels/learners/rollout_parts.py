@@ -7,17 +7,16 @@ where they stood, and the stores. Every replay writes what the rollout wrote bef
 
 from __future__ import annotations
 
-from typing import Any
-
 from mileage.kernels.learners import heads
 from mileage.kernels.learners import rollout as fused
 from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, PtrI64, Rank
 from mileage.kernels.machine.pointers import f32, f64, pointer_to, shift, u8
 from mileage.kernels.machine.team import meet
 
 
 @kernel
-def environments(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def environments(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Step all environments through the stored actions (frame `ROLLOUT`)."""
     frame = record[0]
     n_envs, block, size = frame.n_envs, frame.block, frame.action_size
@@ -38,7 +37,7 @@ def environments(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
 
 
 @kernel
-def inference(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def inference(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Values, actions and log-probabilities of all stored observations (frame `ROLLOUT`), those of cut-offs included.
 
     `final_obs` holds the last final observation of every environment: it stands for all of them.
@@ -64,7 +63,7 @@ def inference(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
 
 
 @kernel
-def storage(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def storage(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Normalise and store raw observations once more, and add up the rewards of episodes (frame `ROLLOUT`)."""
     frame = record[0]
     n_envs, block, size = frame.n_envs, frame.block, frame.obs_size

@@ -7,7 +7,6 @@ slowly moving targets (Haarnoja et al., 2018, arXiv:1812.05905); see `mileage.ke
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,19 @@ from mileage.kernels.learners import mlp, twin_critic
 from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed, to_env_action
 from mileage.kernels.learners.twin_critic import CRITIC, FIRST_STAGES, N_STATS, TARGET
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import (
+    Count,
+    Flag,
+    FrameArray,
+    FrameRecord,
+    Index,
+    Ptr32,
+    Ptr64,
+    PtrI64,
+    Rank,
+    Real32,
+    Real64,
+)
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
 from mileage.kernels.machine.team import meet
 
@@ -38,7 +50,10 @@ SAC = frame_type(
 
 
 @inner
-def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, actions: Any, log_probs: Any) -> Any:
+def _sample(
+    frame: FrameRecord, obs: Ptr32, rows: Count, first: Index, draw: Index, work: Ptr32, actions: Ptr32,
+    log_probs: Ptr32,
+) -> Ptr32:  # fmt: skip
     """Actions and log-probabilities of the current policy; the noise is kept from `noise[draw, first]` on.
 
     Returns the pointer to the actor's raw output.
@@ -54,7 +69,9 @@ def _sample(frame: Any, obs: Any, rows: Any, first: Any, draw: Any, work: Any, a
 
 
 @inner
-def _critic_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads: Any, stats: Any) -> None:
+def _critic_chunk(
+    frame: FrameRecord, first: Index, rows: Count, alpha: Real32, work: Ptr32, grads: Ptr32, stats: Ptr64
+) -> None:
     """Soft Bellman targets of the samples from `first` on; gradient of half the squared errors of both critics."""
     targets = shift(work, frame.at_rows)
     actions = shift(targets, rows)
@@ -71,8 +88,9 @@ def _critic_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grad
 
 @inner
 def _actor_slopes(
-    frame: Any, head: Any, noise: Any, action: Any, by_action: Any, alpha: Any, weight: Any, out: Any
-) -> None:
+    frame: FrameRecord, head: Ptr32, noise: Ptr32, action: Ptr32, by_action: Ptr32, alpha: Real32, weight: Real32,
+    out: Ptr32,
+) -> None:  # fmt: skip
     """Loss gradient by one row of the actor's output, from that by the squashed action."""
     n = frame.action_size
     for k in range(n):
@@ -87,7 +105,7 @@ def _actor_slopes(
 
 @inner
 def _keep_rows(
-    sizes: Any, n_sizes: Any, rows: Any, hidden: Any, q1: Any, q2: Any, n_kept: Any, first_smaller: Any
+    sizes: PtrI64, n_sizes: Count, rows: Count, hidden: Ptr32, q1: Ptr32, q2: Ptr32, n_kept: Count, first_smaller: Flag
 ) -> None:
     """Pack a critic's activations, in place, into those of the `n_kept` rows where its value is the smaller one.
 
@@ -107,7 +125,9 @@ def _keep_rows(
 
 
 @inner
-def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads: Any, stats: Any) -> None:
+def _actor_chunk(
+    frame: FrameRecord, first: Index, rows: Count, alpha: Real32, work: Ptr32, grads: Ptr32, stats: Ptr64
+) -> None:
     """Gradient of alpha * log-probability minus the smaller critic's value.
 
     Of the two critics only the smaller one counts in a row, so each is differentiated in its own rows alone.
@@ -158,7 +178,7 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, alpha: Any, work: Any, grads
 
 
 @inner
-def _learn_temperature(frame: Any, mean_log_prob: Any, step: Any) -> None:
+def _learn_temperature(frame: FrameRecord, mean_log_prob: Real64, step: Index) -> None:
     """One Adam step on the logarithm of the temperature."""
     state = f64(frame.temperature)
     slope = -(mean_log_prob + state[TARGET_ENTROPY])
@@ -170,7 +190,9 @@ def _learn_temperature(frame: Any, mean_log_prob: Any, step: Any) -> None:
 
 
 @inner
-def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
+def _update(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, start: Index, step: Index, work: Ptr32
+) -> None:
     """One update on the samples from `start` on."""
     stage, chunks, grads = frame.stage, twin_critic.n_chunks(frame), f32(frame.grads)
     alpha = _F(math.exp(f64(frame.temperature)[LOG_ALPHA]))
@@ -198,7 +220,7 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
 
 
 @kernel
-def sac_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+def sac_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
     """Run `n_updates` updates (frame `SAC`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
@@ -213,7 +235,7 @@ ACT = frame_type(twin_critic.ACT_FIELDS, "deterministic: int64")
 
 
 @kernel
-def sac_act(record: Any) -> None:
+def sac_act(record: FrameArray) -> None:
     """Draw actions for all environments (frame `ACT`): `actions` in (-1, 1), `env_action` within the bounds."""
     frame = record[0]
     n_act, rows, hidden = frame.action_size, frame.n_envs, f32(frame.works)

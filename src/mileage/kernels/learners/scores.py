@@ -7,12 +7,12 @@ depends on nothing, so that results do not depend on the number of threads.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mileage.kernels.learners import heads, mlp
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, Rank, Real32
 from mileage.kernels.machine.pointers import f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import meet
 
@@ -44,7 +44,7 @@ def work_floats(*networks: tuple[int, ...]) -> int:
 
 
 @inner
-def _gaussian_log_prob(mean: Any, log_std: Any, n: Any, action: Any) -> Any:
+def _gaussian_log_prob(mean: Ptr32, log_std: Ptr32, n: Count, action: Ptr32) -> Real32:
     """Log-density of `action` (n,) under independent Gaussians."""
     log_prob = _F(0.0)
     for k in range(n):
@@ -54,7 +54,7 @@ def _gaussian_log_prob(mean: Any, log_std: Any, n: Any, action: Any) -> Any:
 
 
 @inner
-def _piece(frame: Any, first: Any, rows: Any, work: Any) -> None:
+def _piece(frame: FrameRecord, first: Index, rows: Count, work: Ptr32) -> None:
     """Values of `rows` rows from `first` on, and log-probabilities of those that have actions."""
     params, x = f32(frame.params), shift(f32(frame.obs), first * frame.obs_size)
     critic = shift(params, frame.critic_offset)
@@ -76,7 +76,7 @@ def _piece(frame: Any, first: Any, rows: Any, work: Any) -> None:
 
 
 @kernel
-def score(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> None:
+def score(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Score all rows (frame `SCORE`); `works` holds `work_floats` float32 for each rank."""
     frame = record[0]
     work = shift(f32(frame.works), rank * frame.work_floats)

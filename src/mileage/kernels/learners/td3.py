@@ -7,8 +7,6 @@ clipped noise, and the actor learns every `policy_delay` updates; see `mileage.k
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.arrays import random
@@ -16,6 +14,7 @@ from mileage.kernels.learners import mlp, twin_critic
 from mileage.kernels.learners.heads import to_env_action
 from mileage.kernels.learners.twin_critic import CRITIC, FIRST_STAGES, N_STATS, TARGET
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
 from mileage.kernels.machine.pointers import f32, frame_type, i64, pointer_to, shift, u64
 from mileage.kernels.machine.team import meet
 
@@ -37,7 +36,7 @@ TD3 = frame_type(
 
 
 @inner
-def _act(frame: Any, params: Any, obs: Any, rows: Any, work: Any, actions: Any) -> None:
+def _act(frame: FrameRecord, params: Ptr32, obs: Ptr32, rows: Count, work: Ptr32, actions: Ptr32) -> None:
     """Actions in (-1, 1) of an actor."""
     head = twin_critic.actor_forward(frame, params, obs, rows, work)
     for k in range(rows * frame.action_size):
@@ -45,7 +44,7 @@ def _act(frame: Any, params: Any, obs: Any, rows: Any, work: Any, actions: Any) 
 
 
 @inner
-def _critic_chunk(frame: Any, first: Any, rows: Any, work: Any, grads: Any, stats: Any) -> None:
+def _critic_chunk(frame: FrameRecord, first: Index, rows: Count, work: Ptr32, grads: Ptr32, stats: Ptr64) -> None:
     """Bellman targets of the samples from `first` on, with smoothed actions; gradient of both critics' errors."""
     n_act, limit, deviation = frame.action_size, _F(frame.noise_limit), _F(frame.target_noise)
     targets = shift(work, frame.at_rows)
@@ -65,7 +64,7 @@ def _critic_chunk(frame: Any, first: Any, rows: Any, work: Any, grads: Any, stat
 
 
 @inner
-def _actor_chunk(frame: Any, first: Any, rows: Any, work: Any, grads: Any, stats: Any) -> None:
+def _actor_chunk(frame: FrameRecord, first: Index, rows: Count, work: Ptr32, grads: Ptr32, stats: Ptr64) -> None:
     """Gradient of minus the first critic's value of the actor's actions."""
     n_obs, n_act, kind = frame.obs_size, frame.action_size, frame.activation
     critic, n = i64(frame.critic), frame.n_critic
@@ -89,7 +88,9 @@ def _actor_chunk(frame: Any, first: Any, rows: Any, work: Any, grads: Any, stats
 
 
 @inner
-def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step: Any, work: Any) -> None:
+def _update(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, start: Index, step: Index, work: Ptr32
+) -> None:
     """One update on the samples from `start` on."""
     stage, chunks, grads = frame.stage, twin_critic.n_chunks(frame), f32(frame.grads)
     for c in range(rank, chunks, n_ranks):
@@ -114,7 +115,7 @@ def _update(frame: Any, rank: Any, n_ranks: Any, barrier: Any, start: Any, step:
 
 
 @kernel
-def td3_update(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+def td3_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
     """Run `n_updates` updates (frame `TD3`), each on its own `batch` samples; return the number of updates so far."""
     frame = record[0]
     meeting = pointer_to(barrier)
@@ -129,7 +130,7 @@ ACT = frame_type(twin_critic.ACT_FIELDS, "exploration_noise: float64")
 
 
 @kernel
-def td3_act(record: Any) -> None:
+def td3_act(record: FrameArray) -> None:
     """Actions with exploration noise for all environments (frame `ACT`)."""
     frame = record[0]
     n_act, rows = frame.action_size, frame.n_envs

@@ -15,12 +15,11 @@ The last part holds what is one or a few numbers per row: targets, actions, log-
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real64
 from mileage.kernels.machine.pointers import f32, f64, i64, shift, u8
 
 _F = np.float32
@@ -91,20 +90,20 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
 
 
 @inner
-def scratch(frame: Any, work: Any) -> Any:
+def scratch(frame: FrameRecord, work: Ptr32) -> tuple[Ptr32, Ptr32]:
     """Both scratch ranges for a backward pass: delta, which starts as the gradient by the output, and spare."""
     delta = shift(work, frame.at_scratch)
     return delta, shift(delta, (frame.at_rows - frame.at_scratch) // 2)
 
 
 @inner
-def second_critic(frame: Any, params: Any) -> Any:
+def second_critic(frame: FrameRecord, params: Ptr32) -> Ptr32:
     """The second critic's parameters, after the first one's."""
     return shift(params, frame.n_critic_params // 2)
 
 
 @inner
-def join(frame: Any, obs: Any, actions: Any, rows: Any, out: Any) -> None:
+def join(frame: FrameRecord, obs: Ptr32, actions: Ptr32, rows: Count, out: Ptr32) -> None:
     """Put observations and actions side by side, the critics' input."""
     n_obs, n_act = frame.obs_size, frame.action_size
     for i in range(rows):
@@ -116,7 +115,7 @@ def join(frame: Any, obs: Any, actions: Any, rows: Any, out: Any) -> None:
 
 
 @inner
-def actor_forward(frame: Any, params: Any, obs: Any, rows: Any, work: Any) -> Any:
+def actor_forward(frame: FrameRecord, params: Ptr32, obs: Ptr32, rows: Count, work: Ptr32) -> Ptr32:
     """An actor's raw output for `obs`, which are copied to the start of the workspace."""
     for k in range(rows * frame.obs_size):
         work[k] = obs[k]
@@ -126,7 +125,7 @@ def actor_forward(frame: Any, params: Any, obs: Any, rows: Any, work: Any) -> An
 
 
 @inner
-def actor_backward(frame: Any, rows: Any, work: Any, grads: Any) -> None:
+def actor_backward(frame: FrameRecord, rows: Count, work: Ptr32, grads: Ptr32) -> None:
     """Gradient of the actor's parameters, from that by its output at the start of the scratch range."""
     delta, spare = scratch(frame, work)
     mlp.backward(
@@ -136,7 +135,7 @@ def actor_backward(frame: Any, rows: Any, work: Any, grads: Any) -> None:
 
 
 @inner
-def smaller_values(frame: Any, obs: Any, actions: Any, rows: Any, work: Any, out: Any) -> None:
+def smaller_values(frame: FrameRecord, obs: Ptr32, actions: Ptr32, rows: Count, work: Ptr32, out: Ptr32) -> None:
     """The smaller of both target critics' values."""
     inputs, hidden, weights = shift(work, frame.at_inputs), shift(work, frame.at_critics), f32(frame.target_params)
     join(frame, obs, actions, rows, inputs)
@@ -148,7 +147,7 @@ def smaller_values(frame: Any, obs: Any, actions: Any, rows: Any, work: Any, out
 
 
 @inner
-def bellman(frame: Any, first: Any, rows: Any, values: Any) -> None:
+def bellman(frame: FrameRecord, first: Index, rows: Count, values: Ptr32) -> None:
     """Turn values of next observations into the targets of the samples from `first` on, in place."""
     for i in range(rows):
         alive = _F(0.0) if u8(frame.terminated)[first + i] else f32(frame.discounts)[first + i]
@@ -157,8 +156,9 @@ def bellman(frame: Any, first: Any, rows: Any, values: Any) -> None:
 
 @inner
 def critic_gradient(
-    frame: Any, first: Any, rows: Any, targets: Any, factor: Any, work: Any, grads: Any, stats: Any
-) -> None:
+    frame: FrameRecord, first: Index, rows: Count, targets: Ptr32, factor: Real64, work: Ptr32, grads: Ptr32,
+    stats: Ptr64,
+) -> None:  # fmt: skip
     """Gradient of `factor` times the summed squared errors of both critics, averaged over the batch."""
     inputs, hidden = shift(work, frame.at_inputs), shift(work, frame.at_critics)
     delta, spare = scratch(frame, work)
@@ -178,20 +178,20 @@ def critic_gradient(
 
 
 @inner
-def n_chunks(frame: Any) -> Any:
+def n_chunks(frame: FrameRecord) -> Count:
     """Chunks that a batch is cut into."""
     return (frame.batch + frame.chunk_rows - 1) // frame.chunk_rows
 
 
 @inner
-def chunk(frame: Any, c: Any) -> Any:
+def chunk(frame: FrameRecord, c: Index) -> tuple[Index, Count, Ptr64]:
     """First sample of a chunk within its batch, its number of rows, and its statistics."""
     first = c * frame.chunk_rows
     return first, min(frame.chunk_rows, frame.batch - first), shift(f64(frame.stats), c * N_STATS)
 
 
 @inner
-def begin_statistics(stats: Any, rows: Any) -> None:
+def begin_statistics(stats: Ptr64, rows: Count) -> None:
     """Statistics of a chunk of which nothing is known but its number of rows."""
     for k in range(N_STATS):
         stats[k] = 0.0
@@ -199,7 +199,7 @@ def begin_statistics(stats: Any, rows: Any) -> None:
 
 
 @inner
-def descend_critics(frame: Any, rank: Any, n_ranks: Any, barrier: Any, step: Any, tau: Any) -> None:
+def descend_critics(frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, step: Index, tau: Real64) -> None:
     """Adam's step of both critics, after which their targets follow by a share `tau`; before its stage, its waits."""
     optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.critic_params), f32(frame.grads), f32(frame.critic_mean),
@@ -211,8 +211,9 @@ def descend_critics(frame: Any, rank: Any, n_ranks: Any, barrier: Any, step: Any
 
 @inner
 def descend_actor(
-    frame: Any, rank: Any, n_ranks: Any, barrier: Any, targets: Any, n_params: Any, step: Any, tau: Any
-) -> None:
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, targets: Ptr32, n_params: Count, step: Index,
+    tau: Real64,
+) -> None:  # fmt: skip
     """Adam's step of the actor, after which `targets` follow by a share `tau`; without parameters, its waits."""
     optim.descend_and_follow(
         rank, n_ranks, barrier, f32(frame.actor_params), f32(frame.grads), f32(frame.actor_mean),
@@ -222,7 +223,7 @@ def descend_actor(
 
 
 @inner
-def add_totals(frame: Any) -> None:
+def add_totals(frame: FrameRecord) -> None:
     """Add the chunks' statistics to the call's, in order."""
     totals, stats = f64(frame.totals), f64(frame.stats)
     for k in range(n_chunks(frame) * N_STATS):

@@ -12,20 +12,18 @@ A frame that is learned this way has `FIELDS`. Networks lie in memory as in `mil
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.definitions import n_params
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.machine.blas import sgemm
+from mileage.kernels.machine.chunks import LEAST_WORK
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, PtrI64, Rank, Real32, Real64
 from mileage.kernels.machine.pointers import f32, i64, shift
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
-# Below this many multiplications per piece, meeting at a barrier costs more than a second thread brings.
-_LEAST_WORK = 1_200_000
 # Smaller pieces make matrix products that spend their time rearranging numbers.
 _LEAST_UNITS = 32
 _MOST_PIECES = 16
@@ -42,7 +40,7 @@ FIELDS = """
 
 def n_pieces(batch: int, sizes: tuple[int, ...]) -> int:
     """Pieces that a network with these widths is cut into: a power of two, so that threads have equal shares."""
-    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // _LEAST_WORK)
+    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // LEAST_WORK)
     return 1 << max(0, most.bit_length() - 1)
 
 
@@ -70,13 +68,13 @@ def own_floats(batch: int, sizes: tuple[int, ...]) -> tuple[int, int]:
 
 
 @inner
-def _first(units: Any, piece: Any, pieces: Any) -> Any:
+def _first(units: Count, piece: Index, pieces: Count) -> Index:
     """First unit of a piece."""
     return units * piece // pieces
 
 
 @inner(fastmath=True)
-def _add_parts(parts: Any, n: Any, pieces: Any, out: Any) -> None:
+def _add_parts(parts: Ptr32, n: Count, pieces: Count, out: Ptr32) -> None:
     """Write the sum of `pieces` ranges of `n` floats each, at least two, to `out`."""
     other = shift(parts, n)
     for i in range(n):
@@ -88,7 +86,9 @@ def _add_parts(parts: Any, n: Any, pieces: Any, out: Any) -> None:
 
 
 @inner
-def forward(frame: Any, rank: Any, n_ranks: Any, barrier: Any, x: Any, hidden: Any, parts: Any, out: Any) -> None:
+def forward(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, x: Ptr32, hidden: Ptr32, parts: Ptr32, out: Ptr32
+) -> None:
     """Write the network's output (batch, sizes[-1]) for `x` (batch, sizes[0]) to `out`.
 
     `hidden` and `out` are the rank's own: all ranks end with the same, as adding up the pieces' `parts` of a layer, and
@@ -121,7 +121,9 @@ def forward(frame: Any, rank: Any, n_ranks: Any, barrier: Any, x: Any, hidden: A
 
 
 @inner
-def _weights_gradient(frame: Any, rank: Any, n_ranks: Any, layer: Any, weights: Any, source: Any, delta: Any) -> None:
+def _weights_gradient(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, layer: Index, weights: Index, source: Ptr32, delta: Ptr32
+) -> None:
     """Gradient by the weights away from a rank's units of a hidden layer, and by the biases after them."""
     sizes, rows, pieces, grads = i64(frame.sizes), frame.batch, frame.pieces, shift(f32(frame.grads), weights)
     inputs, outputs = sizes[layer], sizes[layer + 1]
@@ -135,7 +137,8 @@ def _weights_gradient(frame: Any, rank: Any, n_ranks: Any, layer: Any, weights: 
 
 @inner
 def backward(
-    frame: Any, rank: Any, n_ranks: Any, barrier: Any, x: Any, hidden: Any, slopes: Any, delta: Any
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, x: Ptr32, hidden: Ptr32, slopes: Ptr32,
+    delta: Ptr32,
 ) -> None:  # fmt: skip
     """Write the gradient of every parameter to `grads`; each piece's is its rank's alone.
 
@@ -179,7 +182,9 @@ def backward(
 
 
 @inner
-def _on_range(frame: Any, job: Any, at: Any, n: Any, scale: Any, length: Any, unbias: Any, tau: Any) -> Any:
+def _on_range(
+    frame: FrameRecord, job: Count, at: Index, n: Count, scale: Real32, length: Real32, unbias: Real32, tau: Real64
+) -> Real64:
     """Do a job on the `n` parameters from `at` on; return their gradients' sum of squares if that is the job."""
     total = 0.0
     for first in range(at, at + n, optim.BLOCK):
@@ -198,7 +203,9 @@ def _on_range(frame: Any, job: Any, at: Any, n: Any, scale: Any, length: Any, un
 
 
 @inner
-def _on_piece(frame: Any, piece: Any, job: Any, scale: Any, length: Any, unbias: Any, tau: Any) -> Any:
+def _on_piece(
+    frame: FrameRecord, piece: Index, job: Count, scale: Real32, length: Real32, unbias: Real32, tau: Real64
+) -> Real64:
     """Do a job on all parameters of a piece; return the sum of what it returns."""
     sizes, pieces = i64(frame.sizes), frame.pieces
     if pieces == 1:
@@ -221,7 +228,9 @@ def _on_piece(frame: Any, piece: Any, job: Any, scale: Any, length: Any, unbias:
 
 
 @inner
-def descend_and_follow(frame: Any, rank: Any, n_ranks: Any, barrier: Any, step: Any, tau: Any) -> None:
+def descend_and_follow(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, step: Index, tau: Real64
+) -> None:
     """Clip the gradients, take an Adam step, and move `target_params` a share `tau` towards `params` (0: leave them).
 
     Waits once: for the other ranks' sums of squares, and until nobody reads the old parameters any more. A rank's own

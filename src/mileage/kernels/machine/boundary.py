@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from mileage._errors import UsageError
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.result_arrays import empty
+from mileage.kernels.machine.recycled import empty
 
 F32_DTYPE = np.dtype(np.float32)
 F64_DTYPE = np.dtype(np.float64)
@@ -47,7 +47,7 @@ def check_mask(name: str, array: Any, shape: tuple[int, ...]) -> None:
 
 
 def matrix_shape(name: str, array: Any, axes: str) -> tuple[int, int]:
-    """Return the shape of `array`, raising unless it is a NumPy array of two dimensions, neither of them empty."""
+    """The shape of `array`, raising unless it is a NumPy array of two dimensions, neither of them empty."""
     if type(array) is not np.ndarray or array.ndim != 2 or array.size == 0:
         found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
         raise UsageError(f"{name} must be a non-empty NumPy array of shape {axes}, not {found}")
@@ -56,7 +56,7 @@ def matrix_shape(name: str, array: Any, axes: str) -> tuple[int, int]:
 
 
 def check_out(out: Any, names: tuple[str, str], shape: tuple[int, ...], inputs: tuple[Any, ...]) -> Any:
-    """Return the pair of float32 arrays to write to: `out` if it fits and overlaps no input, new ones if it is None."""
+    """The pair of float32 arrays to write to: `out` if it fits and overlaps no input, new ones if it is None."""
     if out is None:
         both = empty((2, *shape))
         return both[0], both[1]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 # Below this many multiplications per chunk, meeting at a barrier costs more than a second thread brings.
-_LEAST_WORK = 1_200_000
+LEAST_WORK = 1_200_000
 # Every chunk has a gradient of its own, which is written and added up whatever its rows, and a matrix product of few
 # rows spends its time rearranging weights: 16 rows at a time take 1.7 times as long as 128. Two chunks pay from the
 # first number of rows each, more from the second.
-_FEW_ROWS, _ENOUGH_ROWS = 32, 128
-_MOST_CHUNKS = 16
+_FEW_ROWS, ENOUGH_ROWS = 32, 128
+MOST_CHUNKS = 16
 
 
 def chunk_rows(batch: int, n_params: int) -> int:
     """Rows per chunk for a batch through networks with `n_params` parameters in all."""
-    least = -(-_LEAST_WORK // n_params)
+    least = -(-LEAST_WORK // n_params)
     two = min(2, batch // max(_FEW_ROWS, least))
-    chunks = min(_MOST_CHUNKS, max(1, two, batch // max(_ENOUGH_ROWS, least)))
+    chunks = min(MOST_CHUNKS, max(1, two, batch // max(ENOUGH_ROWS, least)))
     return -(-batch // chunks)
 
 

@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from mileage.kernels.machine.jit import kernel
+from mileage.kernels.machine.kinds import Real32, Real64
 
 _LOG2_E = 1.0 / math.log(2.0)
 # ln 2 in two pieces: the first has zeros at its end, so that k times it is exact.
@@ -48,8 +49,8 @@ def _power_of_low_bits(typingctx: Any, shifted: Any) -> Any:
 
 
 @kernel(fastmath={"contract"})
-def _split_32(x: Any) -> Any:
-    """Return (2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float32 x in [LOW_32, HIGH_32]."""
+def _split_32(x: Real32) -> tuple[Real32, Real32, Real32]:
+    """(2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float32 x in [LOW_32, HIGH_32]."""
     f = np.float32
     shifted = x * f(_LOG2_E) + _MAGIC_32
     k = shifted - _MAGIC_32
@@ -65,8 +66,8 @@ def _split_32(x: Any) -> Any:
 
 
 @kernel(fastmath={"contract"})
-def _split_64(x: Any) -> Any:
-    """Return (2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float64 x in [LOW_64, HIGH_64]."""
+def _split_64(x: Real64) -> tuple[Real64, Real64, Real64]:
+    """(2^k, r, q) with exp(x) = 2^k · (1 + r + r²·q), for float64 x in [LOW_64, HIGH_64]."""
     shifted = x * _LOG2_E + _MAGIC_64
     k = shifted - _MAGIC_64
     scale = _power_of_low_bits(shifted)
@@ -87,8 +88,7 @@ def _split_64(x: Any) -> Any:
 
 
 @kernel
-def _exp_32(x: Any) -> Any:
-    # Comparisons this way round leave NaN as it is.
+def _exp_32(x: Real32) -> Real32:
     clamped = LOW_32 if x < LOW_32 else (HIGH_32 if x > HIGH_32 else x)
     scale, r, q = _split_32(clamped)
     value = scale + scale * (r + r * r * q)
@@ -96,7 +96,7 @@ def _exp_32(x: Any) -> Any:
 
 
 @kernel
-def _exp_64(x: Any) -> Any:
+def _exp_64(x: Real64) -> Real64:
     clamped = LOW_64 if x < LOW_64 else (HIGH_64 if x > HIGH_64 else x)
     scale, r, q = _split_64(clamped)
     value = scale + scale * (r + r * r * q)
@@ -104,7 +104,7 @@ def _exp_64(x: Any) -> Any:
 
 
 @kernel
-def _exp_excess_32(x: Any) -> Any:
+def _exp_excess_32(x: Real32) -> Real32:
     clamped = LOW_32 if x < LOW_32 else (HIGH_32 if x > HIGH_32 else x)
     scale, r, q = _split_32(clamped)
     value = scale * (r * r * q) + ((scale * r - x) + (scale - np.float32(1.0)))
@@ -112,7 +112,7 @@ def _exp_excess_32(x: Any) -> Any:
 
 
 @kernel
-def _exp_excess_64(x: Any) -> Any:
+def _exp_excess_64(x: Real64) -> Real64:
     clamped = LOW_64 if x < LOW_64 else (HIGH_64 if x > HIGH_64 else x)
     scale, r, q = _split_64(clamped)
     value = scale * (r * r * q) + ((scale * r - x) + (scale - 1.0))

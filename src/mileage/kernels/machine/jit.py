@@ -103,7 +103,7 @@ class KernelCache(_Cache):  # type: ignore[misc]
         return self._enabled and self._path(sig, codegen).is_file()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled function for `sig`, or None."""
+        """The compiled function for `sig`, or None."""
         if not self._enabled:
             return None
         try:

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 
 from mileage._types import F32
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, Index, Ptr32, PtrU8
 from mileage.kernels.machine.pointers import shift
 
 # Copies up to this many bytes are cheaper piece by piece than through a call.
@@ -97,7 +98,7 @@ def _copy_4(typingctx: Any, to: Any, source: Any) -> Any:
 
 
 @inner
-def copy_bytes(out: Any, source: Any, n: Any) -> None:
+def copy_bytes(out: PtrU8, source: PtrU8, n: Count) -> None:
     """Copy `n` bytes between memory that does not overlap."""
     if n <= SHORT_COPY and n % 4 == 0:
         done = 0
@@ -112,7 +113,7 @@ def copy_bytes(out: Any, source: Any, n: Any) -> None:
 
 
 @inner
-def stream_bytes(out: Any, source: Any, n: Any) -> None:
+def stream_bytes(out: PtrU8, source: PtrU8, n: Count) -> None:
     """Copy `n` bytes that will not be read soon: memory is not fetched just to be overwritten, which saves a third."""
     head = min(n, -_address(out) % 32)
     _memcpy(out, source, head)
@@ -124,7 +125,7 @@ def stream_bytes(out: Any, source: Any, n: Any) -> None:
 
 
 @inner
-def float_at(record: Any, offset: Any) -> Any:
+def float_at(record: PtrU8, offset: Index) -> Ptr32:
     """The float32 values that stand `offset` bytes into a record."""
     return _as_f32(shift(record, offset))
 

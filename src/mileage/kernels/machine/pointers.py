@@ -26,22 +26,24 @@ from numba.extending import intrinsic
 from mileage._errors import UsageError
 
 
-def _pointer_maker(element: Any) -> Any:
+def _at_address(kind: Any) -> Any:
+    """A function for kernels from an address to the `kind` of thing that is there."""
+
     @intrinsic
     def make(typingctx: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-        return types.CPointer(element)(types.uint64), codegen
+        return kind(types.uint64), codegen
 
     return make
 
 
-f32 = _pointer_maker(types.float32)
-f64 = _pointer_maker(types.float64)
-i64 = _pointer_maker(types.int64)
-u64 = _pointer_maker(types.uint64)
-u8 = _pointer_maker(types.uint8)
+f32 = _at_address(types.CPointer(types.float32))
+f64 = _at_address(types.CPointer(types.float64))
+i64 = _at_address(types.CPointer(types.int64))
+u64 = _at_address(types.CPointer(types.uint64))
+u8 = _at_address(types.CPointer(types.uint8))
 
 
 @intrinsic
@@ -90,15 +92,7 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 def frame_maker(dtype: np.dtype[np.void]) -> Any:
     """A function for kernels from the address of a frame of this type to the frame."""
-
-    @intrinsic
-    def make(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return numba.from_dtype(dtype)(types.uint64), codegen
-
-    return make
+    return _at_address(numba.from_dtype(dtype))
 
 
 # What an array of a frame may hold, by its name in the table; `bytes` are anything.

@@ -7,57 +7,62 @@ while it compiles the others itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 import numba
 import numpy as np
 
+from mileage._cores import usable_cores
 
-def _signature(name: str) -> tuple[Any, Any]:
-    """Dispatcher and argument types of the kernel called `name`."""
-    from mileage.kernels.arrays import advantages
-    from mileage.kernels.learners import actor_critic, dqn, rollout, sac, scores, td3
+# Module and name of every kernel, and what it takes: types below, or frames of its module.
+_TEAM = "whole whole barrier"
+_KERNELS = {
+    "gae": ("arrays.advantages", "gae_columns", "whole whole grid grid flags floats flags grid real real grid grid"),
+    "vtrace": (
+        "arrays.advantages",
+        "vtrace_columns",
+        "whole whole grid grid grid flags floats flags grid real real real real grid grid",
+    ),
+    "score": ("learners.scores", "score", f"{_TEAM} SCORE"),
+    "rollout": ("learners.rollout", "rollout", f"{_TEAM} ROLLOUT"),
+    "evaluate": ("learners.rollout", "evaluate", f"{_TEAM} EVALUATE"),
+    "act": ("learners.rollout", "act", "ACT whole"),
+    "values": ("learners.rollout", "values", "ACT floats"),
+    "update": ("learners.actor_critic", "update", f"{_TEAM} UPDATE"),
+    "sac_update": ("learners.sac", "sac_update", f"{_TEAM} SAC"),
+    "sac_act": ("learners.sac", "sac_act", "ACT"),
+    "td3_update": ("learners.td3", "td3_update", f"{_TEAM} TD3"),
+    "td3_act": ("learners.td3", "td3_act", "ACT"),
+    "dqn_update": ("learners.dqn", "dqn_update", f"{_TEAM} DQN"),
+    "dqn_act": ("learners.dqn", "dqn_act", "ACT"),
+}
+_TYPES = {
+    "whole": numba.types.int64,
+    "real": numba.types.float64,
+    "barrier": numba.types.int64[::1],
+    "floats": numba.types.float32[::1],
+    "grid": numba.types.float32[:, ::1],
+    "flags": numba.types.uint8[:, ::1],
+}
 
-    whole, barrier = numba.types.int64, numba.types.int64[::1]
 
-    def frame(dtype: np.dtype[np.void]) -> Any:
-        return numba.typeof(np.zeros(1, dtype))
-
-    floats, real = numba.types.float32[::1], numba.types.float64
-    grid, flags = numba.types.float32[:, ::1], numba.types.uint8[:, ::1]
-    return {
-        "gae": (
-            advantages.gae_columns,
-            (whole, whole, grid, grid, flags, floats, flags, grid, real, real, grid, grid),
-        ),
-        "vtrace": (
-            advantages.vtrace_columns,
-            (whole, whole, grid, grid, grid, flags, floats, flags, grid, real, real, real, real, grid, grid),
-        ),
-        "score": (scores.score, (whole, whole, barrier, frame(scores.SCORE))),
-        "rollout": (rollout.rollout, (whole, whole, barrier, frame(rollout.ROLLOUT))),
-        "evaluate": (rollout.evaluate, (whole, whole, barrier, frame(rollout.EVALUATE))),
-        "update": (actor_critic.update, (whole, whole, barrier, frame(actor_critic.UPDATE))),
-        "sac_update": (sac.sac_update, (whole, whole, barrier, frame(sac.SAC))),
-        "sac_act": (sac.sac_act, (frame(sac.ACT),)),
-        "td3_update": (td3.td3_update, (whole, whole, barrier, frame(td3.TD3))),
-        "td3_act": (td3.td3_act, (frame(td3.ACT),)),
-        "dqn_update": (dqn.dqn_update, (whole, whole, barrier, frame(dqn.DQN))),
-        "dqn_act": (dqn.dqn_act, (frame(dqn.ACT),)),
-        "act": (rollout.act, (frame(rollout.ACT), whole)),
-        "values": (rollout.values, (frame(rollout.ACT), floats)),
-    }[name]
+def signature(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Dispatcher and argument types of the kernel called `name`; imports no others."""
+    home, function, arguments = _KERNELS[name]
+    module = import_module(f"mileage.kernels.{home}")
+    types = (_TYPES.get(each) or numba.typeof(np.zeros(1, getattr(module, each))) for each in arguments.split())
+    return getattr(module, function), tuple(types)
 
 
 def missing(names: Iterable[str]) -> list[str]:
     """The kernels among `names` that are not compiled yet."""
     absent = []
     for name in names:
-        dispatcher, args = _signature(name)
+        dispatcher, args = signature(name)
         if args not in dispatcher.overloads and not dispatcher._cache.holds(args, dispatcher.targetctx.codegen()):
             absent.append(name)
     return absent
@@ -66,8 +71,15 @@ def missing(names: Iterable[str]) -> list[str]:
 def load(names: Iterable[str]) -> None:
     """Compile kernels, or load them from disk."""
     for name in names:
-        dispatcher, args = _signature(name)
+        dispatcher, args = signature(name)
         dispatcher.compile(args)
+
+
+def read(names: Iterable[str]) -> None:
+    """Read kernels from disk as a new process would, and forget them: to know how long that takes."""
+    for name in names:
+        dispatcher, args = signature(name)
+        dispatcher._cache.load_overload(args, dispatcher.targetctx)
 
 
 @contextlib.contextmanager
@@ -80,7 +92,7 @@ def loading(names: Iterable[str]) -> Iterator[None]:
 
     names = tuple(names)
     absent = missing(names)
-    if len(absent) < 2 or len(os.sched_getaffinity(0)) < 2 or not cache_is_writable():
+    if len(absent) < 2 or usable_cores() < 2 or not cache_is_writable():
         yield
         load(names)
         return

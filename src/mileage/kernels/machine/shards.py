@@ -10,15 +10,15 @@ import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+from mileage._cores import usable_cores
+
 # Elementary steps (about 0.5 ns each, 1 ms in all) below which waking a thread (about 50 µs) does not pay.
 PARALLEL_WORK = 1 << 21
 # Shard borders fall on whole cache lines of float32.
 _ALIGNMENT = 16
 
 
-@functools.cache
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_cores = functools.cache(usable_cores)
 
 
 @functools.cache

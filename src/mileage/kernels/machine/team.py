@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 
 from mileage._types import I64
 from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, PtrI64
 
 # Spins before giving the core away: enough for ranks that run, little for ranks that were descheduled.
 _SPINS = 4000
@@ -53,7 +54,7 @@ def _yield_core(typingctx: Any) -> Any:
 
 
 @inner
-def meet(barrier_state: Any, n_ranks: Any) -> None:
+def meet(barrier_state: PtrI64, n_ranks: Count) -> None:
     """Wait until all ranks have called this. `barrier_state` points to 16 int64, zero at first, shared by the ranks."""
     if n_ranks > 1:
         generation = _atomic_load(barrier_state, _GENERATION)

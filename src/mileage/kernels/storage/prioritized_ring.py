@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Flag, FrameArray, FrameRecord, Index, Real64
 from mileage.kernels.machine.pointers import f32, f64, i64, u64
 from mileage.kernels.storage import ring as rings_
 from mileage.kernels.storage import sumtree
 
 
 @inner
-def _set_row(ring: Any, tree: Any, number: Any, value: Any) -> None:
+def _set_row(ring: FrameRecord, tree: FrameRecord, number: Index, value: Real64) -> None:
     """Give row `number` the priority `value` in all environments."""
     sums = f64(tree.sums)
     row = number % ring.rows
@@ -30,7 +30,7 @@ def _set_row(ring: Any, tree: Any, number: Any, value: Any) -> None:
 
 
 @inner
-def admit_rows(ring: Any, tree: Any, before: Any, value: Any) -> None:
+def admit_rows(ring: FrameRecord, tree: FrameRecord, before: Index, value: Real64) -> None:
     """Bring the tree up to date with the rows begun since `before`: sampleable rows get `value`, a pending one 0."""
     counters = i64(ring.counters)
     written, begun = counters[rings_.WRITTEN], counters[rings_.BEGUN]
@@ -48,14 +48,14 @@ def admit_rows(ring: Any, tree: Any, before: Any, value: Any) -> None:
 
 
 @kernel
-def admit(rings: Any, trees: Any, before: Any, value: Any) -> Any:
+def admit(rings: FrameArray, trees: FrameArray, before: Index, value: Real64) -> Flag:
     """`admit_rows` from Python."""
     admit_rows(rings[0], trees[0], before, value)
     return True
 
 
 @kernel
-def sample(rings: Any, trees: Any, batches: Any, beta: Any, with_rows: Any) -> Any:
+def sample(rings: FrameArray, trees: FrameArray, batches: FrameArray, beta: Real64, with_rows: Flag) -> Flag:
     """Draw the indices and importance weights of a batch, and gather its rows if asked."""
     ring, tree, batch = rings[0], trees[0], batches[0]
     indices, weights, leaves = i64(batch.indices), f32(batch.weights), f64(tree.sums)

@@ -15,12 +15,22 @@ written when it is complete: if more are begun than written, an interrupted writ
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mileage.kernels.arrays.random import integers
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import (
+    Array32,
+    ArrayI64,
+    ArrayU8,
+    Count,
+    Flag,
+    FrameArray,
+    FrameRecord,
+    Index,
+    PtrU8,
+    Real32,
+)
 from mileage.kernels.machine.memory import as_i64, copy_bytes, fence, float_at, prefetch, stream_bytes
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, shift, u8, u64
 
@@ -59,13 +69,13 @@ _LINE = 64
 
 
 @inner
-def record_at(ring: Any, env: Any, row: Any) -> Any:
+def record_at(ring: FrameRecord, env: Index, row: Index) -> PtrU8:
     """Pointer to the bytes of one record."""
     return shift(u8(ring.records), (row * ring.n_envs + env) * ring.record)
 
 
 @inner
-def begin_row(ring: Any) -> Any:
+def begin_row(ring: FrameRecord) -> Index:
     """Announce a row and return its place in the ring; whatever was there can no longer be sampled."""
     counters = i64(ring.counters)
     written = counters[WRITTEN]
@@ -74,14 +84,14 @@ def begin_row(ring: Any) -> Any:
 
 
 @inner
-def commit_row(ring: Any) -> None:
+def commit_row(ring: FrameRecord) -> None:
     """The row that was begun is complete in all environments."""
     counters = i64(ring.counters)
     counters[WRITTEN] = counters[BEGUN]
 
 
 @inner
-def _release_final(ring: Any, state: Any) -> None:
+def _release_final(ring: FrameRecord, state: Index) -> None:
     """The record of `state` is about to be overwritten: the final observation it keeps is free again."""
     counters = i64(ring.counters)
     i64(ring.free)[counters[FREE]] = (state >> 2) - 1
@@ -89,7 +99,7 @@ def _release_final(ring: Any, state: Any) -> None:
 
 
 @inner
-def _keep_final(ring: Any, next_obs: Any) -> Any:
+def _keep_final(ring: FrameRecord, next_obs: PtrU8) -> Index:
     """Keep a final observation and return 1 + its row, or 0 if no row is free."""
     counters = i64(ring.counters)
     if counters[FREE] == 0:
@@ -101,7 +111,7 @@ def _keep_final(ring: Any, next_obs: Any) -> Any:
 
 
 @inner
-def _copy_obs(out: Any, obs: Any, n: Any) -> None:
+def _copy_obs(out: PtrU8, obs: PtrU8, n: Count) -> None:
     if n >= _LONG_COPY:
         stream_bytes(out, obs, n)
     else:
@@ -110,8 +120,9 @@ def _copy_obs(out: Any, obs: Any, n: Any) -> None:
 
 @inner
 def store(
-    ring: Any, env: Any, row: Any, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any
-) -> Any:
+    ring: FrameRecord, env: Index, row: Index, obs: PtrU8, action: PtrU8, reward: Real32, terminated: Flag,
+    truncated: Flag, next_obs: PtrU8,
+) -> Flag:  # fmt: skip
     """Write one transition; `obs`, `action`, `next_obs` point to bytes. False if no final row is free."""
     record = record_at(ring, env, row)
     at_state = as_i64(shift(record, ring.state_at))
@@ -133,7 +144,7 @@ def store(
 
 
 @inner
-def _push_short(ring: Any, first: Any, row: Any) -> Any:
+def _push_short(ring: FrameRecord, first: Index, row: Index) -> Flag:
     """`store` for one row of the bound source, with everything that stays the same kept out of the loop.
 
     A store through a pointer might change the frame, for all the compiler knows: it would be read anew each time.
@@ -165,7 +176,7 @@ def _push_short(ring: Any, first: Any, row: Any) -> Any:
 
 
 @inner
-def _push_long(ring: Any, first: Any, row: Any) -> Any:
+def _push_long(ring: FrameRecord, first: Index, row: Index) -> Flag:
     """`store` for one row of the bound source where copying outweighs everything else."""
     fits = True
     for env in range(ring.n_envs):
@@ -188,7 +199,7 @@ def _push_long(ring: Any, first: Any, row: Any) -> Any:
 
 
 @inner
-def push_source(ring: Any) -> Any:
+def push_source(ring: FrameRecord) -> Flag:
     """Store the transitions of the bound source, row by row; False if there was no room for a final observation."""
     fits = True
     for first in range(0, ring.source_n, ring.n_envs):
@@ -200,27 +211,27 @@ def push_source(ring: Any) -> Any:
 
 
 @kernel
-def push(rings: Any) -> Any:
+def push(rings: FrameArray) -> Flag:
     """`push_source` from Python."""
     return push_source(rings[0])
 
 
 @inner
-def oldest(ring: Any) -> Any:
+def oldest(ring: FrameRecord) -> Index:
     """Number of the oldest row that is still whole."""
     counters = i64(ring.counters)
     return max(0, max(counters[BEGUN], counters[WRITTEN]) - ring.rows)
 
 
 @inner
-def newest(ring: Any) -> Any:
+def newest(ring: FrameRecord) -> Index:
     """Number of the row after the last that can be sampled: without stored next observations, one has to follow."""
     written = i64(ring.counters)[WRITTEN]
     return written if ring.next_at > 0 else written - 1
 
 
 @inner
-def prefetch_record(ring: Any, index: Any) -> None:
+def prefetch_record(ring: FrameRecord, index: Index) -> None:
     """Have the lines of a record under way while others are drawn, instead of waiting for each in turn.
 
     Of a long record only the first lines: the rest follows in order, which the hardware foresees by itself.
@@ -237,7 +248,7 @@ def prefetch_record(ring: Any, index: Any) -> None:
 
 
 @inner
-def draw(ring: Any, batch: Any) -> None:
+def draw(ring: FrameRecord, batch: FrameRecord) -> None:
     """Draw a uniform index for every row of the batch."""
     first = oldest(ring)
     count = (newest(ring) - first) * ring.n_envs
@@ -253,7 +264,7 @@ def draw(ring: Any, batch: Any) -> None:
 
 
 @inner
-def gather(ring: Any, batch: Any, start: Any, stop: Any) -> None:
+def gather(ring: FrameRecord, batch: FrameRecord, start: Index, stop: Index) -> None:
     """Copy the transitions at `batch.indices` into rows `start` to `stop` of the batch, n-step returns included."""
     # Kept in locals: a store through a pointer might change the frame, for all the compiler knows.
     n_envs, record, n_step = ring.n_envs, ring.record, ring.n_step
@@ -305,7 +316,7 @@ def gather(ring: Any, batch: Any, start: Any, stop: Any) -> None:
 
 
 @kernel
-def sample(rings: Any, batches: Any) -> Any:
+def sample(rings: FrameArray, batches: FrameArray) -> Flag:
     """Draw and gather a whole batch."""
     draw(rings[0], batches[0])
     gather(rings[0], batches[0], 0, batches[0].size)
@@ -313,14 +324,14 @@ def sample(rings: Any, batches: Any) -> Any:
 
 
 @kernel
-def draw_only(rings: Any, batches: Any) -> Any:
+def draw_only(rings: FrameArray, batches: FrameArray) -> Flag:
     """Draw the indices of a batch."""
     draw(rings[0], batches[0])
     return True
 
 
 @kernel
-def gather_rows(start: Any, stop: Any, rings: Any, batches: Any) -> Any:
+def gather_rows(start: Index, stop: Index, rings: FrameArray, batches: FrameArray) -> Flag:
     """Gather part of a batch whose indices are drawn; parts share nothing and may run on several threads."""
     gather(rings[0], batches[0], start, stop)
     return True
@@ -328,17 +339,9 @@ def gather_rows(start: Any, stop: Any, rings: Any, batches: Any) -> Any:
 
 @kernel
 def bind(
-    batches: Any,
-    obs: Any,
-    next_obs: Any,
-    actions: Any,
-    rewards: Any,
-    discounts: Any,
-    terminated: Any,
-    truncated: Any,
-    indices: Any,
-    weights: Any,
-) -> Any:
+    batches: FrameArray, obs: ArrayU8, next_obs: ArrayU8, actions: ArrayU8, rewards: Array32, discounts: Array32,
+    terminated: ArrayU8, truncated: ArrayU8, indices: ArrayI64, weights: Array32,
+) -> Flag:  # fmt: skip
     """Enter the addresses of a batch's arrays, one dimension each, in its frame; ten times faster than from Python."""
     batch = batches[0]
     batch.obs, batch.next_obs, batch.actions = obs.ctypes.data, next_obs.ctypes.data, actions.ctypes.data

@@ -9,13 +9,25 @@ there: it is never drawn and has no part in the minimum.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mileage._types import F64, I64
 from mileage.kernels.arrays.random import next_u64
 from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import (
+    Array64,
+    ArrayI64,
+    ArrayU64,
+    Count,
+    Flag,
+    FrameArray,
+    FrameRecord,
+    Index,
+    PtrI64,
+    PtrU64,
+    Real64,
+)
 from mileage.kernels.machine.pointers import f64, frame_type, i64
 
 FANOUT = 16
@@ -48,7 +60,7 @@ def level_offsets(size: int) -> I64:
 
 
 @inner
-def refresh(tree: Any, level: Any, node: Any) -> None:
+def refresh(tree: FrameRecord, level: Index, node: Index) -> None:
     """Compute one node of `level` (1 and up) from its children; the node above the top level is the root pair."""
     sums, mins, offsets = f64(tree.sums), f64(tree.mins), i64(tree.offsets)
     first = offsets[level - 1] + node * FANOUT
@@ -68,7 +80,7 @@ def refresh(tree: Any, level: Any, node: Any) -> None:
 
 
 @inner
-def propagate(tree: Any, indices: Any, n: Any) -> None:
+def propagate(tree: FrameRecord, indices: PtrI64, n: Count) -> None:
     """Bring all nodes above `n` changed leaves up to date, level by level; runs of one parent are computed once."""
     for level in range(1, tree.levels + 1):
         previous = -1
@@ -80,19 +92,19 @@ def propagate(tree: Any, indices: Any, n: Any) -> None:
 
 
 @inner
-def total_of(tree: Any) -> Any:
+def total_of(tree: FrameRecord) -> Real64:
     """Sum of all leaves."""
     return f64(tree.sums)[i64(tree.offsets)[tree.levels]]
 
 
 @inner
-def minimum_of(tree: Any) -> Any:
+def minimum_of(tree: FrameRecord) -> Real64:
     """Smallest leaf above 0, infinite if there is none."""
     return f64(tree.mins)[i64(tree.offsets)[tree.levels]]
 
 
 @inner
-def find(tree: Any, target: Any) -> Any:
+def find(tree: FrameRecord, target: Real64) -> Index:
     """Leaf at which the running sum of leaves exceeds `target`, 0 <= target < total."""
     sums, offsets = f64(tree.sums), i64(tree.offsets)
     node = 0
@@ -113,14 +125,14 @@ def find(tree: Any, target: Any) -> Any:
 
 
 @inner
-def draw_share(tree: Any, rng_state: Any, i: Any, share: Any) -> Any:
+def draw_share(tree: FrameRecord, rng_state: PtrU64, i: Index, share: Real64) -> Index:
     """Draw a leaf from the `i`-th of equal shares of the total, in proportion to priority."""
     u = np.float64(next_u64(rng_state) >> _S11) * _TO_F64
     return find(tree, (i + u) * share)
 
 
 @kernel
-def build(trees: Any) -> Any:
+def build(trees: FrameArray) -> Flag:
     """Compute every node from the leaves."""
     tree = trees[0]
     width = tree.size
@@ -132,7 +144,7 @@ def build(trees: Any) -> Any:
 
 
 @kernel
-def assign(trees: Any, indices: Any, values: Any) -> Any:
+def assign(trees: FrameArray, indices: ArrayI64, values: Array64) -> Count:
     """Set leaves `indices` (n,) int64 to `values` (n,) float64 as they are, 0 included."""
     tree = trees[0]
     sums = f64(tree.sums)
@@ -143,7 +155,7 @@ def assign(trees: Any, indices: Any, values: Any) -> Any:
 
 
 @kernel
-def update(trees: Any, indices: Any, priorities: Any, alpha: Any, epsilon: Any) -> Any:
+def update(trees: FrameArray, indices: ArrayI64, priorities: Array64, alpha: Real64, epsilon: Real64) -> Count:
     """Set leaves that are there to (|priority| + epsilon) ** alpha, all or none.
 
     `indices` (n,) int64, `priorities` (n,) float32 or float64. The largest leaf that was set, or a negative code.
@@ -168,7 +180,7 @@ def update(trees: Any, indices: Any, priorities: Any, alpha: Any, epsilon: Any) 
 
 
 @kernel
-def draw(trees: Any, rng_state: Any, out_indices: Any) -> Any:
+def draw(trees: FrameArray, rng_state: ArrayU64, out_indices: ArrayI64) -> Flag:
     """Fill `out_indices` (n,) int64 with leaves drawn in proportion to their priority, from `rng_state` (2,) uint64."""
     tree = trees[0]
     share = total_of(tree) / out_indices.shape[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.ledger.rows import End
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import METRICS
@@ -15,11 +16,11 @@ JSON_FIELDS = ("config", "machine", "panel", "price", "reset_reasons", "claimed"
 TABLES = ("runs", "checkpoints", "phases", "episodes")
 
 
-def table_rows(runs: Sequence[RecordedRun], table: str) -> list[dict[str, Any]]:
+def table_rows(runs: Sequence[RecordedRun], table: str) -> list[Record]:
     """One flat row per run, checkpoint, phase or episode; each carries its run's id and name."""
     if table not in TABLES:
         raise UsageError(f"table {table!r} is not known: use one of {', '.join(TABLES)}")
-    rows: list[dict[str, Any]] = []
+    rows: list[Record] = []
     for recorded in runs:
         if table == "runs":
             rows.append(run_row(recorded))
@@ -33,7 +34,7 @@ def table_rows(runs: Sequence[RecordedRun], table: str) -> list[dict[str, Any]]:
     return rows
 
 
-def run_row(recorded: RecordedRun) -> dict[str, Any]:
+def run_row(recorded: RecordedRun) -> Record:
     """A run, its end and its metrics as one flat row."""
     end = recorded.end._asdict() if recorded.end else dict.fromkeys(End._fields)
     derived = {
@@ -44,7 +45,7 @@ def run_row(recorded: RecordedRun) -> dict[str, Any]:
     return {**recorded.run._asdict(), **end, **derived, "run_id": recorded.run_id, "state": str(recorded.state)}
 
 
-def unpacked(row: dict[str, Any]) -> dict[str, Any]:
+def unpacked(row: Record) -> Record:
     """`row` with its JSON texts as values."""
     return {
         name: json.loads(value) if name in JSON_FIELDS and isinstance(value, str) else value

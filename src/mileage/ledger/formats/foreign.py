@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import ReadRecord, Record
 from mileage.ledger import liveness
 from mileage.ledger.formats import json_format
 from mileage.ledger.panels import Aggregate, Panel
@@ -66,7 +67,7 @@ class ImportSettings:
 
 
 def read_rows(path: Path, settings: ImportSettings) -> list[Row]:
-    """Return the rows of the run (or of the exported ledger) in `path`."""
+    """The rows of the run (or of the exported ledger) in `path`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +82,7 @@ def read_rows(path: Path, settings: ImportSettings) -> list[Row]:
     return run_rows(records, settings)
 
 
-def _csv_records(text: str, path: Path) -> list[dict[str, Any]]:
+def _csv_records(text: str, path: Path) -> list[Record]:
     lines = text.splitlines(keepends=True)
     while lines and lines[0].startswith("#"):  # Monitor files begin with a comment
         lines.pop(0)
@@ -107,7 +108,7 @@ def _json_document(text: str, path: Path) -> Any:
             raise UsageError(f"{path} is not JSON: {whole}") from None
 
 
-def _json_records(document: Any, path: Path) -> list[dict[str, Any]]:
+def _json_records(document: Any, path: Path) -> list[Record]:
     if isinstance(document, dict):
         lists = [v for v in document.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
         document = lists[0] if len(lists) == 1 else [document]
@@ -116,8 +117,8 @@ def _json_records(document: Any, path: Path) -> list[dict[str, Any]]:
     return document
 
 
-def run_rows(records: Sequence[Mapping[str, Any]], settings: ImportSettings) -> list[Row]:
-    """Return the run, checkpoint and end rows of one foreign run."""
+def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Row]:
+    """The run, checkpoint and end rows of one foreign run."""
     now = time.time()
     run = _run(settings, now)
     checkpoints = [_checkpoint(run, i + 1, record, settings) for i, record in enumerate(records)]
@@ -171,7 +172,7 @@ def _run(settings: ImportSettings, now: float) -> Run:
     )
 
 
-def _checkpoint(run: Run, seq: int, record: Mapping[str, Any], settings: ImportSettings) -> Checkpoint:
+def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings) -> Checkpoint:
     figure = _Figures(record, settings.columns)
     train, evaluated, wall = figure.seconds("train"), figure.seconds("eval"), figure.seconds("wall")
     if wall is None:
@@ -213,7 +214,7 @@ def _checkpoint(run: Run, seq: int, record: Mapping[str, Any], settings: ImportS
 class _Figures:
     """One record of a foreign file, read by our names."""
 
-    def __init__(self, record: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    def __init__(self, record: ReadRecord, columns: Mapping[str, str]) -> None:
         self.record = record
         self.columns = columns
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from mileage._errors import UsageError
+from mileage._types import Record
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
-from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types
+from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
-_PARTS: dict[str, str] = {"checkpoints": "checkpoint", "phases": "phase", "episodes": "episode", "profiles": "profile"}
+_PARTS: dict[str, str] = {
+    "checkpoints": "checkpoint",
+    "phases": "phase",
+    "episodes": "episode",
+    "profiles": "profile",
+    "samples": "sample",
+    "kpis": "kpi",
+}
 
 
 def dumps(runs: Sequence[RecordedRun]) -> str:
-    """Return the runs as one JSON document."""
+    """The runs as one JSON document."""
     return json.dumps(
         {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]},
         indent=1,
@@ -24,8 +33,8 @@ def dumps(runs: Sequence[RecordedRun]) -> str:
     )
 
 
-def as_dict(recorded: RecordedRun) -> dict[str, Any]:
-    """Return one run as plain JSON values."""
+def as_dict(recorded: RecordedRun) -> Record:
+    """One run as plain JSON values."""
     return {
         "state": str(recorded.state),
         "run": unpacked(recorded.run._asdict()),
@@ -34,16 +43,18 @@ def as_dict(recorded: RecordedRun) -> dict[str, Any]:
         "phases": [row._asdict() for row in recorded.phase_rows],
         "episodes": [row._asdict() for row in recorded.episodes],
         "profiles": [unpacked(row._asdict()) for row in recorded.profiles],
+        "samples": [row._asdict() for row in recorded.samples],
+        "kpis": [row._asdict() for row in recorded.kpis],
     }
 
 
 def is_ours(document: object) -> bool:
-    """Return whether a parsed JSON document was written by `dumps`."""
+    """Whether a parsed JSON document was written by `dumps`."""
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
-def loads(document: dict[str, Any]) -> list[Row]:
-    """Return the rows of a document written by `dumps`; delivering them twice changes nothing."""
+def loads(document: Record) -> list[Row]:
+    """The rows of a document written by `dumps`; delivering them twice changes nothing."""
     version = document.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise UsageError(
@@ -65,7 +76,7 @@ def loads(document: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _row(kind: str, values: dict[str, Any]) -> Any:
+def _row(kind: str, values: Record) -> Any:
     row_type = ROW_TYPES[kind]
     packed = {
         name: json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -74,7 +85,9 @@ def _row(kind: str, values: dict[str, Any]) -> Any:
         for name, value in values.items()
         if name in row_type._fields
     }
-    missing = [name for name in row_type._fields if name not in packed]
+    allowed = field_types(kind)
+    missing = [name for name in row_type._fields if name not in packed and NoneType not in allowed[name]]
     if missing:
         raise UsageError(f"a {kind} row of the file has no {missing[0]!r}")
-    return check_types(row_type(**packed))
+    # What an earlier version did not know is absent.
+    return check_types(row_type(**(dict.fromkeys(row_type._fields) | packed)))

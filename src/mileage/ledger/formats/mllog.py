@@ -7,19 +7,19 @@ submission, and does not pretend to be one.
 from __future__ import annotations
 
 import json
-from typing import Any
 
+from mileage._types import Record
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import Shown, shown
+from mileage.metrics import Shown, shown, startup_seconds
 
 NAMESPACE = "mileage"
 
 
 def lines(recorded: RecordedRun) -> list[str]:
-    """Return the lines of one run in order of time."""
+    """The lines of one run in order of time."""
     run, end = recorded.run, recorded.end
-    init_seconds = end.init_seconds + end.compile_seconds if end else 0.0
+    init_seconds = startup_seconds(recorded.totals) if end else 0.0
     out = [
         _line(recorded, 0.0, "POINT_IN_TIME", key, value)
         for key, value in (
@@ -48,7 +48,7 @@ def lines(recorded: RecordedRun) -> list[str]:
     return out
 
 
-def _settings(recorded: RecordedRun) -> dict[str, Any]:
+def _settings(recorded: RecordedRun) -> Record:
     run = recorded.run
     panel = json.loads(run.panel) if run.panel else {}
     return {
@@ -92,7 +92,7 @@ def _line(
     event: str,
     key: str,
     value: object,
-    metadata: dict[str, Any] | None = None,
+    metadata: Record | None = None,
 ) -> str:
     record = {
         "namespace": NAMESPACE,

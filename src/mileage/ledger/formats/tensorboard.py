@@ -35,6 +35,6 @@ def write(runs: Sequence[RecordedRun], directory: Path) -> None:
 
 
 def scalars(checkpoint: Checkpoint) -> list[tuple[str, float]]:
-    """Return tag and value of everything a checkpoint has."""
+    """Tag and value of everything a checkpoint has."""
     found = [(metric.tag, getattr(checkpoint, metric.name)) for metric in METRICS if metric.tag is not None]
     return [(tag, float(value)) for tag, value in found if value is not None]

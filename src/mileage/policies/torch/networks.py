@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mileage._types import F32
-from mileage.policies.native import ActorCritic
-from mileage.policies.off_policy import OffPolicyNetwork, QNetwork, SquashedActor
+from mileage._types import F32, Record
+from mileage.kernels.definitions import n_params
+from mileage.policies.actor_critic import ActorCritic
+from mileage.policies.mlp import FlatPolicy
+from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
 
-_ACTIVATIONS: dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu}
+_ACTIVATIONS: Record = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 class StackedMlp(nn.Module):
@@ -67,18 +68,18 @@ class MlpActorCritic(nn.Module):
 
     def __init__(self, native: ActorCritic) -> None:
         super().__init__()
-        self._split = len(native.hidden)
         hidden = (native.obs_size, *native.hidden)
         self.hidden = StackedMlp(hidden, native.activation, 2, activate_last=True)
         self.actor = StackedMlp((hidden[-1], native.actor_sizes[-1]), native.activation)
         self.critic = StackedMlp((hidden[-1], 1), native.activation)
-        if not native.n_actions:
+        self._gaussian = not native.n_actions
+        if self._gaussian:
             self.log_std = nn.Parameter(torch.from_numpy(native.params[native.log_std_offset :].copy()))
         actor, critic = (
             native.params[: native.critic_offset],
             native.params[native.critic_offset : native.log_std_offset],
         )
-        cut = sum(a * b + b for a, b in itertools.pairwise(hidden))
+        cut = n_params(hidden)
         self.hidden.load([actor[:cut], critic[:cut]])
         self.actor.load([actor[cut:]])
         self.critic.load([critic[cut:]])
@@ -93,7 +94,7 @@ class MlpActorCritic(nn.Module):
         """The parameters as the native policy's vector, (P,) float32."""
         both = np.split(self.hidden.flat(), 2)
         parts = [both[0], self.actor.flat(), both[1], self.critic.flat()]
-        if hasattr(self, "log_std"):
+        if self._gaussian:
             parts.append(self.log_std.detach().cpu().numpy())
         return np.concatenate(parts)
 
@@ -101,7 +102,7 @@ class MlpActorCritic(nn.Module):
 class MlpActor(nn.Module):
     """One network from observations to whatever chooses actions."""
 
-    def __init__(self, native: OffPolicyNetwork) -> None:
+    def __init__(self, native: FlatPolicy) -> None:
         super().__init__()
         self.network = StackedMlp(native.actor_sizes, native.activation)
         self.network.load([native.params])
@@ -137,7 +138,7 @@ def dueling(head: Tensor) -> Tensor:
 class MlpTwinCritic(nn.Module):
     """Two critics on (observation, action), computed side by side."""
 
-    def __init__(self, native: SquashedActor) -> None:
+    def __init__(self, native: TwinCriticPolicy) -> None:
         super().__init__()
         self.network = StackedMlp(native.critic_sizes, native.activation, 2)
         self.network.load(np.split(native.critic_params, 2))
@@ -154,6 +155,16 @@ class MlpTwinCritic(nn.Module):
 class MlpActorTwinCritic(nn.Module):
     """Actor and twin critics of SAC and TD3."""
 
-    def __init__(self, native: SquashedActor) -> None:
+    def __init__(self, native: TwinCriticPolicy) -> None:
         super().__init__()
         self.actor, self.critic = MlpActor(native), MlpTwinCritic(native)
+
+
+def sizes_of(module: nn.Module) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Widths of actor or Q-network and of the critic, if any, inputs first; None for networks of another kind."""
+    if isinstance(module, MlpActorCritic):
+        hidden = module.hidden.sizes
+        return (*hidden, module.actor.sizes[-1]), (*hidden, 1)
+    if isinstance(module, MlpActorTwinCritic):
+        return module.actor.network.sizes, module.critic.network.sizes
+    return (module.network.sizes, ()) if isinstance(module, MlpActor) else None

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mileage._errors import UsageError
-from mileage._types import F32, ObsLeaf
+from mileage._types import F32, Array, ObsLeaf
+from mileage.contracts import EnvSpec, Policy
+from mileage.policies import draw
+from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state
 
-LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
-# Share of random actions of a Q-network that is asked for anything but the best.
-_EPSILON = 0.05
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+# What mixes the rows of a batch, or draws anew for each.
+_MIXING = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 
 
-class TorchPolicy:
+@runtime_checkable
+class Recurrent(Protocol):
+    """A module with a memory."""
+
+    def initial_state(self, n: int) -> Any:
+        """The memory of `n` fresh episodes: tensors of `n` rows, alone or in tuples and dicts."""
+
+
+@runtime_checkable
+class _Flat(Protocol):
+    def flat(self) -> F32:
+        """The parameters as the native policy's vector, (P,) float32."""
+
+
+@runtime_checkable
+class _Gaussian(Protocol):
+    log_std: Tensor
+
+
+class TorchPolicy(Policy):
     """What all policies made of a module have in common.
 
     Observations are rows, (N, O) float32 or packed (N, B) uint8 (`envs.gymnasium.structured`). A module sees what the
@@ -29,10 +58,10 @@ class TorchPolicy:
     `initial_state(n)`, which returns tensors of `n` rows, alone or in tuples and dicts.
     """
 
-    def __init__(self, module: nn.Module, spec: Any, device: torch.device, compile_mode: str | None = None) -> None:
+    def __init__(self, module: nn.Module, spec: EnvSpec, device: torch.device, compile_mode: str | None = None) -> None:
         self.module = module.to(device)
         self.device, self.compile_mode = device, compile_mode
-        self.leaves: tuple[ObsLeaf, ...] | None = getattr(spec, "leaves", None)
+        self.leaves = spec.leaves
         self.obs_size, self.n_actions = spec.obs_size, spec.n_actions
         self.obs_dtype: type[np.generic] = np.uint8 if self.leaves else np.float32
         self.low: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_low, np.float32).ravel()
@@ -41,9 +70,27 @@ class TorchPolicy:
         self.obs_mean: F32 = np.zeros(self.obs_size, np.float32)
         self.obs_scale: F32 = np.ones(self.obs_size, np.float32)
         self.obs_limit = math.inf
-        self.recurrent = hasattr(module, "initial_state")
+        self.recurrent = isinstance(module, Recurrent)
         self._live = LiveTensors({f"module.{name}": tensor for name, tensor in self.module.state_dict().items()})
         self._compiled: dict[nn.Module, Callable[..., Any]] = {}
+
+    @classmethod
+    @abc.abstractmethod
+    def like(cls, native: Any) -> nn.Module:
+        """The network of the native policy as a module, with its weights."""
+
+    @classmethod
+    @abc.abstractmethod
+    def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
+        """The default network for observations of any form."""
+
+    @classmethod
+    def check(cls, module: nn.Module, algorithm: str) -> None:
+        """Refuse a user's module that `algorithm` cannot train."""
+        if isinstance(module, Recurrent):
+            raise UsageError(
+                f"{algorithm} learns from single steps and cannot train a memory: use ppo, or stack frames"
+            )
 
     def fast(self, module: nn.Module | None = None) -> Callable[..., Any]:
         """The module, or another one, to be called often with as many rows: compiled if that was asked for."""
@@ -57,8 +104,8 @@ class TorchPolicy:
     @property
     def params(self) -> F32:
         """All parameters as one vector (P,) float32, in the native policy's order if it has the same network."""
-        if hasattr(self.module, "flat"):
-            return self.module.flat()  # type: ignore[no-any-return, operator]
+        if isinstance(self.module, _Flat):
+            return self.module.flat()
         parts = [each.detach().cpu().numpy().ravel() for each in self.module.parameters()]
         return np.concatenate(parts).astype(np.float32)
 
@@ -69,7 +116,7 @@ class TorchPolicy:
 
         def count(module: nn.Module, _: Any, output: Any) -> None:
             # torch's own counter would import its compiler, which takes a second.
-            places = math.prod(output.shape[2:]) if isinstance(module, nn.modules.conv._ConvNd) else 1
+            places = math.prod(output.shape[2:]) if isinstance(module, _CONVOLUTIONS) else 1
             counted[0] += 2.0 * places * sum(each.numel() for each in module.parameters(recurse=False))
 
         hooks = [module.register_forward_hook(count) for module in self.module.modules()]
@@ -85,10 +132,9 @@ class TorchPolicy:
     @functools.cached_property
     def row_by_row(self) -> bool:
         """Whether rows of a batch are computed apart from each other, so that a batch may be cut into pieces."""
-        mixing = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-        return not self.recurrent and not any(isinstance(each, mixing) for each in self.module.modules())
+        return not self.recurrent and not any(isinstance(each, _MIXING) for each in self.module.modules())
 
-    def live_arrays(self) -> dict[str, NDArray[Any]]:
+    def live_arrays(self) -> dict[str, Array]:
         """What a checkpoint holds of the policy, by name; call `loaded` after writing to it."""
         return {"obs_mean": self.obs_mean, "obs_scale": self.obs_scale, **self._live.arrays()}
 
@@ -106,7 +152,7 @@ class TorchPolicy:
             parts[leaf.name] = part.view(len(rows), *leaf.shape) if len(leaf.shape) > 1 else part
         return parts if self.leaves[0].name else parts[""]
 
-    def normalised(self, obs: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def normalised(self, obs: Array, out: Array | None = None) -> Array:
         """Observation rows centred and scaled by the statistics, if there are any."""
         if math.isinf(self.obs_limit):
             if out is None:
@@ -119,23 +165,23 @@ class TorchPolicy:
 
     def initial_state(self, n: int) -> Any:
         """The memory of `n` fresh episodes; None if the module has none."""
-        if not self.recurrent:
+        if not isinstance(self.module, Recurrent):
             return None
-        return map_state(lambda part: part.to(self.device), self.module.initial_state(n))  # type: ignore[operator]
+        return map_state(lambda part: part.to(self.device), self.module.initial_state(n))
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    @abc.abstractmethod
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """Actions of the environment for what the module sees, and the next state; drawn where `rng` is given."""
-        raise NotImplementedError  # an abstract method: distributions differ
 
-    def actions(self, obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
         """Actions for observation rows (N, O), without memory: indices (N,) int64 or (N, A) float32."""
         return self.player(len(obs))(obs, rng)
 
-    def player(self, n: int) -> Callable[[NDArray[Any], np.random.Generator | None], NDArray[Any]]:
+    def player(self, n: int) -> Callable[[Array, np.random.Generator | None], Array]:
         """A function from observation rows to actions that remembers `n` episodes from their start."""
         state = self.initial_state(n)
 
-        def play(obs: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        def play(obs: Array, rng: np.random.Generator | None = None) -> Array:
             nonlocal state
             rows = torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device)
             with torch.no_grad():
@@ -146,7 +192,7 @@ class TorchPolicy:
 
     def predict(
         self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
-    ) -> tuple[NDArray[Any], Any]:
+    ) -> tuple[Array, Any]:
         """Actions for one observation or a batch in the environment's own form, and the state for the next call."""
         obs, single = self._batched(observation)
         n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
@@ -182,10 +228,7 @@ class TorchPolicy:
 
     def to_env(self, action: F32) -> F32:
         """Map actions (N, A) from [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
-        bounded = np.isfinite(self.low) & np.isfinite(self.high)
-        low, high = np.where(bounded, self.low, -1.0), np.where(bounded, self.high, 1.0)
-        scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-        return np.where(bounded, scaled, action).astype(np.float32)
+        return draw.to_bounds(action, self.low, self.high)
 
 
 def reset_rows(state: Any, initial: Any, starts: Tensor) -> Any:
@@ -207,15 +250,29 @@ class TorchActorCritic(TorchPolicy):
     def __init__(
         self,
         module: nn.Module,
-        spec: Any,
+        spec: EnvSpec,
         device: torch.device,
         compile_mode: str | None = None,
         *,
         log_std_init: float = 0.0,
     ) -> None:
-        if not spec.n_actions and not hasattr(module, "log_std"):
+        if not spec.n_actions and not isinstance(module, _Gaussian):
             module.register_parameter("log_std", nn.Parameter(torch.full((spec.action_size,), log_std_init)))
         super().__init__(module, spec, device, compile_mode)
+
+    @classmethod
+    def like(cls, native: Any) -> nn.Module:
+        """The network of the native policy as a module, with its weights."""
+        return networks.MlpActorCritic(native)
+
+    @classmethod
+    def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
+        """Shared features with a head each for policy and value."""
+        return images.TrunkActorCritic(leaves, spec.n_actions or spec.action_size)
+
+    @classmethod
+    def check(cls, module: nn.Module, algorithm: str) -> None:
+        """Any module will do, with a memory or without."""
 
     def run(self, obs: Any, state: Any, *, fast: bool = False) -> tuple[Tensor, Tensor, Any]:
         """Head (N, A), values (N,) and the next state; `fast` where the same number of rows will come again."""
@@ -236,58 +293,80 @@ class TorchActorCritic(TorchPolicy):
         """Logarithms of the deviations of continuous actions, (A,) float32."""
         return self.module.log_std  # type: ignore[return-value]
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The mode, or a draw where `rng` is given; see `TorchPolicy.choose`."""
-        head_, _, state = self.run(obs, state)
-        head = head_.float().cpu().numpy()
+        found, _, state = self.run(obs, state)
+        head = _array(found)
         if self.n_actions:
-            if rng is not None:
-                head = head + rng.gumbel(size=head.shape).astype(np.float32)
-            return np.asarray(np.argmax(head, axis=1)), state
-        if rng is not None:
-            deviation = np.exp(self.log_std.detach().cpu().numpy())
-            head = head + np.asarray(deviation, np.float32) * rng.standard_normal(head.shape, np.float32)
-        return self.to_env(head), state
+            return draw.from_logits(head, rng), state
+        return self.to_env(draw.from_gaussian(head, _array(self.log_std), rng)), state
 
 
 class TorchQ(TorchPolicy):
     """`module(obs)` returns action values (N, actions)."""
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    @classmethod
+    def like(cls, native: Any) -> nn.Module:
+        """The network of the native policy as a module, with its weights."""
+        return networks.MlpQ(native)
+
+    @classmethod
+    def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
+        """Features and hidden layers with action values, dueling if the configuration says so."""
+        outputs = spec.n_actions + int(config.dueling)
+        return images.TrunkHead(leaves, config.hidden, outputs, is_dueling=config.dueling)
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The best action, or one in twenty at random where `rng` is given; see `TorchPolicy.choose`."""
-        best = self.module(obs).argmax(1).cpu().numpy()
-        if rng is None:
-            return best, state
-        return np.where(rng.random(len(best)) < _EPSILON, rng.integers(0, self.n_actions, len(best)), best), state
+        return draw.from_values(_array(self.module(obs)), rng), state
 
 
-class _WithActor(TorchPolicy):
-    """A policy whose module has a part `actor`."""
+class TorchTwinCritic(TorchPolicy):
+    """A module with the parts `actor(obs)` and `critic(obs, action)`, which returns two values, (2, N)."""
+
+    outputs_per_action = 1
+    """Outputs of the actor for each entry of an action."""
+
+    @classmethod
+    def like(cls, native: Any) -> nn.Module:
+        """The network of the native policy as a module, with its weights."""
+        return networks.MlpActorTwinCritic(native)
+
+    @classmethod
+    def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
+        """Actor and twin critics, each with features of its own."""
+        outputs = spec.action_size * cls.outputs_per_action
+        return images.TrunkActorTwinCritic(leaves, config.hidden, outputs, spec.action_size)
+
+    @classmethod
+    def check(cls, module: nn.Module, algorithm: str) -> None:
+        """Refuse a user's module without these parts, or with a memory."""
+        if not {"actor", "critic"} <= dict(module.named_children()).keys():
+            raise UsageError(f"policy of {algorithm} must have the parts actor(obs) and critic(obs, action)")
+        super().check(module, algorithm)
 
     def _actor(self, obs: Any) -> Tensor:
-        module: Any = self.module  # torch types parts of a module as tensors
-        return module.actor(obs)
+        found: Tensor = self.module.get_submodule("actor")(obs)
+        return found
 
 
-class TorchSquashed(_WithActor):
-    """`module.actor(obs)` returns means and log deviations (N, 2A); `module.critic(obs, action)` two values, (2, N)."""
+class TorchSquashed(TorchTwinCritic):
+    """`module.actor(obs)` returns means and log deviations (N, 2A)."""
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    outputs_per_action = 2
+
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
-        head = self._actor(obs).float().cpu().numpy()
-        raw = head[:, : self.action_size]
-        if rng is not None:
-            deviation = np.exp(np.clip(head[:, self.action_size :], LOG_STD_LOW, LOG_STD_HIGH))
-            raw = np.asarray(raw + deviation * rng.standard_normal(raw.shape, np.float32), np.float32)
-        return self.to_env(np.tanh(raw)), state
+        return self.to_env(draw.from_squashed(_array(self._actor(obs)), rng)), state
 
 
-class TorchDeterministic(_WithActor):
-    """`module.actor(obs)` returns actions (N, A) before tanh; `module.critic(obs, action)` two values, (2, N)."""
+class TorchDeterministic(TorchTwinCritic):
+    """`module.actor(obs)` returns actions (N, A) before tanh."""
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[NDArray[Any], Any]:
+    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
         """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
-        raw = np.tanh(self._actor(obs).float().cpu().numpy())
-        if rng is not None:
-            raw = np.clip(raw + np.float32(0.1) * rng.standard_normal(raw.shape, np.float32), -1.0, 1.0)
-        return self.to_env(raw), state
+        return self.to_env(draw.from_tanh(_array(self._actor(obs)), rng)), state
+
+
+def _array(tensor: Tensor) -> F32:
+    return tensor.detach().float().cpu().numpy()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mileage._errors import UsageError
+from mileage._types import Array
 
 
 def resolve_device(name: str) -> torch.device:
@@ -116,7 +116,7 @@ class Twin:
         self.separate = device.type != "cpu" if separate is None else separate
         kind = torch.from_numpy(np.zeros(0, dtype)).dtype
         self._host = torch.zeros(shape, dtype=kind, pin_memory=device.type == "cuda")
-        self.host: NDArray[Any] = self._host.numpy()
+        self.host: Array = self._host.numpy()
         self.tensor = torch.zeros(shape, dtype=kind, device=device) if self.separate else self._host
 
     def push(self, rows: slice = slice(None)) -> None:
@@ -133,9 +133,7 @@ class Twin:
 class Inbox:
     """Arrays that are filled on the host again and again, and the tensors that the device gets of them."""
 
-    def __init__(
-        self, arrays: Mapping[str, NDArray[Any]], device: torch.device, *, separate: bool | None = None
-    ) -> None:
+    def __init__(self, arrays: Mapping[str, Array], device: torch.device, *, separate: bool | None = None) -> None:
         self._arrays = dict(arrays)
         self.separate = device.type != "cpu" if separate is None else separate
         self._twins: dict[str, Twin] = {}
@@ -151,15 +149,21 @@ class Inbox:
             np.copyto(twin.host, self._arrays[name])
             twin.push()
 
+    def put(self, name: str, values: Array) -> Tensor:
+        """Fill one array, send it, and return its tensor."""
+        np.copyto(self._arrays[name], values)
+        self.send()
+        return self.tensors[name]
+
 
 class LiveTensors:
     """Tensors by name as arrays for checkpoints: their own memory on the CPU, copies to and from it elsewhere."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
-        self._copies: dict[str, NDArray[Any]] = {}
+        self._copies: dict[str, Array] = {}
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """The tensors as they are now; write to these, then `load`."""
         for name, tensor in self._tensors.items():
             array = tensor.detach().cpu().numpy()

@@ -1,0 +1,143 @@
+"""How off-policy learners describe themselves: one call that acts, one that learns in stages, a replay buffer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mileage._types import Team
+from mileage.algorithms import _describe as parts_of
+from mileage.buffers import PrioritizedReplay
+from mileage.description import ACT, UPDATE, Action, Boundary, Buffer, Call, Description, Layer, Stages, Variant, Work
+from mileage.kernels.machine.pointers import Frame
+
+if TYPE_CHECKING:
+    from mileage.algorithms._off_policy import OffPolicy
+
+# A batch that keeps BLAS busy without changing what an off-policy algorithm learns from too much.
+_USUAL_BATCH = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeUpdate:
+    """The call that learns, as a learner makes it."""
+
+    kernel: Callable[..., Any]
+    frame: Frame
+    """Its arguments; `steps` and `stage` are fields of it."""
+    pieces: int
+    stages: tuple[str, ...]
+    """Of the kernel."""
+    rates: tuple[str, ...]
+    """Fields that hold a learning rate."""
+    period: int = 1
+    """Updates in which every stage has its turn."""
+    last_is_rare: bool = False
+    """Whether only the last stage waits for the end of a period."""
+
+
+def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buffer, ...]) -> Description:
+    """A learner with a replay buffer; `work` is by phase."""
+    config, replay = learner.config, learner.replay
+    operations: dict[str, Action] = {ACT: lambda: learner.act(0.5)}
+    if config.gradient_steps > 0 and len(replay) >= config.batch:
+        operations[UPDATE] = lambda: learner.learn(config.gradient_steps)
+    calls = ("push_batch", "sample", *(("update_priorities",) if isinstance(replay, PrioritizedReplay) else ()))
+    return Description(
+        work=work,
+        boundaries=(
+            Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
+            *(Boundary(replay, name, f"replay.{name}", Layer.NATIVE) for name in calls),
+        ),
+        at_rest=lambda: parts_of.unchanged(learner),
+        operations=operations,
+        buffers=(parts_of.replay_buffer(learner.policy, learner.obs, replay, config.capacity), *networks),
+        variants=tuple(_other_batches(learner, operations.get(UPDATE))),
+    )
+
+
+def native_off_policy(
+    learner: OffPolicy,
+    update: NativeUpdate,
+    act: Boundary,
+    *,
+    learn: Work,
+    inference: Work,
+    networks: tuple[Buffer, ...],
+) -> Description:
+    """A learner with a replay buffer whose `update` and `act` are native calls, with the work of both."""
+    replay = _Replay(learner, update)
+    described = off_policy(learner, {"learn": learn, "inference": inference}, networks)
+    stages = Stages(update.stages, replay.up_to, update.period, update.last_is_rare)
+    return dataclasses.replace(
+        described,
+        boundaries=(*described.boundaries, Boundary(learner.team, "run", "", Layer.NATIVE), act),
+        calls={
+            "learn": Call(update.kernel.__name__, lambda: replay.up_to(None, 0), update.pieces, stages),
+            "inference": Call(act.label, described.operations[ACT], 1),
+        },
+        team=learner.team,
+        on_team=replay.on_team,
+        at_rest=replay.at_rest,
+    )
+
+
+class _Replay:
+    """Makes the call that learns again, on the learner's own memory."""
+
+    def __init__(self, learner: OffPolicy, update: NativeUpdate) -> None:
+        self._learner, self._update = learner, update
+
+    def up_to(self, stage: int | None, turn: int) -> None:
+        """Update number `turn` of a period, up to a stage."""
+        update, learner = self._update, self._learner
+        last = len(update.stages) - 1 if stage is None else stage
+        steps = learner.updates // update.period * update.period + turn
+        learner.team.run(update.kernel, update.frame.set(steps=steps, stage=last).record, update.pieces)
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Within it updates have length 0."""
+        frame, rates = self._update.frame, self._update.rates
+        with parts_of.unchanged(self._learner):
+            frame.set(**dict.fromkeys(rates, 0.0))
+            try:
+                yield
+            finally:
+                frame.set(
+                    **dict.fromkeys(rates, self._learner.config.learning_rate), stage=len(self._update.stages) - 1
+                )
+
+    @contextlib.contextmanager
+    def on_team(self, team: Team) -> Iterator[None]:
+        """Let updates run on another team."""
+        learner, own = self._learner, self._learner.team
+        with parts_of.with_workspaces([self._update.frame], own.n_ranks, team.n_ranks):
+            learner.team = team
+            try:
+                yield
+            finally:
+                learner.team = own
+
+
+def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant]:
+    """A larger batch, learnt from as much less often."""
+    config = learner.config
+    if learn is None or config.batch >= _USUAL_BATCH or len(learner.replay) < _USUAL_BATCH:
+        return
+    factor = _USUAL_BATCH // config.batch
+    batch = config.batch * factor
+
+    @contextlib.contextmanager
+    def other() -> Iterator[Action]:
+        larger = dataclasses.replace(config, batch=batch)
+        found = type(learner)(larger, learner.env, learner.policy, learner.team, learner.seed)
+        found.replay = learner.replay
+        described = found.describe()
+        assert described is not None
+        yield described.operations[UPDATE]
+
+    settings = {"batch": batch, "train_every": config.train_every * factor}
+    yield Variant("batch", settings, "learn", 1.0 / factor, learn, other)

@@ -1,0 +1,266 @@
+"""How policy-gradient learners in native kernels describe themselves: rollouts in parts, updates in stages."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mileage._types import Array, Team
+from mileage.algorithms import _describe as parts_of
+from mileage.algorithms._config import varied
+from mileage.algorithms._rollout_learner import GAE as GAE
+from mileage.description import (
+    ACT,
+    VALUE,
+    Action,
+    Boundary,
+    Buffer,
+    Call,
+    Description,
+    Layer,
+    Parts,
+    Stages,
+    Variant,
+    Work,
+)
+from mileage.envs.native.vector import VecEnv
+from mileage.kernels.learners import actor_critic, rollout, rollout_parts
+from mileage.kernels.machine.pointers import Frame
+
+if TYPE_CHECKING:
+    from mileage.algorithms._native_on_policy import NativeOnPolicy
+    from mileage.algorithms._rollout_learner import RolloutLearner
+
+# Larger minibatches, and more environments for fewer steps each, that are worth a try.
+_MINIBATCH_FACTORS = (4, 8)
+_ENV_FACTOR = 4
+# The shuffle takes a few microseconds: by itself it would drown in the meetings of threads around it.
+_STAGES = ("loop, barriers and shuffle", *actor_critic.STAGES[2:])
+
+# What an update reads of a rollout.
+_LEARNED_FROM = ("obs", "actions", "log_probs", "values", "advantages", "returns")
+
+
+def native_on_policy(learner: NativeOnPolicy) -> Description:
+    """A learner that collects and learns in turn."""
+    replay = _Replay(learner)
+    phase, work, call = replay.rollout() if learner.fused else replay.inference()
+    update = replay.update()
+    return Description(
+        work={"learn": update_work(learner), phase: work},
+        boundaries=(*native_boundaries(learner), GAE),
+        calls={"learn": update, phase: call},
+        team=learner.team,
+        on_team=replay.on_team,
+        at_rest=replay.at_rest,
+        operations=replay.operations(),
+        buffers=buffers(learner, [learner.policy.params], [learner.adam_mean, learner.adam_square]),
+        variants=(*other_minibatches(learner, update), *replay.other_n_envs()),
+    )
+
+
+def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description:
+    """A learner whose rollouts others collect beside it: its update, on the threads that are left for it."""
+    replay = _Replay(learner, collects=False)
+    return Description(
+        work={"learn": update_work(learner)},
+        boundaries=(*native_boundaries(learner), *boundaries),
+        calls={"learn": replay.update()},
+        team=learner.team,
+        at_rest=replay.at_rest,
+    )
+
+
+def native_boundaries(learner: NativeOnPolicy) -> tuple[Boundary, ...]:
+    """Calls through which native learners collect and learn."""
+    return (
+        Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
+        Boundary(learner.team, "run", "", Layer.NATIVE),
+        Boundary(rollout, "act", "act", Layer.NATIVE),
+        Boundary(rollout, "values", "values", Layer.NATIVE),
+    )
+
+
+def update_work(learner: NativeOnPolicy) -> Work:
+    """All epochs of one update."""
+    return parts_of.on_policy_learn(
+        learner.policy.actor_sizes,
+        learner.policy.critic_sizes,
+        rows=learner.chunk_rows,
+        chunks=learner.chunks,
+        batch=learner.batch,
+        minibatch=min(learner.config.minibatch, learner.batch),
+        epochs=learner.config.epochs,
+    )
+
+
+def buffers(learner: RolloutLearner, networks: Sequence[Array], moments: Sequence[Array]) -> tuple[Buffer, ...]:
+    """The rollout, the networks and their optimizer."""
+    stored: list[Array] = [learner.actions, learner.log_probs, learner.values, learner.rewards]
+    stored += [learner.truncated_values, learner.terminated, learner.truncated, learner.advantages, learner.returns]
+    stored.append(learner.order)
+    normalises = learner.config.normalise_observations
+    stored += [learner.raw_obs] if normalises else []
+    return (
+        parts_of.rollout_buffer(learner.policy, learner.obs, stored, normalises=normalises),
+        *parts_of.network_buffers(networks, [], moments),
+    )
+
+
+def other_minibatches(learner: RolloutLearner, update: Call) -> Iterator[Variant]:
+    """Larger minibatches of the same rollout."""
+    own = min(learner.config.minibatch, learner.batch)
+
+    @contextlib.contextmanager
+    def other(size: int) -> Iterator[Action]:
+        config = varied(learner.config, {"minibatch": size})
+        found = type(learner)(config, learner.env, learner.policy, learner.team, learner.seed)
+        for name in _LEARNED_FROM:
+            getattr(found, name)[...] = getattr(learner, name)
+        described = found.describe()
+        assert described is not None
+        yield described.calls["learn"].run
+
+    for size in dict.fromkeys(min(own * factor, learner.batch) for factor in _MINIBATCH_FACTORS):
+        if size > own:
+            yield Variant("minibatch", {"minibatch": size}, "learn", 1.0, update.run, functools.partial(other, size))
+
+
+class _Replay:
+    """Makes the calls of a learner again, on its own memory."""
+
+    def __init__(self, learner: NativeOnPolicy, *, collects: bool = True) -> None:
+        self.learner = learner
+        self._repeats_rollouts = collects and learner.fused
+        self._pieces = learner.pieces if collects else min(learner.pieces, learner.ranks)
+        self._begun: list[tuple[Array, Array]] = []
+
+    # The update
+
+    def update(self) -> Call:
+        """The update, which can stop after any stage."""
+        return Call("update", lambda: self._up_to(None, 0), self._pieces, Stages(_STAGES, self._up_to))
+
+    def _up_to(self, stage: int | None, turn: int) -> None:
+        last = actor_critic.LAST_STAGE if stage is None else stage + 1
+        learner = self.learner
+        frame = learner.update_frame.set(steps=learner.adam_steps, stage=last)
+        learner.team.run(actor_critic.update, frame.record, self._pieces)
+
+    # The rollout
+
+    def inference(self) -> tuple[str, Work, Call]:
+        """Choosing actions for all environments at once."""
+        policy, n_envs = self.learner.policy, self.learner.n_envs
+        work = parts_of.one_forward(n_envs, policy.critic_sizes, policy.actor_sizes)
+        return "inference", work, Call("act", self.operations()[ACT], 1)
+
+    def rollout(self) -> tuple[str, Work, Call]:
+        """The fused rollout and its parts."""
+        learner = self.learner
+        policy = learner.policy
+        work = parts_of.on_policy_rollout(
+            policy.actor_sizes,
+            policy.critic_sizes,
+            n_envs=learner.n_envs,
+            n_steps=learner.config.n_steps,
+            block=learner.block,
+        )
+        parts = Parts(
+            environments=_collect(learner, rollout_parts.environments),
+            inference=_collect(learner, rollout_parts.inference),
+            storage=_collect(learner, rollout_parts.storage),
+            rewind=self._rewind,
+        )
+        return (
+            "rollout",
+            work,
+            Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts),
+        )
+
+    def _rewind(self, part: str) -> None:
+        """Put environments and random streams back to where the stored rollout began."""
+        for array, start in self._begun:
+            array[...] = start
+        self.learner.env.obs[...] = self._obs_after if part == "inference" else self._obs_before
+        self.learner.episode_sums[:] = 0.0
+
+    def _store_rollout(self) -> None:
+        learner, env = self.learner, self.learner.env
+        self._begun = [(array, array.copy()) for array in (*_moving(env), learner.action_rng, learner.episode)]
+        self._obs_before = env.obs.copy()
+        _collect(learner, rollout.rollout)()
+        self._obs_after = env.obs.copy()
+
+    # Both
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Within it updates have length 0, and one rollout can be repeated."""
+        learner = self.learner
+        with parts_of.unchanged(learner):
+            learner.update_frame.set(rate=0.0)
+            if self._repeats_rollouts:
+                self._store_rollout()
+            try:
+                yield
+            finally:
+                learner.update_frame.set(stage=actor_critic.LAST_STAGE)
+
+    @contextlib.contextmanager
+    def on_team(self, team: Team) -> Iterator[None]:
+        """Let both run on another team."""
+        learner, own = self.learner, self.learner.team
+        frames = [learner.update_frame, learner.rollout_frame]
+        with parts_of.with_workspaces(frames, own.n_ranks, team.n_ranks):
+            learner.team = team
+            try:
+                yield
+            finally:
+                learner.team = own
+
+    def operations(self) -> dict[str, Action]:
+        """Acting and valuing for all environments, each in one call."""
+        learner, policy = self.learner, self.learner.policy
+        frame = Frame(rollout.ACT, **learner.policy_fields(), obs=learner.shown_obs, n_envs=learner.n_envs)
+        # The rollout's workspace is as large as its blocks need; one call for all environments may need more.
+        width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
+        frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))
+        out = np.zeros(learner.n_envs, np.float32)
+        return {
+            ACT: lambda: rollout.act(frame.record, 0),
+            VALUE: lambda: rollout.values(frame.record, out),
+        }
+
+    def other_n_envs(self) -> Iterator[Variant]:
+        """More environments for fewer steps each: rollouts of the same size from the fused collector."""
+        learner, steps = self.learner, self.learner.config.n_steps
+        if not learner.fused or steps < 2 * _ENV_FACTOR:
+            return
+        settings = {"n_envs": learner.n_envs * _ENV_FACTOR, "n_steps": steps // _ENV_FACTOR}
+
+        @contextlib.contextmanager
+        def other() -> Iterator[Action]:
+            config = varied(learner.config, settings)
+            env = learner.env.spec.vector(settings["n_envs"], seed=learner.seed, threads=learner.team.n_ranks)
+            with contextlib.closing(env):
+                found = type(learner)(config, env, learner.policy, learner.team, learner.seed)
+                yield _collect(found, rollout.rollout)
+
+        entries = learner.batch / (settings["n_envs"] * settings["n_steps"])
+        yield Variant("n_envs", settings, "rollout", entries, _collect(learner, rollout.rollout), other)
+
+
+def _collect(learner: NativeOnPolicy, kernel: Callable[..., Any]) -> Action:
+    """The rollout's kernel, or one of its parts, on the rollout's arguments."""
+    return lambda: learner.team.run(kernel, learner.rollout_frame.record, len(learner.episode_sums))
+
+
+def _moving(env: object) -> tuple[Array, ...]:
+    """What steps of native environments change."""
+    assert isinstance(env, VecEnv)
+    return env.state, env.elapsed, env.rng

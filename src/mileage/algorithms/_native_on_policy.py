@@ -1,0 +1,208 @@
+"""Policy-gradient learning in native kernels: the fused collector and the fused update.
+
+The kernels see plain memory; this class owns it and says how large it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mileage._types import F32, Array, Record
+from mileage.algorithms._config import OnPolicyConfig
+from mileage.algorithms._rollout_learner import RolloutLearner
+from mileage.algorithms._stepping import collect_from_python
+from mileage.contracts import Clock, EnvSpec
+from mileage.description import Description
+from mileage.envs.native.vector import VecEnv
+from mileage.kernels.learners import actor_critic, optim
+from mileage.kernels.learners import rollout as kernels
+from mileage.kernels.machine.pointers import Frame
+from mileage.meter import Phase
+from mileage.policies import ActorCritic
+
+_UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
+
+
+class NativeOnPolicy(RolloutLearner):
+    """One learner on native kernels.
+
+    Attributes for whoever measures it:
+        fused: whether the rollout's kernel steps the environments itself; Python does otherwise.
+        rollout_frame: arguments of the collector's kernel: `rollout` if fused, else `act` and `values`.
+        update_frame: arguments of `actor_critic.update`.
+        block: environments that the fused collector takes together.
+        chunks, chunk_rows: how many chunks a minibatch is cut into, and the samples of each.
+        pieces: what the update's threads share out: both networks on every chunk.
+        ranks: threads that an update may use.
+    """
+
+    policy: ActorCritic
+
+    @classmethod
+    def kernels(cls, native: bool) -> tuple[str, ...]:
+        """Kernels that a run needs, by their names in `mileage.kernels.machine.precompile`, in halves of like size."""
+        return ("update", "gae", "rollout", "evaluate") if native else ("update", "gae", "act", "values")
+
+    @classmethod
+    def make_policy(cls, config: OnPolicyConfig, spec: EnvSpec, seed: int) -> ActorCritic:
+        """The networks for an environment."""
+        return ActorCritic(
+            spec.obs_size,
+            spec.n_actions,
+            spec.action_low,
+            spec.action_high,
+            hidden=config.hidden,
+            activation=config.activation,
+            log_std_init=config.log_std_init,
+            seed=seed,
+        )
+
+    def _allocate(self) -> None:
+        n, policy, total = self.batch, self.policy, self.env.num_envs
+        obs_size, action_size = policy.obs_size, policy.action_size
+
+        def floats(*shape: int) -> F32:
+            return np.zeros(shape, np.float32)
+
+        self.fused = isinstance(self.env, VecEnv)
+        self.ranks = self.team.n_ranks
+        self.obs, self.actions = floats(n, obs_size), floats(n, action_size)
+        self.raw_obs = floats(n, obs_size) if self.config.normalise_observations else self.obs
+        self.log_probs, self.values, self.last_values = floats(n), floats(n), floats(self.n_envs)
+        self.advantages, self.returns = floats(n), floats(n)
+        self.order = np.arange(n, dtype=np.int64)
+        self.block = kernels.block_size(self.n_envs)
+        self.episode_sums = np.zeros((-(-self.n_envs // self.block), 3))
+        self.adam_mean, self.adam_square = np.zeros_like(policy.params), np.zeros_like(policy.params)
+        self.env_action = floats(total, action_size)
+        self.shown_obs = floats(total, obs_size)
+        minibatch = min(self.config.minibatch, n)
+        self.chunks, self.pieces = actor_critic.n_chunks(minibatch), actor_critic.n_pieces(minibatch)
+        self.chunk_rows = -(-minibatch // self.chunks)
+        rows = max(self.chunk_rows, self.block, 1 if self.fused else self.n_envs)
+        self.work_floats = actor_critic.work_floats(rows, policy.actor_sizes, policy.critic_sizes)
+        self.works = floats(self.team.n_ranks, self.work_floats)
+        self.update_frame = self._update_frame()
+        self.rollout_frame = self._rollout_frame() if self.fused else self._act_frame()
+
+    def _begin_episodes(self) -> None:
+        if not self.fused:
+            self.shown_obs[:] = self.env.obs
+
+    def policy_fields(self) -> Record:
+        """The policy's fields of a frame that acts, and where what it does is stored."""
+        policy = self.policy
+        return policy.frame_fields() | {
+            "mean": policy.obs_mean,
+            "scale": policy.obs_scale,
+            "low": policy.low,
+            "high": policy.high,
+            "limit": policy.obs_limit,
+            "action_rng": self.action_rng,
+            "store_raw_obs": self.raw_obs,
+            "store_obs": self.obs,
+            "store_actions": self.actions,
+            "store_log_probs": self.log_probs,
+            "store_values": self.values,
+            "works": self.works,
+            "env_action": self.env_action,
+        }
+
+    def _act_frame(self) -> Frame:
+        return Frame(kernels.ACT, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
+
+    def _rollout_frame(self) -> Frame:
+        env = self.env
+        assert isinstance(env, VecEnv)
+        return Frame(
+            kernels.ROLLOUT,
+            **self.policy_fields(),
+            advance=env.spec.advance_address,
+            state=env.state,
+            elapsed=env.elapsed,
+            rng=env.rng,
+            obs=env.obs,
+            final_obs=env.final_obs,
+            n_envs=self.n_envs,
+            state_size=env.spec.state_size,
+            max_steps=env.max_steps,
+            block=self.block,
+            rewards=self.rewards,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            truncated_values=self.truncated_values,
+            last_values=self.last_values,
+            episode=self.episode,
+            episode_sums=self.episode_sums,
+            n_steps=self.config.n_steps,
+            work_floats=self.work_floats,
+        )
+
+    def _update_frame(self) -> Frame:
+        config, n_params = self.config, self.policy.params.size
+        return Frame(
+            actor_critic.UPDATE,
+            **{name: value for name, value in self.policy.frame_fields().items() if name in _UPDATE_FIELDS},
+            obs=self.obs,
+            actions=self.actions,
+            log_probs=self.log_probs,
+            values=self.values,
+            advantages=self.advantages,
+            returns=self.returns,
+            order=self.order,
+            shuffle_rng=self.shuffle_rng,
+            adam_mean=self.adam_mean,
+            adam_square=self.adam_square,
+            grads=np.zeros((self.chunks, n_params), np.float32),
+            squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
+            stats=np.zeros((self.pieces, actor_critic.N_STATS)),
+            totals=self.totals,
+            works=self.works,
+            n_params=n_params,
+            n_samples=self.batch,
+            epochs=config.epochs,
+            minibatch=min(config.minibatch, self.batch),
+            chunk_rows=self.chunk_rows,
+            normalise=int(config.normalise_advantages),
+            steps=0,
+            stage=actor_critic.LAST_STAGE,
+            work_floats=self.work_floats,
+            clip=config.clip,
+            value_clip=config.value_clip,
+            entropy_coef=config.entropy_coef,
+            value_coef=config.value_coef,
+            target_kl=config.target_kl,
+            rate=0.0,
+            beta1=0.9,
+            beta2=0.999,
+            eps=config.adam_eps,
+            max_norm=config.max_grad_norm,
+        )
+
+    def _collect(self, clock: Clock) -> None:
+        self.episode_sums[:] = 0.0
+        if self.fused:
+            with clock.phase(Phase.ROLLOUT):
+                self.team.run(kernels.rollout, self.rollout_frame.record, len(self.episode_sums))
+        else:
+            steps = self.config.n_steps
+            collect_from_python(self.env, self.rollout_frame, self, self.episode, self.episode_sums, steps, clock)
+
+    def _update_policy(self, rate: float, clip: float) -> None:
+        self.totals[:] = 0.0
+        frame = self.update_frame.set(rate=rate, clip=clip, steps=self.adam_steps)
+        self.adam_steps = int(self.team.run(actor_critic.update, frame.record, min(self.pieces, self.ranks)))
+
+    def set_obs_limit(self, limit: float) -> None:
+        """Keep normalised observations within [-limit, limit] from now on."""
+        super().set_obs_limit(limit)
+        self.rollout_frame.set(limit=limit)
+
+    def describe(self) -> Description:
+        """Rollout and update: their calls in parts and in stages, and their work."""
+        from mileage.algorithms._describe_on_policy import native_on_policy
+
+        return native_on_policy(self)
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | {"adam_mean": self.adam_mean, "adam_square": self.adam_square}

@@ -1,0 +1,243 @@
+"""What policy-gradient learners share: the memory of a rollout, advantages, normalisation, statistics, state.
+
+An iteration collects `n_steps` from every environment, computes advantages and updates the policy. How to collect and
+how to update is the subclass's: in native kernels or on torch.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+
+from mileage._errors import UsageError
+from mileage._types import F32, F64, I64, U8, Array
+from mileage.algorithms._config import OnPolicyConfig, scheduled
+from mileage.algorithms._stateful import StatefulLearner
+from mileage.contracts import Clock, Policy, Team, VectorEnv
+from mileage.description import Boundary, Layer
+from mileage.kernels.arrays import random
+from mileage.kernels.arrays.advantages import gae_columns
+from mileage.kernels.arrays.moments import merged
+from mileage.kernels.learners import actor_critic
+from mileage.kernels.machine.shards import run_shards
+from mileage.meter import Phase
+
+OBS_LIMIT = 10.0
+GAE = Boundary(sys.modules[__name__], "run_shards", "gae", Layer.NATIVE)
+"""The call that computes advantages."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateStats:
+    """Means over the samples of one update."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    approx_kl: float
+    clip_fraction: float
+    grad_norm: float
+    episodes: int
+    """Episodes that ended in this rollout."""
+    episode_return: float
+    """Mean return of those episodes; NaN if there were none."""
+    episode_length: float
+    """Mean length of those episodes; NaN if there were none."""
+    truncations: int
+    """How many of those episodes a time limit ended."""
+
+
+class RolloutLearner(StatefulLearner):
+    """Collects `n_steps` from every environment, then learns from them.
+
+    Arrays of a rollout are flat over time and environment: row `t * N + i` is step t of environment i.
+    """
+
+    config: OnPolicyConfig
+    obs: Array
+    """As the networks saw them, (B, O)."""
+    raw_obs: Array
+    """As the environments gave them, (B, O), for the statistics; `obs` itself where nothing is normalised."""
+    actions: F32
+    log_probs: F32
+    values: F32
+    last_values: F32
+    """Values of what the environments show after the last step, (N,)."""
+    advantages: F32
+    returns: F32
+    order: I64
+    """The order in which samples are learned from, (B,): shuffled in place by every epoch."""
+    episode_sums: F64
+    """Number, returns and lengths of episodes that ended, (blocks of environments, 3)."""
+    own_envs: slice = slice(None)
+    """Of the environments, those whose rollout is learned from."""
+
+    def __init__(
+        self,
+        config: OnPolicyConfig,
+        env: VectorEnv,
+        policy: Policy,
+        team: Team,
+        seed: int,
+        columns: int | None = None,
+    ) -> None:
+        """Allocate for rollouts of `columns` environments at a time; of all of them by default."""
+        super().__init__(config, env, policy, team, seed)
+        self.n_envs: int = env.num_envs if columns is None else columns
+        self.batch = self.steps_per_iteration = config.n_steps * self.n_envs
+        self.iterations = self.adam_steps = 0
+        n, total = self.batch, env.num_envs
+        self.rewards: F32 = np.zeros(n, np.float32)
+        self.truncated_values: F32 = np.zeros(n, np.float32)
+        self.terminated: U8 = np.zeros(n, np.uint8)
+        self.truncated: U8 = np.zeros(n, np.uint8)
+        self.action_rng = random.streams(seed, total, "action")
+        self.shuffle_rng = random.streams(seed, 1, "shuffle")
+        self.episode: F64 = np.zeros((total, 2))
+        # Statistics of the raw observations and of the discounted return, updated once per rollout.
+        self.obs_moments: F64 = np.zeros((3, policy.obs_size))
+        self.return_moments: F64 = np.zeros(3)
+        self.running_return: F64 = np.zeros(total)
+        self.totals: F64 = np.zeros(actor_critic.N_STATS)
+        """Sums over the samples of one update, in the order of `actor_critic`."""
+        self._allocate()
+        env.reset(seed=seed)
+        self._begin_episodes()
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return self.iterations * self.batch
+
+    @abc.abstractmethod
+    def _allocate(self) -> None:
+        """Allocate what the annotations above name, and what collecting and updating need."""
+
+    def _begin_episodes(self) -> None:
+        """Take over what the environments show, as after a reset."""
+
+    @abc.abstractmethod
+    def _collect(self, clock: Clock) -> None:
+        """Fill the rollout, each part in its phase."""
+
+    @abc.abstractmethod
+    def _update_policy(self, rate: float, clip: float) -> None:
+        """Learn from the rollout: `totals` and `adam_steps` say what was done."""
+
+    def _send(self, clock: Clock) -> None:
+        """Bring advantages and returns to where the policy learns."""
+
+    def iterate(self, clock: Clock, progress: float) -> UpdateStats:
+        """One rollout and one update, each part in its phase, after a share `progress` of the training."""
+        config = self.config
+        rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
+        clip = scheduled(config.clip, config.clip_schedule, progress)
+        self._collect(clock)
+        with clock.phase(Phase.ADVANTAGE):
+            self._compute_advantages()
+        self._send(clock)
+        with clock.phase(Phase.LEARN):
+            self._update_policy(rate, clip)
+            self.iterations += 1
+            return self._stats()
+
+    def _compute_advantages(self) -> None:
+        config = self.config
+        shape = (config.n_steps, self.n_envs)
+        if config.normalise_rewards:
+            self._scale_rewards()
+        # The arrays are the learner's own: what `gae` would check of a user's, holds.
+        run_shards(
+            gae_columns,
+            self.n_envs,
+            config.n_steps,
+            self.rewards.reshape(shape),
+            self.values.reshape(shape),
+            self.terminated.reshape(shape),
+            self.last_values,
+            self.truncated.reshape(shape),
+            self.truncated_values.reshape(shape),
+            float(config.gamma),
+            float(config.gae_lambda),
+            self.advantages.reshape(shape),
+            self.returns.reshape(shape),
+        )
+        if config.normalise_observations:
+            self._update_obs_normalisation()
+
+    def _scale_rewards(self) -> None:
+        """Divide rewards by the running deviation of the discounted return, this rollout included."""
+        shape = (self.config.n_steps, self.n_envs)
+        rewards = self.rewards.reshape(shape)
+        done = (self.terminated | self.truncated).reshape(shape).astype(bool)
+        running = np.empty(shape)
+        current = self.running_return[self.own_envs]
+        for t in range(shape[0]):
+            current = current * self.config.gamma + rewards[t]
+            running[t] = current
+            current = np.where(done[t], 0.0, current)
+        self.running_return[self.own_envs] = current
+        self.return_moments[:] = merged(self.return_moments, running.reshape(-1))
+        deviation = math.sqrt(self.return_moments[2] / max(self.return_moments[0], 1.0)) + 1e-8
+        np.clip(self.rewards / deviation, -OBS_LIMIT, OBS_LIMIT, out=self.rewards)
+
+    def _update_obs_normalisation(self) -> None:
+        """Let this rollout's observations join the statistics that the next rollout is normalised with."""
+        policy = self.policy
+        self.obs_moments[:] = merged(self.obs_moments, self.raw_obs.astype(np.float64))
+        policy.obs_mean[:] = self.obs_moments[1]
+        policy.obs_scale[:] = 1.0 / np.sqrt(self.obs_moments[2] / self.obs_moments[0] + 1e-8)
+        # Not before there are statistics: the first rollout sees raw observations of any size.
+        self.set_obs_limit(OBS_LIMIT)
+
+    def set_obs_limit(self, limit: float) -> None:
+        """Keep normalised observations within [-limit, limit] from now on."""
+        self.policy.obs_limit = limit
+
+    def _stats(self) -> UpdateStats:
+        totals = self.totals
+        samples, minibatches = max(totals[actor_critic.SAMPLES], 1.0), max(totals[actor_critic.MINIBATCHES], 1.0)
+        episodes, returns, lengths = self.episode_sums.sum(axis=0)
+        return UpdateStats(
+            policy_loss=totals[actor_critic.POLICY_LOSS] / samples,
+            value_loss=totals[actor_critic.VALUE_LOSS] / samples,
+            entropy=totals[actor_critic.ENTROPY] / samples,
+            approx_kl=totals[actor_critic.KL] / samples,
+            clip_fraction=totals[actor_critic.CLIPPED] / samples,
+            grad_norm=totals[actor_critic.GRAD_NORM] / minibatches,
+            episodes=int(episodes),
+            episode_return=returns / episodes if episodes else math.nan,
+            episode_length=lengths / episodes if episodes else math.nan,
+            truncations=int(np.count_nonzero(self.truncated)),
+        )
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return self.policy.live_arrays() | {
+            "action_rng": self.action_rng,
+            "shuffle_rng": self.shuffle_rng,
+            "order": self.order,
+            "obs_moments": self.obs_moments,
+            "return_moments": self.return_moments,
+        }
+
+    def _episode_arrays(self) -> dict[str, Array]:
+        return {"episode": self.episode, "running_return": self.running_return}
+
+    def counters(self) -> dict[str, int]:
+        """The scalars that belong to `state_arrays`."""
+        return {"iterations": self.iterations, "adam_steps": self.adam_steps}
+
+    def _set_counters(self, counters: Mapping[str, int]) -> None:
+        # Kernels trust indices: those of a damaged file would reach memory that is not theirs.
+        if not np.array_equal(np.sort(self.order), np.arange(self.batch)):
+            raise UsageError("the order of samples is not a permutation")
+        self.policy.loaded()
+        self.iterations, self.adam_steps = counters["iterations"], counters["adam_steps"]
+        self._begin_episodes()
+        if self.config.normalise_observations and self.iterations:
+            self.set_obs_limit(OBS_LIMIT)

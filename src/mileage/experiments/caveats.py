@@ -1,0 +1,156 @@
+"""Why a number is to be read with care: the cause, the evidence, and the next thing to try."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from mileage.experiments.arms import Outcome, Sample
+from mileage.stats import FEWEST_RUNS
+from mileage.stats.timing import outliers, spread, trend
+
+# pyperf's rule: a spread above a tenth of the value makes a benchmark unstable.
+SPREAD_LIMIT = 0.10
+DRIFT_P = 0.01
+# A first run this much slower than the slowest of the others has met something cold that the others had not.
+SLOW_START_RATIO = 1.25
+
+
+class Cause(StrEnum):
+    """What may be wrong with a set of samples, with the machine they were taken on, or with what is made of them."""
+
+    FEW_ROUNDS = "few rounds"
+    FEW_RUNS = "few runs"
+    SLOW_START = "slow start"
+    OUTLIERS = "outliers"
+    DRIFT = "drift"
+    WIDE_SPREAD = "wide spread"
+    NOISY = "noisy"
+    FAILURES = "failures"
+    TIMEOUTS = "timeouts"
+    BUSY = "busy"
+    FREQUENCY = "frequency"
+    GOVERNOR = "governor"
+    STOLEN = "stolen time"
+    LOOP = "uneven speed"
+    STILL_RUNNING = "still running"
+    UNEVALUATED = "never evaluated"
+    FEWER_STEPS = "fewer steps"
+    NO_PRICE = "no price"
+
+    @property
+    def sentence(self) -> str:
+        """What it means."""
+        return _TEXTS[self][0]
+
+    @property
+    def remedy(self) -> str:
+        """The next thing to try, unless a command knows a flag for it."""
+        return _TEXTS[self][1]
+
+
+_TEXTS = {
+    Cause.FEW_ROUNDS: ("fewer than five rounds", "run with more"),
+    Cause.FEW_RUNS: ("too few runs for an interval", "measure at least three"),
+    Cause.SLOW_START: (
+        "the first run was much slower than the others (cold page cache?)",
+        "add a warm-up run, or report the first run apart as cold",
+    ),
+    Cause.OUTLIERS: (
+        "some runs are far from the others (a busy machine?)",
+        "quit other programs or pin the process, and repeat with more runs",
+    ),
+    Cause.DRIFT: (
+        "the runs get slower or faster with time",
+        "let the machine cool down, check for a filling disk or cache, and alternate the arms",
+    ),
+    Cause.WIDE_SPREAD: ("the runs differ by more than 10 %", "measure longer runs, or more of them"),
+    Cause.NOISY: ("samples vary by more than a quarter", "run on a quieter machine, or with more rounds"),
+    Cause.FAILURES: ("some runs failed", "look at what the first of them said"),
+    Cause.TIMEOUTS: ("some runs hit the timeout", "give them more time"),
+    Cause.BUSY: ("other work uses the cores", "stop it, or wait"),
+    Cause.FREQUENCY: (
+        "the CPU changed its frequency",
+        "fix it (performance governor, no turbo), or let the machine cool down",
+    ),
+    Cause.GOVERNOR: ("the CPU saves power", "choose the performance governor"),
+    Cause.STOLEN: ("the hypervisor gave the cores to others", "repeat when the host is quiet"),
+    Cause.LOOP: ("the same loop did not take the same time at the end", "repeat on a quieter machine"),
+    Cause.STILL_RUNNING: ("some runs have not ended and are not counted", "compare again when they have"),
+    Cause.UNEVALUATED: ("some runs were never evaluated and have no return", "evaluate during training"),
+    Cause.FEWER_STEPS: ("it learns in fewer steps", "call it a better algorithm, not a faster system"),
+    Cause.NO_PRICE: ("not every run has a price", "record runs with --price to compare dollars"),
+}
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """One reason to read a number with care."""
+
+    cause: Cause
+    evidence: str
+    arm: str = ""
+    """Whose samples it is about; nobody's where it is about the machine."""
+    kind: str = ""
+    """Which samples of the arm, where there are several kinds."""
+    remedy: str = ""
+    """What to try, in the words of the command that measured; the cause's own unless given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "remedy", self.remedy or self.cause.remedy)
+
+    def __str__(self) -> str:
+        return f"{self.cause.sentence}: {self.remedy}"
+
+
+def instabilities(seconds: Sequence[float], arm: str = "", kind: str = "") -> tuple[Caveat, ...]:
+    """What the order and scatter of timings say against them, in the order they were measured."""
+    outside = outliers(seconds)
+    median = statistics.median(seconds)
+    found = []
+    late = len(seconds) >= FEWEST_RUNS and seconds[0] > SLOW_START_RATIO * max(seconds[1:])
+    if late or (outside[0] and seconds[0] > median):
+        evidence = f"the first run took {seconds[0]:.4g} s, the median is {median:.4g} s"
+        found.append(Caveat(Cause.SLOW_START, evidence, arm, kind))
+    rest = int(outside[1:].sum())
+    if rest:
+        found.append(Caveat(Cause.OUTLIERS, f"{rest} of {len(seconds)} runs are outliers", arm, kind))
+    # A slow first run alone is no trend.
+    direction, p = trend(seconds[1:] if outside[0] else seconds)
+    if p < DRIFT_P:
+        word = "slower" if direction > 0 else "faster"
+        found.append(Caveat(Cause.DRIFT, f"runs get {word} (p = {p:.2g})", arm, kind))
+    wide = spread([value for value, out in zip(seconds, outside, strict=True) if not out], median)
+    if wide > SPREAD_LIMIT:
+        evidence = f"the standard deviation is {wide:.0%} of the median"
+        found.append(Caveat(Cause.WIDE_SPREAD, evidence, arm, kind))
+    return tuple(found)
+
+
+def find_caveats(samples: Sequence[Sample], remedies: Mapping[Cause, str] | None = None) -> tuple[Caveat, ...]:
+    """Everything that is to be said about samples, arm by arm and kind by kind.
+
+    `remedies` are what to try in the words of the command that measured, such as the flag that helps.
+    """
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.arm, sample.kind), []).append(sample)
+    found = [caveat for (arm, kind), group in groups.items() for caveat in _of_group(group, arm, kind)]
+    return tuple(replace(each, remedy=(remedies or {}).get(each.cause, "")) for each in found)
+
+
+def _of_group(group: Sequence[Sample], arm: str, kind: str) -> list[Caveat]:
+    found: list[Caveat] = []
+    failed = [sample for sample in group if sample.outcome in (Outcome.FAILED, Outcome.KILLED)]
+    late = sum(sample.outcome is Outcome.TIMEOUT for sample in group)
+    if failed:
+        said = f": {failed[0].diagnostic}" if failed[0].diagnostic else ""
+        found.append(Caveat(Cause.FAILURES, f"{len(failed)} of {len(group)}{said}", arm, kind))
+    if late:
+        found.append(Caveat(Cause.TIMEOUTS, f"{late} of {len(group)}", arm, kind))
+    times = [sample.wall_seconds for sample in group if sample.outcome is Outcome.OK]
+    if len(times) < FEWEST_RUNS:
+        return [*found, Caveat(Cause.FEW_RUNS, f"{len(times)} good runs", arm, kind)]
+    return [*found, *instabilities(times, arm, kind)]

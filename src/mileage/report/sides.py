@@ -1,0 +1,112 @@
+"""The two sides of a comparison: runs that have ended, and what they add up to."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mileage.experiments import Arm
+from mileage.ledger.runs import RecordedRun
+from mileage.metrics import Shown, shown, startup_seconds
+from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, iqm_estimate
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an arm of a comparison is made of: runs that have ended, in launch order."""
+
+    runs: Sequence[RecordedRun]
+    running: int = 0
+    """How many more are still running."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """An arm of a comparison, summarised. Absent numbers are None."""
+
+    label: str
+    runs: int
+    reached: int
+    states: Mapping[str, int]
+    left_out: int
+    """Runs that are still running and therefore not counted."""
+    expected: ExpectedCost
+    costs: RunCosts
+    returns: tuple[float, ...]
+    iqm_return: Estimate | None
+    metrics: Mapping[str, float | None]
+    """What a comparison shows of the runs, by name: the median, of a peak the highest."""
+    seconds_per_success: float | None
+    steps_per_success: float | None
+    phase_seconds: Mapping[str, float]
+    """Seconds of each phase in all runs, per run that reached the target (per run where none did)."""
+
+    @property
+    def failed(self) -> int:
+        """Runs that did not reach the target: not reached, failed, crashed or stopped."""
+        return self.runs - self.reached
+
+
+def run_costs(runs: Sequence[RecordedRun], unit: str) -> RunCosts:
+    """What the runs cost in `unit`, with the price of using up the step budget where there is one."""
+    costs = [run.cost(unit) for run in runs]
+    startup = [cost * _startup_share(run, run.cost("s")) for cost, run in zip(costs, runs, strict=True)]
+    return RunCosts.of(costs, [run.reached for run in runs], _budget(runs, unit), startup)
+
+
+def _startup_share(run: RecordedRun, seconds: float) -> float:
+    """Share of `seconds` of a run that went into starting and compiling."""
+    return min(startup_seconds(run.totals) / seconds, 1.0) if seconds > 0 else 0.0
+
+
+def _budget(runs: Sequence[RecordedRun], unit: str) -> float | None:
+    """What a started run costs that uses up its step budget without reaching the target, at the usual step cost."""
+    budgets = {run.run.step_budget for run in runs}
+    per_step = [_training_cost(run, unit) / run.totals.env_steps for run in runs if run.totals.env_steps > 0]
+    if len(budgets) != 1 or None in budgets or not per_step:
+        return None
+    return float(budgets.pop() or 0) * statistics.median(per_step) or None
+
+
+def _training_cost(run: RecordedRun, unit: str) -> float:
+    """Dollars or seconds of all of a run but its start-up."""
+    whole = run.metric("cost_usd" if unit == "USD" else "wall_seconds") or 0.0
+    return whole * (1.0 - _startup_share(run, run.wall_seconds))
+
+
+def summarise(arm: Arm[Selection], unit: str) -> Side:
+    """What the runs of an arm add up to, with costs in `unit`."""
+    runs = arm.subject.runs
+    costs = run_costs(runs, unit)
+    returns = tuple(value for run in runs if (value := run.metric("mean_return")) is not None)
+    per = costs.successes or len(runs)
+    phases: dict[str, float] = {}
+    for phase, seconds in ((phase, seconds) for run in runs for phase, seconds in run.phases.items()):
+        phases[phase] = phases.get(phase, 0.0) + seconds / per
+    return Side(
+        label=arm.name,
+        runs=len(runs),
+        reached=costs.successes,
+        states=dict(Counter(str(run.state) for run in runs)),
+        left_out=arm.subject.running,
+        expected=expected_cost(costs),
+        costs=costs,
+        returns=returns,
+        iqm_return=iqm_estimate(list(returns)) if returns else None,
+        metrics={metric.name: metric.over(run.metric(metric.name) for run in runs) for metric in shown(Shown.COMPARE)},
+        seconds_per_success=_ratio(sum(run.cost("s") for run in runs), costs.successes),
+        steps_per_success=_ratio(sum(_steps(run) for run in runs), costs.successes),
+        phase_seconds=phases,
+    )
+
+
+def _steps(run: RecordedRun) -> float:
+    """Steps up to the first target-reaching checkpoint, or up to the stop."""
+    reached = run.metric("steps_to_target")
+    return run.totals.env_steps if reached is None else reached
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator > 0 else None

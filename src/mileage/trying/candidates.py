@@ -1,0 +1,266 @@
+"""Setups under trial with their runs, and how they are judged against the baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from mileage._types import Record
+from mileage.experiments import Arm, Estimate, Verdict
+from mileage.stats import FEWEST_RUNS, ExpectedCost, Interval, RunCosts, compare_costs, verdict_of_ratio
+from mileage.stats.cost import DEFAULT_DRAWS, expected_cost, posterior_draws
+from mileage.trying.runs import Setup, Trial
+
+BASELINE = "baseline"
+# Differences below this are not called a gain, in wall-clock or in steps per second.
+NOTABLE = 0.05
+
+
+class Effect(StrEnum):
+    """What a fix did, as far as the runs with it show."""
+
+    CHEAPER = "cheaper"
+    """The interval of the ratio excludes 1."""
+    SEEMS_CHEAPER = "seems cheaper"
+    """It was cheaper in too few runs to be sure."""
+    FASTER_ONLY = "faster, not cheaper"
+    """More steps per second, and yet no less wall-clock to the target."""
+    NO_GAIN = "no gain"
+    SEEMS_DEARER = "seems dearer"
+    """It was dearer in too few runs to be sure."""
+    DEARER = "dearer"
+    TARGET_MISSED = "missed the target"
+    """Not reached in the time that the baseline took."""
+    STOPPED_EARLY = "stopped early"
+    """Another fix was so much cheaper that this one was not given the baseline's time."""
+    ERROR = "error"
+    """It could not be trained."""
+    UNTRIED = "not tried"
+    """The budget was used up before."""
+
+
+@dataclass
+class Candidate:
+    """A setup under trial, with its runs so far."""
+
+    name: str
+    setup: Setup
+    fixes: tuple[str, ...] = ()
+    """Names of the fixes that lead from the baseline to it."""
+    title: str = ""
+    estimated_gain: float | None = None
+    """Share of the wall-clock that was expected to be saved; None where nothing was expected."""
+    same_learning: bool = False
+    """Whether it learns as the baseline does, step for step, so that runs can be compared seed by seed."""
+    adopted: bool = False
+    """Whether it became the best arm when it was tried."""
+    prior: float = 0.0
+    """What decides when it is tried, where nothing was estimated."""
+    trials: list[Trial] = field(default_factory=list)
+    """In the order in which they ran."""
+
+    @property
+    def arm(self) -> Arm[Setup]:
+        """What an executor gets of it."""
+        return Arm(self.name, self.setup, self.title)
+
+    def on(self, seeds: Iterable[int]) -> list[Trial]:
+        """Its runs with these seeds."""
+        wanted = set(seeds)
+        return [trial for trial in self.trials if trial.seed in wanted]
+
+    def has(self, seed: int) -> bool:
+        """Whether it ran with this seed."""
+        return any(trial.seed == seed for trial in self.trials)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds it ran with."""
+        return tuple(trial.seed for trial in self.trials)
+
+    @property
+    def cost(self) -> float:
+        """Expected seconds to target; infinite if no run reached it."""
+        return cost_of(self.trials)
+
+    @property
+    def mean_seconds(self) -> float:
+        """What one run takes, reached or not; 0 without runs."""
+        return statistics.fmean(trial.seconds for trial in self.trials) if self.trials else 0.0
+
+
+def cost_of(trials: Sequence[Trial]) -> float:
+    """Seconds of all runs over the number that reached the target; infinite if none did."""
+    reached = sum(trial.reached for trial in trials)
+    return sum(trial.seconds for trial in trials) / reached if reached else float("inf")
+
+
+def standing(trials: Sequence[Trial]) -> tuple[float, float]:
+    """Smaller is better: expected seconds to target, and where no run reached it, how far from it they stopped."""
+    values = [trial.value for trial in trials if trial.value is not None]
+    return cost_of(trials), -statistics.fmean(values) if values else float("inf")
+
+
+def run_costs(trials: Sequence[Trial], setup: Setup) -> RunCosts:
+    """The runs as the statistics want them, with what a run costs that never reaches the target."""
+    seconds = [max(trial.seconds, 1e-9) for trial in trials]
+    cap = max(trial.cap_seconds for trial in trials)
+    per_step = [trial.seconds / trial.steps for trial in trials if trial.steps > 0]
+    whole = statistics.median(per_step) * setup.total_steps if per_step else cap
+    return RunCosts.of(seconds, [trial.reached for trial in trials], max(min(cap, whole), *seconds, 1e-9))
+
+
+def median_speed(trials: Sequence[Trial], *, steady: bool) -> float | None:
+    """Median steps per second, with or without start-up and compilation; None without runs."""
+    speeds = [trial.steady_steps_per_second if steady else trial.steps_per_second for trial in trials if trial.steps]
+    return statistics.median(speeds) if speeds else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms on the same seeds."""
+
+    baseline: ExpectedCost
+    arm: ExpectedCost
+    ratio: float | None
+    """The baseline's expected cost to target over the arm's; None if one of them never reached it."""
+    interval: Interval | None
+    """Of the ratio; None with fewer than 3 runs in an arm."""
+    at_least: float | None
+    """Lower end of the ratio where the baseline never reached the target and the ratio itself is unknown."""
+    cheaper: bool
+    """Whether the arm is cheaper beyond doubt."""
+    dearer: bool
+    statement: str
+    seed_by_seed: bool
+    """Whether the interval is of the mean ratio of runs with the same seed."""
+    speed: float | None
+    """The arm's steady steps per second over the baseline's."""
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the baseline's cost that is saved; None where the ratio is unknown."""
+        return None if self.ratio is None else 1.0 - 1.0 / self.ratio
+
+    @property
+    def gain_interval(self) -> tuple[float, float] | None:
+        """The interval of `gain`."""
+        return None if self.interval is None else (1.0 - 1.0 / self.interval.low, 1.0 - 1.0 / self.interval.high)
+
+    def as_dict(self) -> Record:
+        """Plain data."""
+        return {
+            "baseline": _cost_dict(self.baseline),
+            "arm": _cost_dict(self.arm),
+            "ratio": self.ratio,
+            "ratio_interval": None if self.interval is None else [self.interval.low, self.interval.high],
+            "ratio_at_least": self.at_least,
+            "cheaper": self.cheaper,
+            "dearer": self.dearer,
+            "statement": self.statement,
+            "seed_by_seed": self.seed_by_seed,
+            "speed": self.speed,
+        }
+
+
+def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], after: Setup) -> Comparison:
+    """Hold an arm's runs against the baseline's: expected cost to target, failures counted."""
+    a, b = run_costs(baseline, before), run_costs(arm, after)
+    verdict = compare_costs(a, b)
+    speeds = median_speed(arm, steady=True), median_speed(baseline, steady=True)
+    point = None
+    if a.successes and b.successes:
+        point = (a.spent / a.successes) / (b.spent / b.successes)
+    enough = min(len(a), len(b)) >= FEWEST_RUNS
+    return Comparison(
+        baseline=expected_cost(a),
+        arm=expected_cost(b),
+        ratio=point,
+        interval=verdict.interval,
+        at_least=_at_least(a, b) if enough and b.successes and not a.successes else None,
+        cheaper=verdict.verdict is Verdict.B_CHEAPER,
+        dearer=verdict.verdict is Verdict.A_CHEAPER,
+        statement=verdict.statement,
+        seed_by_seed=False,
+        speed=speeds[0] / speeds[1] if speeds[0] and speeds[1] else None,
+    )
+
+
+def paired(found: Comparison, baseline: Sequence[Trial], arm: Sequence[Trial]) -> Comparison:
+    """The same comparison with the interval of the mean ratio seed by seed, where all of at least 3 pairs arrived.
+
+    For arms that learn the same: how long learning takes then differs from seed to seed in both alike, and cancels.
+    """
+    theirs = {trial.seed: trial for trial in baseline}
+    pairs = [(theirs[trial.seed], trial) for trial in arm if trial.seed in theirs]
+    if len(pairs) < FEWEST_RUNS or not all(a.reached and b.reached for a, b in pairs):
+        return found
+    from scipy.stats import t
+
+    logs = np.log([a.seconds / b.seconds for a, b in pairs])
+    half = float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+    middle = float(logs.mean())
+    interval = Interval(float(np.exp(middle - half)), float(np.exp(middle + half)), 0.95)
+    ratio = float(np.exp(middle))
+    verdict = verdict_of_ratio(Estimate(ratio, interval))
+    return replace(
+        found,
+        ratio=ratio,
+        interval=interval,
+        cheaper=verdict is Verdict.B_CHEAPER,
+        dearer=verdict is Verdict.A_CHEAPER,
+        seed_by_seed=True,
+    )
+
+
+def _at_least(a: RunCosts, b: RunCosts) -> float:
+    """Lower 2.5 % of the ratio, where the draws of A are a lower bound because it never reached the target."""
+    rng = np.random.default_rng(0)
+    with np.errstate(divide="ignore"):
+        logs = np.log(posterior_draws(a, DEFAULT_DRAWS, rng)) - np.log(posterior_draws(b, DEFAULT_DRAWS, rng))
+    return float(np.exp(np.quantile(logs, 0.025)))
+
+
+def judge(arm: Candidate, baseline: Candidate) -> tuple[Effect, Comparison | None]:
+    """What the experiment says about an arm, from the seeds that both ran with."""
+    mine = arm.trials
+    theirs = baseline.on(arm.seeds)
+    if not mine or not theirs:
+        return Effect.UNTRIED, None
+    if all(trial.steps == 0 for trial in mine):
+        return Effect.ERROR, None
+    found = compare(theirs, baseline.setup, mine, arm.setup)
+    if arm.same_learning:
+        found = paired(found, theirs, mine)
+    faster = found.speed is not None and found.speed >= 1.0 + NOTABLE
+    if not any(trial.reached for trial in mine):
+        allowed = max(trial.cap_seconds for trial in mine) >= min(trial.seconds for trial in theirs)
+        if not allowed:
+            return Effect.STOPPED_EARLY, found
+        return (Effect.FASTER_ONLY if faster else Effect.TARGET_MISSED), found
+    if found.cheaper:
+        return Effect.CHEAPER, found
+    # A baseline that never got there has no ratio; what its arm did, it did for less than was spent on the baseline.
+    gain = found.gain if found.gain is not None else 1.0 - cost_of(mine) / sum(trial.seconds for trial in theirs)
+    if gain >= NOTABLE:
+        return Effect.SEEMS_CHEAPER, found
+    if faster:
+        return Effect.FASTER_ONLY, found
+    if found.dearer:
+        return Effect.DEARER, found
+    return (Effect.SEEMS_DEARER if gain <= -NOTABLE else Effect.NO_GAIN), found
+
+
+def _cost_dict(cost: ExpectedCost) -> Record:
+    return {
+        "seconds": cost.value,
+        "interval": None if cost.interval is None else [cost.interval.low, cost.interval.high],
+        "runs": cost.runs,
+        "reached": cost.successes,
+        "spent_seconds": cost.spent,
+        "statement": cost.statement,
+    }

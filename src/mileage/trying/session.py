@@ -1,0 +1,117 @@
+"""One search that somebody asked for: its options checked, its progress told, its preset written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mileage._errors import UnknownNameError, UsageError
+from mileage._types import ReadRecord
+from mileage.ledger.prices import freeze_price
+from mileage.profiling.profile import Profile
+from mileage.text import plain
+from mileage.trying.fixes import FIXES
+from mileage.trying.report import preset_text
+from mileage.trying.runs import Setup, TrainingExecutor
+from mileage.trying.search import BASELINE_CAP_SHARE, Note
+from mileage.trying.tried import Tried, try_fixes
+
+
+class Trying:
+    """A search that somebody asked for; checked before anything is trained."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        env: str,
+        options: ReadRecord,
+        *,
+        budget: float,
+        without: Sequence[str] = (),
+        out: Path | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Take the words of `mileage.profiling.profile_run` as `options`.
+
+        Args:
+            algorithm: of the baseline.
+            env: of the baseline.
+            options: of the baseline.
+            budget: seconds.
+            without: names of fixes to leave out.
+            out: where the preset goes; a new file in `runs` if None.
+            say: told of progress, a line at a time.
+        """
+        if options["target"] is None:
+            raise UsageError('--try needs a target to train every arm to: add --target "mean_return>=475"')
+        if not budget > 0:
+            raise UsageError(f"--budget must be above 0 seconds, not {budget:g}")
+        names = [fix.name for fix in FIXES]
+        unknown = next((name for name in without if name not in names), None)
+        if unknown is not None:
+            raise UnknownNameError("fix", unknown, names)
+        self.fixes = [fix for fix in FIXES if fix.name not in without]
+        self.budget, self._say = budget, say or (lambda text: None)
+        self._started: float | None = None
+        self.out = out if out is not None else _new_file(algorithm, env)
+        self.setup: Setup = _setup(algorithm, env, options)
+        self.price = freeze_price(options["price"], None).usd_per_hour
+        self.seed = int(options["seed"])
+        self._executor = TrainingExecutor(
+            options["target"],
+            episodes=options["episodes"],
+            name=options["name"] or f"try-{algorithm}-{self.setup.env_id}",
+            price=options["price"],
+            db=options["db"],
+            on_compile=self._compiling,
+        )
+
+    def still_in_time(self, _: object) -> bool:
+        """For the run that is profiled before: it may take as long as any other of the baseline."""
+        if self._started is None:
+            self._started = time.perf_counter()
+        return time.perf_counter() < self._started + self.budget * BASELINE_CAP_SHARE
+
+    def search(self, profile: Profile) -> Tried:
+        """Try fixes, those first that the profile suggests."""
+        return try_fixes(
+            self.setup,
+            str(self._executor.target),
+            self._executor,
+            budget_seconds=self.budget,
+            fixes=self.fixes,
+            findings=profile.findings,
+            first_seed=self.seed,
+            price_usd_per_hour=self.price,
+            watch=self._watch,
+        )
+
+    def write_preset(self, tried: Tried) -> str | None:
+        """Write the best configuration if it was verified; returns what to tell the user."""
+        if not tried.is_verified:
+            return None
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.out.write_text(preset_text(tried))
+        except OSError as error:
+            raise UsageError(f"--preset-out {self.out} cannot be written: {error.strerror}") from None
+        train = f"mileage train {self.setup.algorithm} {self.setup.env} --preset {self.out}"
+        return f'preset written to {self.out}; use it with: {train} --target "{tried.target}"'
+
+    def _compiling(self, names: list[str]) -> None:
+        self._say(f"compiling {', '.join(names)} (once; kept for later runs) …")
+
+    def _watch(self, note: Note) -> None:
+        self._say(plain(f"{note.elapsed:5.0f} s of {note.budget:.0f}  {note.stage}: {note.text}"))
+
+
+def _setup(algorithm: str, env: str, options: ReadRecord) -> Setup:
+    apart = ("target", "episodes", "checkpoint", "db", "name", "price")
+    return Setup.of(algorithm, env, **{name: value for name, value in options.items() if name not in apart})
+
+
+def _new_file(algorithm: str, env: str) -> Path:
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(env).name).strip("._") or "env"
+    return Path("runs") / f"preset-{algorithm}-{label}-{time.strftime('%Y%m%d-%H%M%S')}.toml"
