@@ -112,7 +112,15 @@ def test_bad_priorities_are_refused(indices: Any, priorities: Any, message: str)
     assert (buffer.tree.leaves == 1.0).all()
 
 
-@pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"alpha": 1.1}, {"beta": (0.4, 2.0)}, {"beta_samples": 0}])
-def test_unusable_exponents_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="between 0 and 1"):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"alpha": -0.1}, r"alpha must be between 0 and 1, not -0\.1"),
+        ({"alpha": 1.1}, r"alpha must be between 0 and 1, not 1\.1"),
+        ({"beta": (0.4, 2.0)}, r"beta must be two numbers between 0 and 1, not \(0\.4, 2\.0\)"),
+        ({"beta_samples": 0}, "beta_samples must be at least 1, not 0"),
+    ],
+)
+def test_unusable_exponents_are_refused(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         PrioritizedReplay(8, 1, **bad)

@@ -92,5 +92,5 @@ def test_misuse_is_refused_with_what_to_do() -> None:
     with pytest.raises(UsageError, match="all its 1 steps"):
         step(rollout, 1)
     rollout.finish(np.zeros(2, np.float32))
-    with pytest.raises(UsageError, match="minibatch size 0"):
+    with pytest.raises(UsageError, match="minibatch size must be at least 1, not 0"):
         next(rollout.minibatches(0))

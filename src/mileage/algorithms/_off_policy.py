@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, F64, Array, Record
+from mileage._types import F32, F64, Array, Bool, Record
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
@@ -58,10 +58,13 @@ class OffPolicy(StatefulLearner):
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
         self.replay = self._make_replay()
         self._sums: F64 = np.zeros(3)
+        self._cut: Bool = np.zeros(self.n_envs, np.bool_)
+        self._returns, self._lengths = self.episode[:, 0], self.episode[:, 1]
         self._truncations = 0
         env.reset(seed=seed)
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
+        self._following = np.zeros_like(self.obs)
         self._build()
 
     @property
@@ -142,21 +145,22 @@ class OffPolicy(StatefulLearner):
     def _step(self, chosen: Array) -> None:
         """Step all environments once and store the transitions."""
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
-        done = terminated | truncated
-        following = obs
+        np.greater(truncated, terminated, out=self._cut)
+        np.copyto(self._following, obs)
         # Many environments report something at every step; only an end comes with a final observation.
-        any_ended = bool(infos) and done.any()
+        any_ended = bool(infos) and (done := terminated | truncated).any()
         if any_ended:
-            following = np.where(done[:, None], infos["final_obs"], obs)
-        self.replay.push_batch(self.obs, self.actions, reward, terminated, truncated & ~terminated, following)
-        self.obs[:] = obs
+            np.copyto(self._following, infos["final_obs"], where=done[:, None])
+        # The same arrays every time: the buffer looks at them once.
+        self.replay.push_batch(self.obs, self.actions, reward, terminated, self._cut, self._following)
+        np.copyto(self.obs, obs)
         self._steps += self.n_envs
-        self.episode[:, 0] += reward
-        self.episode[:, 1] += 1.0
+        self._returns += reward
+        self._lengths += 1.0
         if any_ended:
             ended = self.episode[done]
             self._sums += (len(ended), *ended.sum(axis=0))
-            self._truncations += int(np.count_nonzero(truncated & ~terminated))
+            self._truncations += int(np.count_nonzero(self._cut))
             self.episode[done] = 0.0
 
     def _learner_arrays(self) -> dict[str, Array]:

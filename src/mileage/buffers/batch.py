@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from mileage._types import F32, I64, Bool
+from mileage._types import F32, I64, Array, Bool
 from mileage.buffers.layout import Layout
 from mileage.kernels.storage.ring import BATCH, bind
 
@@ -41,9 +39,9 @@ class Batch:
 
     def __init__(self, layout: Layout, size: int) -> None:
         self.layout, self.size = layout, size
-        self.obs: np.ndarray[Any, Any] = np.empty((size, *layout.obs_shape), layout.obs_dtype)
-        self.next_obs: np.ndarray[Any, Any] = np.empty((size, *layout.obs_shape), layout.obs_dtype)
-        self.actions: np.ndarray[Any, Any] = np.empty((size, *layout.action_shape), layout.action_dtype)
+        self.obs: Array = np.empty((size, *layout.obs_shape), layout.obs_dtype)
+        self.next_obs: Array = np.empty((size, *layout.obs_shape), layout.obs_dtype)
+        self.actions: Array = np.empty((size, *layout.action_shape), layout.action_dtype)
         self.rewards: F32 = np.empty(size, np.float32)
         self.discounts: F32 = np.empty(size, np.float32)
         self.terminated: Bool = np.empty(size, np.bool_)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import CheckpointError
+from mileage._types import Array
 from mileage.buffers.layout import Layout, NextObs
 
 FORMAT = 1
@@ -44,7 +45,7 @@ def layout_from_json(record: dict[str, Any]) -> Layout:
     )
 
 
-def save(path: Path, kind: str, layout: Layout, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+def save(path: Path, kind: str, layout: Layout, arrays: dict[str, Array]) -> None:
     """Write a buffer so that `path` is either the old file or the whole new one."""
     from safetensors.numpy import save_file
 
@@ -60,7 +61,7 @@ def save(path: Path, kind: str, layout: Layout, arrays: dict[str, np.ndarray[Any
         raise CheckpointError(f"buffer {path} cannot be written: {error}") from error
 
 
-def load(path: Path, kind: str) -> tuple[Layout, dict[str, np.ndarray[Any, Any]]]:
+def load(path: Path, kind: str) -> tuple[Layout, dict[str, Array]]:
     """Read a buffer's layout and arrays."""
     from safetensors import SafetensorError, safe_open
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 
+Shape = int | tuple[int, ...]
+"""Of one observation or action; an integer is a vector."""
 _OBS_DTYPES = ("float32", "uint8")
 _ACTION_DTYPES = ("float32", "int64", "int32", "uint8")
 _ALIGNMENT = 8
@@ -25,6 +27,23 @@ class NextObs(StrEnum):
     DERIVED = "derived"
     """In the next transition of the same environment, with final observations apart: half the memory, half the copying.
     Pushes must follow each other in time, and a transition can be sampled once the next one has been pushed."""
+
+
+class LayoutOptions(TypedDict, total=False):
+    """What buffers take beside capacity and shapes."""
+
+    obs_dtype: DTypeLike
+    """float32 (default) or uint8."""
+    action_dtype: DTypeLike
+    """float32 (default), int64, int32 or uint8."""
+    n_envs: int
+    """Environments whose transitions are pushed together; default 1."""
+    next_obs: str
+    """"stored" (default) for transitions in any order; "derived" halves memory where pushes follow each other."""
+    n_step: int
+    """Steps a sampled transition spans; default 1."""
+    gamma: float
+    """Discount per step; default 0.99."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +61,25 @@ class Layout:
     gamma: float
 
     @classmethod
-    def of(
-        cls,
-        capacity: int,
-        obs_shape: int | tuple[int, ...],
-        action_shape: int | tuple[int, ...],
-        obs_dtype: DTypeLike,
-        action_dtype: DTypeLike,
-        n_envs: int,
-        next_obs: str,
-        n_step: int,
-        gamma: float,
-    ) -> Layout:
+    def of(cls, capacity: int, obs_shape: Shape, action_shape: Shape = (), **options: Unpack[LayoutOptions]) -> Layout:
         """Check what a user gave and make the layout that holds at most `capacity` transitions."""
+        n_envs, n_step = options.get("n_envs", 1), options.get("n_step", 1)
+        gamma, next_obs = options.get("gamma", 0.99), options.get("next_obs", NextObs.STORED)
         for name, number in (("capacity", capacity), ("n_envs", n_envs), ("n_step", n_step)):
-            if not isinstance(number, int | np.integer):
-                raise UsageError(f"{name} {number!r} is not a whole number")
-        if not isinstance(gamma, float | int | np.floating):
-            raise UsageError(f"gamma {gamma!r} is not a number")
-        if n_envs < 1 or capacity < n_envs:
-            raise UsageError(f"capacity {capacity} must be at least n_envs, and n_envs {n_envs} at least 1")
-        if n_step < 1 or not 0.0 <= gamma <= 1.0:
-            raise UsageError(f"n_step {n_step} must be at least 1 and gamma {gamma} between 0 and 1")
-        if next_obs not in tuple(NextObs):
-            raise UsageError(f"next_obs {next_obs!r} is not known: use 'stored' or 'derived'")
+            require(isinstance(number, int | np.integer), name, number, "a whole number")
+        require(isinstance(gamma, float | int | np.floating), "gamma", gamma, "a number")
+        require(n_envs >= 1, "n_envs", n_envs, "at least 1")
+        require(capacity >= n_envs, "capacity", capacity, f"at least n_envs, {n_envs}")
+        require(n_step >= 1, "n_step", n_step, "at least 1")
+        require(0.0 <= gamma <= 1.0, "gamma", gamma, "between 0 and 1")
+        require(next_obs in tuple(NextObs), "next_obs", next_obs, "'stored' or 'derived'")
         kind = NextObs(next_obs)
         transitions = capacity // n_envs
         return cls(
             obs_shape=_shape("obs_shape", obs_shape),
-            obs_dtype=_dtype("obs_dtype", obs_dtype, _OBS_DTYPES),
+            obs_dtype=_dtype("obs_dtype", options.get("obs_dtype", np.float32), _OBS_DTYPES),
             action_shape=_shape("action_shape", action_shape),
-            action_dtype=_dtype("action_dtype", action_dtype, _ACTION_DTYPES),
+            action_dtype=_dtype("action_dtype", options.get("action_dtype", np.float32), _ACTION_DTYPES),
             n_envs=n_envs,
             # The newest row of a ring that derives next observations is there to be derived from.
             rows=transitions + (kind is NextObs.DERIVED),
@@ -126,20 +133,20 @@ class Layout:
         """Bytes of a record."""
         return self.state_at + 8
 
-    def frame_fields(self) -> dict[str, Any]:
-        """The integers and shapes a ring's frame holds."""
+    def frame_fields(self) -> dict[str, float]:
+        """The numbers that a ring's frame holds."""
         return {
-            "obs_shape": np.array([0, *self.obs_shape], np.int64),
-            "action_shape": np.array([0, *self.action_shape], np.int64),
-            "obs_axes": 1 + len(self.obs_shape),
-            "action_axes": 1 + len(self.action_shape),
+            "n_envs": self.n_envs,
+            "rows": self.rows,
+            "record": self.record,
+            "obs_bytes": self.obs_bytes,
+            "action_bytes": self.action_bytes,
+            "n_step": self.n_step,
+            "next_at": self.next_at,
+            "action_at": self.action_at,
+            "reward_at": self.reward_at,
+            "state_at": self.state_at,
             "gamma": self.gamma,
-        } | {
-            name: getattr(self, name)
-            for name in (
-                *("n_envs", "rows", "record", "obs_bytes", "action_bytes", "n_step"),
-                *("next_at", "action_at", "reward_at", "state_at"),
-            )
         }
 
 
@@ -147,10 +154,10 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def _shape(name: str, shape: int | tuple[int, ...]) -> tuple[int, ...]:
+def _shape(name: str, shape: Shape) -> tuple[int, ...]:
     axes = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(not isinstance(size, int) or size < 1 for size in axes):
-        raise UsageError(f"{name} {shape!r} cannot be used: give positive sizes such as (84, 84, 4)")
+        raise UsageError(f"{name} must be positive sizes such as (84, 84, 4), not {shape!r}")
     return axes
 
 
@@ -160,5 +167,5 @@ def _dtype(name: str, dtype: DTypeLike, allowed: tuple[str, ...]) -> str:
     except TypeError:
         found = repr(dtype)
     if found not in allowed:
-        raise UsageError(f"{name} {found} is not supported: use {', '.join(allowed)}")
+        raise UsageError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {found}")
     return found

@@ -8,17 +8,18 @@ import mmap
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 
 from mileage._errors import CheckpointError, UsageError
+from mileage._types import Array
 from mileage.buffers import files
 from mileage.buffers.batch import Batch
-from mileage.buffers.layout import Layout, NextObs
+from mileage.buffers.layout import Layout, LayoutOptions, Shape
 from mileage.buffers.replay import ReplayBuffer
-from mileage.buffers.storage import Array
+from mileage.buffers.storage import Storage
 from mileage.kernels.storage import ring
 
 _HEADER = "replay.json"
@@ -104,19 +105,14 @@ class MappedReplay(ReplayBuffer):
         self,
         path: str | Path,
         capacity: int,
-        obs_shape: int | tuple[int, ...],
-        action_shape: int | tuple[int, ...] = (),
+        obs_shape: Shape,
+        action_shape: Shape = (),
         *,
-        obs_dtype: DTypeLike = np.float32,
-        action_dtype: DTypeLike = np.float32,
-        n_envs: int = 1,
-        next_obs: str = NextObs.STORED,
-        n_step: int = 1,
-        gamma: float = 0.99,
         seed: int = 0,
+        **options: Unpack[LayoutOptions],
     ) -> None:
         """Make a new replay in the directory `path`; the rest as for `ReplayBuffer`."""
-        layout = Layout.of(capacity, obs_shape, action_shape, obs_dtype, action_dtype, n_envs, next_obs, n_step, gamma)
+        layout = Layout.of(capacity, obs_shape, action_shape, **options)
         directory = Path(path)
         if (directory / _HEADER).exists():
             raise UsageError(f"{directory} holds a replay already: open it with MappedReplay.open, or delete it")
@@ -159,23 +155,20 @@ class MappedReplay(ReplayBuffer):
             self.close()
             raise
 
-    def _build(self, layout: Layout, storage: Any, seed: int) -> None:
+    def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
         super()._build(layout, storage, seed)
         written, begun = self._count[ring.WRITTEN], self._count[ring.BEGUN]
         if not 0 <= written <= begun <= written + 1:
-            raise files.damaged(storage.directory)
+            raise files.damaged(self._mapped.directory)
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
         self._mapped.check()
         return super().__len__()
 
-    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        super().push(obs, action, reward, terminated, truncated, next_obs)
-
-    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+    def push_batch(
+        self, obs: Array, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array
+    ) -> None:
         """As for `ReplayBuffer`."""
         self._mapped.check()
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
@@ -204,12 +197,12 @@ class MappedReplay(ReplayBuffer):
         """As `open`."""
         return cls.open(path)
 
-    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def saved_arrays(self) -> dict[str, Array]:
         """As for `ReplayBuffer`."""
         self._mapped.check()
         return super().saved_arrays()
 
-    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def restore(self, arrays: dict[str, Array]) -> None:
         """As for `ReplayBuffer`."""
         self._mapped.check()
         super().restore(arrays)

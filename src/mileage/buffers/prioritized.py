@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from mileage._errors import UsageError
-from mileage._types import F64, I64
+from mileage._errors import UsageError, require
+from mileage._types import F64, I64, Array
 from mileage.buffers import files
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
-from mileage.buffers.layout import Layout, NextObs
-from mileage.buffers.replay import _LARGE, ReplayBuffer
+from mileage.buffers.layout import Layout, LayoutOptions, Shape
+from mileage.buffers.replay import LARGE, ReplayBuffer
 from mileage.buffers.storage import Storage
 from mileage.kernels.storage import prioritized_ring, ring, sumtree
 from mileage.kernels.storage.sumtree import SumTree
@@ -36,41 +35,25 @@ class PrioritizedReplay(ReplayBuffer):
     def __init__(
         self,
         capacity: int,
-        obs_shape: int | tuple[int, ...],
-        action_shape: int | tuple[int, ...] = (),
+        obs_shape: Shape,
+        action_shape: Shape = (),
         *,
-        obs_dtype: DTypeLike = np.float32,
-        action_dtype: DTypeLike = np.float32,
-        n_envs: int = 1,
-        next_obs: str = NextObs.STORED,
-        n_step: int = 1,
-        gamma: float = 0.99,
         seed: int = 0,
         alpha: float = 0.6,
         beta: tuple[float, float] = (0.4, 1.0),
         beta_samples: int = 100_000,
+        **options: Unpack[LayoutOptions],
     ) -> None:
         """Allocate; `alpha` and `beta` as above, the rest as for `ReplayBuffer`."""
-        if not 0.0 <= alpha <= 1.0 or not all(0.0 <= b <= 1.0 for b in beta) or beta_samples < 1:
-            raise UsageError("alpha and both ends of beta must lie between 0 and 1, and beta_samples be at least 1")
-        # alpha, beta at first, beta at last, samples to get there, samples made, highest leaf
-        self._schedule: F64 = np.array([alpha, *beta, beta_samples, 0.0, 1.0], np.float64)
-        super().__init__(
-            capacity,
-            obs_shape,
-            action_shape,
-            obs_dtype=obs_dtype,
-            action_dtype=action_dtype,
-            n_envs=n_envs,
-            next_obs=next_obs,
-            n_step=n_step,
-            gamma=gamma,
-            seed=seed,
-        )
+        require(0.0 <= alpha <= 1.0, "alpha", alpha, "between 0 and 1")
+        require(all(0.0 <= end <= 1.0 for end in beta), "beta", beta, "two numbers between 0 and 1")
+        require(beta_samples >= 1, "beta_samples", beta_samples, "at least 1")
+        super().__init__(capacity, obs_shape, action_shape, seed=seed, **options)
+        self._schedule[:4] = (alpha, *beta, beta_samples)
 
     def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
-        if not hasattr(self, "_schedule"):
-            self._schedule = np.zeros(6, np.float64)
+        # alpha, beta at first, beta at last, samples to get there, samples made, highest leaf
+        self._schedule: F64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 1.0])
         self.tree = SumTree(layout.rows * layout.n_envs)
         super()._build(layout, storage, seed)
 
@@ -85,13 +68,9 @@ class PrioritizedReplay(ReplayBuffer):
         """The highest priority ** alpha so far; what a new transition gets."""
         return float(self._schedule[5])
 
-    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
-        """As for `ReplayBuffer`; the new transition gets the highest priority there has been."""
-        before = self._count[ring.BEGUN]
-        super().push(obs, action, reward, terminated, truncated, next_obs)
-        prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
-
-    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+    def push_batch(
+        self, obs: Array, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array
+    ) -> None:
         """As for `ReplayBuffer`; the new transitions get the highest priority there has been."""
         before = self._count[ring.BEGUN]
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
@@ -100,14 +79,14 @@ class PrioritizedReplay(ReplayBuffer):
     def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample in proportion to priorities; `weights` of the batch are its importance weights."""
         out = self._memory_for(batch_size, out, batches)
-        small = out.size * self._obs_bytes < _LARGE
+        small = out.size * self._obs_bytes < LARGE
         prioritized_ring.sample(self._record, self.tree.record, out._record, self.beta, small)
         if not small:
             self._gather(out)
         self._schedule[4] += 1.0
         return out
 
-    def update_priorities(self, indices: I64, priorities: Any) -> None:
+    def update_priorities(self, indices: I64, priorities: Array) -> None:
         """Set new priorities of sampled transitions.
 
         Args:
@@ -133,11 +112,11 @@ class PrioritizedReplay(ReplayBuffer):
         self.tree.rebuild()
         self._schedule[5] = 1.0
 
-    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def saved_arrays(self) -> dict[str, Array]:
         """As for `ReplayBuffer`, with the priorities and where their schedule stands."""
         return super().saved_arrays() | {"priorities": self.tree.leaves, "schedule": self._schedule}
 
-    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `saved_arrays` returned."""
         super().restore(arrays)
         leaves, schedule = arrays["priorities"], arrays["schedule"]
@@ -152,7 +131,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.tree.rebuild()
         self._schedule[:] = schedule
 
-    def _explain_update(self, code: float, indices: Any, priorities: Any) -> None:
+    def _explain_update(self, code: float, indices: I64, priorities: Array) -> None:
         if code == sumtree.BAD_INDEX:
             raise UsageError(f"indices must lie in [0, {self.tree.size}): take them from Batch.indices")
         if code == sumtree.BAD_PRIORITY:

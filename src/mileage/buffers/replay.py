@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import Any
+from typing import SupportsIndex, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, NDArray
 
-from mileage._errors import CheckpointError, UsageError
-from mileage._types import I64, U64
-from mileage.buffers import entries, files
+from mileage._errors import CheckpointError, UsageError, require
+from mileage._types import I64, U64, Array
+from mileage.buffers import files
 from mileage.buffers.batch import Batch
 from mileage.buffers.checks import check_field
-from mileage.buffers.layout import Layout, NextObs
+from mileage.buffers.layout import Layout, LayoutOptions, Shape
 from mileage.buffers.storage import HeapStorage, Storage
 from mileage.kernels.arrays.random import streams
 from mileage.kernels.machine.pointers import Frame
@@ -26,12 +26,15 @@ _GROWTH = 2
 # Bytes a thread copies in about the time of two elementary steps of `run_shards`.
 _BYTES_PER_STEP = 8
 # Bytes of observations from which on gathering may be worth a second thread.
-_LARGE = 1 << 20
+LARGE = 1 << 20
 _REWARD_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_FIELDS = ("obs", "actions", "rewards", "terminated", "truncated", "next_obs")
+# Arrays that nobody else has.
+_NOTHING = tuple(np.empty(0) for _ in _FIELDS)
 _FLAG_DTYPES = (np.dtype(np.bool_), np.dtype(np.uint8))
 
 
-class ReplayBuffer(entries.HasEntry):
+class ReplayBuffer:
     """Holds the last `capacity` transitions and samples them uniformly, with replacement.
 
     `terminated` and `truncated` are kept apart; `n_step` returns stop at the end of an episode and at the newest
@@ -50,16 +53,11 @@ class ReplayBuffer(entries.HasEntry):
     def __init__(
         self,
         capacity: int,
-        obs_shape: int | tuple[int, ...],
-        action_shape: int | tuple[int, ...] = (),
+        obs_shape: Shape,
+        action_shape: Shape = (),
         *,
-        obs_dtype: DTypeLike = np.float32,
-        action_dtype: DTypeLike = np.float32,
-        n_envs: int = 1,
-        next_obs: str = NextObs.STORED,
-        n_step: int = 1,
-        gamma: float = 0.99,
         seed: int = 0,
+        **options: Unpack[LayoutOptions],
     ) -> None:
         """Allocate.
 
@@ -67,16 +65,10 @@ class ReplayBuffer(entries.HasEntry):
             capacity: most transitions to hold; rounded down to a multiple of `n_envs`.
             obs_shape: shape of one observation; an integer is a vector.
             action_shape: shape of one action, () for a single number.
-            obs_dtype: float32 or uint8.
-            action_dtype: float32, int64, int32 or uint8.
-            n_envs: environments whose transitions are pushed together.
-            next_obs: "stored" for transitions in any order; "derived" halves memory where pushes follow each other.
-            n_step: steps a sampled transition spans.
-            gamma: discount per step.
             seed: of the sampling.
+            options: dtypes, `n_envs`, `next_obs`, `n_step` and `gamma`, see `mileage.buffers.layout.LayoutOptions`.
         """
-        layout = Layout.of(capacity, obs_shape, action_shape, obs_dtype, action_dtype, n_envs, next_obs, n_step, gamma)
-        self._build(layout, HeapStorage(), seed)
+        self._build(Layout.of(capacity, obs_shape, action_shape, **options), HeapStorage(), seed)
 
     def _build(self, layout: Layout, storage: Storage, seed: int) -> None:
         self.layout, self._storage, self._derived = layout, storage, not layout.stored
@@ -93,9 +85,16 @@ class ReplayBuffer(entries.HasEntry):
         self._frame = Frame(ring.RING, **layout.frame_fields(), **nowhere)
         self._count = memoryview(self._counters)  # type: ignore[arg-type]
         obs, action = (np.dtype(layout.obs_dtype),), (np.dtype(layout.action_dtype),)
+        self._shapes = (layout.obs_shape, layout.action_shape, (), (), (), layout.obs_shape)
         self._dtypes = (obs, action, _REWARD_DTYPES, _FLAG_DTYPES, _FLAG_DTYPES, obs)
         self._rebuild_free_rows()
-        self._entry = entries.describe(self._record, layout)
+        # Fields of the frame as (1,) arrays, and what they point to now.
+        self._sources = tuple(self._record[name] for name in ring.SOURCE.split())
+        self._source_n, self._source_wide = (self._record[name] for name in ring.SOURCE_INTEGERS.split())
+        self._bound: tuple[Array, ...] = _NOTHING
+        # A single transition as a batch of one.
+        kinds = (dtypes[0] for dtypes in self._dtypes)
+        self._one = tuple(np.zeros((1, *shape), dtype) for shape, dtype in zip(self._shapes, kinds, strict=True))
 
     def __len__(self) -> int:
         """Transitions that can be sampled."""
@@ -114,11 +113,13 @@ class ReplayBuffer(entries.HasEntry):
         return int(self._records.nbytes)
 
     @property
-    def frame(self) -> np.ndarray[Any, np.dtype[np.void]]:
+    def frame(self) -> NDArray[np.void]:
         """The ring as a record for kernels that store transitions themselves (`mileage.kernels.storage.ring.store`)."""
         return self._record
 
-    def push(self, obs: Any, action: Any, reward: float, terminated: bool, truncated: bool, next_obs: Any) -> None:
+    def push(
+        self, obs: Array, action: ArrayLike, reward: float, terminated: bool, truncated: bool, next_obs: Array
+    ) -> None:
         """Store one transition of a single environment.
 
         Args:
@@ -129,12 +130,28 @@ class ReplayBuffer(entries.HasEntry):
             terminated: whether the episode came to its own end.
             truncated: whether it was cut off.
         """
-        # Compiled at first use; the compiled method takes this one's place.
-        pushed = ReplayBuffer.push if entries.install(ReplayBuffer, "push") else ReplayBuffer._push_checked
-        pushed(self, obs, action, reward, terminated, truncated, next_obs)
+        layout, (obs_dtypes, action_dtypes, *_) = self.layout, self._dtypes
+        if layout.n_envs != 1:
+            raise UsageError(f"push takes one environment and this buffer has {layout.n_envs}: use push_batch")
+        taken = self._number(action) if layout.action_shape == () else action
+        check_field("obs", obs, layout.obs_shape, obs_dtypes)
+        check_field("next_obs", next_obs, layout.obs_shape, obs_dtypes)
+        check_field("action", taken, layout.action_shape, action_dtypes)
+        one = self._one
+        one[0][0], one[1][0], one[5][0] = obs, taken, next_obs
+        try:
+            one[2][...], one[3][...], one[4][...] = reward, terminated, truncated
+        except (TypeError, ValueError) as error:
+            raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
+        self.push_batch(*one)
 
-    def push_batch(self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
+    def push_batch(
+        self, obs: Array, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array
+    ) -> None:
         """Store n transitions, n a multiple of `n_envs`: for each step, one per environment.
+
+        Arrays that are the same as at the last call are not looked at again, which makes a loop that writes to its
+        arrays instead of making new ones several times faster. The last ones are kept alive.
 
         Args:
             obs, next_obs: (n, *obs_shape) in the buffer's dtype, C-contiguous. With derived next observations,
@@ -143,10 +160,22 @@ class ReplayBuffer(entries.HasEntry):
             rewards: (n,) float32 or float64.
             terminated, truncated: (n,) bool or uint8.
         """
-        # As for `push`.
-        compiled = entries.install(ReplayBuffer, "push_batch")
-        pushed = ReplayBuffer.push_batch if compiled else ReplayBuffer._push_batch_checked
-        pushed(self, obs, actions, rewards, terminated, truncated, next_obs)
+        last = self._bound
+        if not (
+            obs is last[0]
+            and actions is last[1]
+            and rewards is last[2]
+            and terminated is last[3]
+            and truncated is last[4]
+            and next_obs is last[5]
+        ):
+            self._bind((obs, actions, rewards, terminated, truncated, next_obs))
+        if self._derived and self._count[ring.FREE] < len(obs):
+            self._make_room(len(obs))
+        ring.push(self._record)
+
+    def update_priorities(self, indices: I64, priorities: Array) -> None:
+        """Set new priorities of sampled transitions: where sampling is uniform there are none."""
 
     def batch(self, size: int) -> Batch:
         """Memory for `size` transitions, to be passed to `sample` again and again."""
@@ -158,7 +187,7 @@ class ReplayBuffer(entries.HasEntry):
         `batches` of them come one after the other, each drawn from all that is held.
         """
         out = self._memory_for(batch_size, out, batches)
-        if out.size * self._obs_bytes < _LARGE:
+        if out.size * self._obs_bytes < LARGE:
             ring.sample(self._record, out._record)
         else:
             ring.draw_only(self._record, out._record)
@@ -195,7 +224,7 @@ class ReplayBuffer(entries.HasEntry):
             raise files.damaged(Path(path)) from error
         return buffer
 
-    def saved_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def saved_arrays(self) -> dict[str, Array]:
         """Everything that is held, by name; only the part of the ring that is in use."""
         return {
             "records": self._held_records(),
@@ -204,13 +233,13 @@ class ReplayBuffer(entries.HasEntry):
             "rng": self._rng,
         }
 
-    def _held_records(self) -> np.ndarray[Any, Any]:
+    def _held_records(self) -> Array:
         """The part of the memory that has been written to, uint8."""
         layout = self.layout
         rows = min(layout.rows, max(self._count[ring.BEGUN], self._count[ring.WRITTEN]))
         return self._records[: rows * layout.n_envs * layout.record]
 
-    def restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def restore(self, arrays: dict[str, Array]) -> None:
         """Put back what `saved_arrays` of a buffer of the same make returned."""
         records, counters = arrays["records"], arrays["counters"]
         if not 0 <= counters[ring.WRITTEN] <= counters[ring.BEGUN] <= counters[ring.WRITTEN] + 1:
@@ -225,26 +254,10 @@ class ReplayBuffer(entries.HasEntry):
         work = max(1, 2 * self.layout.obs_bytes // _BYTES_PER_STEP)
         run_shards(ring.gather_rows, out.size, work, self._record, out._record)
 
-    def _push_checked(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any) -> None:
-        """`push` of whatever compiled code left alone: as a batch of one, or an error."""
-        if self.layout.n_envs != 1:
-            raise UsageError(f"push takes one environment and this buffer has {self.layout.n_envs}: use push_batch")
-        layout, (obs_dtypes, action_dtypes, *_) = self.layout, self._dtypes
-        action = self._number(action) if layout.action_shape == () else action
-        check_field("obs", obs, layout.obs_shape, obs_dtypes)
-        check_field("next_obs", next_obs, layout.obs_shape, obs_dtypes)
-        check_field("action", action, layout.action_shape, action_dtypes)
-        try:
-            rewards = np.array(reward, np.float32).reshape(1)
-            flags = np.array([terminated, truncated], np.bool_).reshape(2, 1)
-        except (TypeError, ValueError) as error:
-            raise UsageError("reward must be a number, terminated and truncated must be true or false") from error
-        self._push_batch_checked(obs[None], action[None], rewards, flags[0], flags[1], next_obs[None])
-
-    def _number(self, action: Any) -> np.ndarray[Any, Any]:
+    def _number(self, action: object) -> Array:
         """An action that is a single number as an array, in the buffer's dtype if nothing is lost by that."""
         dtype = self.layout.action_dtype
-        if type(action) is int:
+        if isinstance(action, int):
             try:
                 return np.array(action, dtype)
             except OverflowError as error:
@@ -252,19 +265,19 @@ class ReplayBuffer(entries.HasEntry):
         array = np.array(action)
         return array.astype(dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
 
-    def _push_batch_checked(
-        self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
-    ) -> None:
-        """`push_batch` of whatever compiled code left alone: checked, with room made, or an error."""
-        arrays = (obs, actions, rewards, terminated, truncated, next_obs)
-        self._explain_push(*arrays)
-        if self._derived and self._count[ring.FREE] < len(obs):
-            self._make_room(len(obs))
-        record = self._record[0]
-        for name, array in zip(ring.SOURCE.split(), arrays, strict=True):
-            record[name] = array.ctypes.data
-        record["source_n"], record["source_wide_rewards"] = len(obs), rewards.dtype == np.float64
-        ring.push(self._record)
+    def _bind(self, arrays: tuple[Array, ...]) -> None:
+        """Enter where the transitions to be pushed are, if they fit; those that are there already need no look."""
+        last, self._bound = self._bound, _NOTHING
+        n = self._checked_length(arrays[0])
+        if n != self._source_n[0]:
+            last = _NOTHING
+        fields = zip(_FIELDS, arrays, last, self._shapes, self._dtypes, self._sources, strict=True)
+        for name, array, known, shape, dtypes, source in fields:
+            if array is not known:
+                check_field(name, array, (n, *shape), dtypes)
+                source[0] = array.ctypes.data
+        self._source_n[0], self._source_wide[0] = n, arrays[2].dtype == np.float64
+        self._bound = arrays
 
     def _first_finals(self) -> int:
         return max(_FEWEST_FINALS, self.layout.n_envs, self.layout.capacity // 64)
@@ -297,7 +310,7 @@ class ReplayBuffer(entries.HasEntry):
         )
         self._record = self._frame.record
 
-    def _checked_indices(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _checked_indices(self, indices: Array) -> Array:
         """Raise unless every index is one that can be sampled now."""
         layout = self.layout
         first = self._oldest()
@@ -336,36 +349,22 @@ class ReplayBuffer(entries.HasEntry):
             raise UsageError(f"out holds {out.size} transitions of another batch: make it with buffer.batch({size})")
         return out
 
-    def _explain_push(
-        self, obs: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, next_obs: Any
-    ) -> None:
-        """Raise the sentence for the first thing that is wrong with a batch."""
+    def _checked_length(self, obs: Array) -> int:
+        """How many transitions a batch has, if they can be pushed together."""
         layout = self.layout
         n = len(obs) if isinstance(obs, np.ndarray) and obs.ndim == len(layout.obs_shape) + 1 else layout.n_envs
         if n == 0 or n % layout.n_envs or n > layout.rows * layout.n_envs:
             raise UsageError(
                 f"obs holds {n} transitions: push a multiple of n_envs ({layout.n_envs}), at most the capacity"
             )
-        obs_dtypes, action_dtypes, floats, flags, *_ = self._dtypes
-        check_field("obs", obs, (n, *layout.obs_shape), obs_dtypes)
-        check_field("next_obs", next_obs, (n, *layout.obs_shape), obs_dtypes)
-        check_field("actions", actions, (n, *layout.action_shape), action_dtypes)
-        check_field("rewards", rewards, (n,), floats)
-        check_field("terminated", terminated, (n,), flags)
-        check_field("truncated", truncated, (n,), flags)
+        return n
 
 
-def _positive(name: str, number: Any) -> int:
+def _positive(name: str, number: SupportsIndex) -> int:
     """Raise unless `number` is a whole number from 1 on."""
     try:
         whole = operator.index(number)
     except TypeError as error:
-        raise UsageError(f"{name} {number!r} is not a whole number: give at least 1") from error
-    if whole < 1:
-        raise UsageError(f"{name} {whole} cannot be used: give at least 1")
+        raise UsageError(f"{name} must be a whole number of at least 1, not {number!r}") from error
+    require(whole >= 1, name, whole, "a whole number of at least 1")
     return whole
-
-
-# What Python says of a wrong number of arguments names the function.
-ReplayBuffer._push_checked.__qualname__ = ReplayBuffer.push.__qualname__
-ReplayBuffer._push_batch_checked.__qualname__ = ReplayBuffer.push_batch.__qualname__

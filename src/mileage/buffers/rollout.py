@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
-from mileage._errors import UsageError
-from mileage._types import F32, Bool
-from mileage.buffers.layout import Layout
+from mileage._errors import UsageError, require
+from mileage._types import F32, Array, Bool
+from mileage.buffers.layout import Layout, Shape
 from mileage.kernels.arrays.advantages import gae
 
 
@@ -22,8 +21,8 @@ class Minibatch:
     obs (b, *obs_shape) and actions (b, *action_shape) in their dtypes; the others (b,) float32.
     """
 
-    obs: np.ndarray[Any, Any]
-    actions: np.ndarray[Any, Any]
+    obs: Array
+    actions: Array
     log_probs: F32
     values: F32
     advantages: F32
@@ -46,19 +45,21 @@ class RolloutBuffer:
         self,
         n_steps: int,
         n_envs: int,
-        obs_shape: int | tuple[int, ...],
-        action_shape: int | tuple[int, ...] = (),
+        obs_shape: Shape,
+        action_shape: Shape = (),
         *,
         obs_dtype: DTypeLike = np.float32,
         action_dtype: DTypeLike = np.float32,
         seed: int = 0,
     ) -> None:
         """Allocate for `n_steps` of `n_envs` environments; `seed` is of the shuffling."""
-        layout = Layout.of(n_steps * n_envs, obs_shape, action_shape, obs_dtype, action_dtype, n_envs, "stored", 1, 1.0)
+        layout = Layout.of(
+            n_steps * n_envs, obs_shape, action_shape, obs_dtype=obs_dtype, action_dtype=action_dtype, n_envs=n_envs
+        )
         self.n_steps, self.n_envs = n_steps, n_envs
         shape = (n_steps, n_envs)
-        self.obs: np.ndarray[Any, Any] = np.zeros((*shape, *layout.obs_shape), layout.obs_dtype)
-        self.actions: np.ndarray[Any, Any] = np.zeros((*shape, *layout.action_shape), layout.action_dtype)
+        self.obs: Array = np.zeros((*shape, *layout.obs_shape), layout.obs_dtype)
+        self.actions: Array = np.zeros((*shape, *layout.action_shape), layout.action_dtype)
         self.rewards, self.values, self.log_probs = (np.zeros(shape, np.float32) for _ in range(3))
         self.truncated_values, self.advantages, self.returns = (np.zeros(shape, np.float32) for _ in range(3))
         self.terminated: Bool = np.zeros(shape, np.bool_)
@@ -79,15 +80,15 @@ class RolloutBuffer:
 
     def add(
         self,
-        obs: Any,
-        actions: Any,
-        rewards: Any,
-        terminated: Any,
-        truncated: Any,
+        obs: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        terminated: ArrayLike,
+        truncated: ArrayLike,
         *,
-        values: Any,
-        log_probs: Any,
-        truncated_values: Any = None,
+        values: ArrayLike,
+        log_probs: ArrayLike,
+        truncated_values: ArrayLike | None = None,
     ) -> None:
         """Copy one step of all environments in.
 
@@ -140,8 +141,7 @@ class RolloutBuffer:
         """All transitions once, shuffled, in minibatches of `size`; the last may be smaller."""
         if not self._finished:
             raise UsageError("minibatches need advantages: call finish first")
-        if size < 1:
-            raise UsageError(f"minibatch size {size} cannot be used: give at least 1")
+        require(size >= 1, "minibatch size", size, "at least 1")
         self._rng.shuffle(self._order)
         flat = [
             array.reshape(-1, *array.shape[2:])
@@ -156,7 +156,7 @@ class RolloutBuffer:
             yield Minibatch(*(out[: len(chosen)] for out in memory))
 
 
-def _copy(name: str, out: np.ndarray[Any, Any], array: Any) -> None:
+def _copy(name: str, out: Array, array: ArrayLike) -> None:
     """Copy without broadcasting and without losing precision unasked."""
     given = np.asarray(array)
     if given.shape != out.shape:

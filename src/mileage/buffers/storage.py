@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mileage._errors import UsageError
-
-Array = np.ndarray[Any, Any]
+from mileage._types import Array
 
 
 class Storage(Protocol):

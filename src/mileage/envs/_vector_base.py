@@ -118,12 +118,8 @@ class VectorBase(VectorEnv):
         """The environment itself, which wraps nothing."""
         return self
 
-    def _stepped(self) -> Step:
-        """What a step returns if no episode ended in it."""
-        return self.obs, self.reward, self.terminated, self.truncated, {}
-
     def _ended(self) -> Step:
-        """What a step returns if some did; `final_obs` is filled."""
+        """What a step returns in which episodes ended; `final_obs` is filled."""
         np.logical_or(self.terminated, self.truncated, out=self._done)
         infos = {"final_obs": self.final_obs, "_final_obs": self._done}
         return self.obs, self.reward, self.terminated, self.truncated, infos
@@ -138,9 +134,6 @@ class VectorBase(VectorEnv):
                 f"{self.num_envs} environments {self.spec.id!r}, not {array.dtype} of shape {array.shape}"
             )
         return array
-
-    def _out_of_range(self) -> UsageError:
-        return UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
 
     def _marked(self, options: dict[str, Any] | None) -> Bool | None:
         """Which environments `options={"reset_mask": mask}` asks to reset, (N,) bool; None for all."""

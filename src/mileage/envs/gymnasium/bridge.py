@@ -157,7 +157,7 @@ class BridgedVecEnv(VectorBase):
         space = self._envs.single_action_space
         if isinstance(space, spaces.Discrete):
             if not ((array >= 0) & (array < self.spec.n_actions)).all():
-                raise self._out_of_range()
+                raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
             return np.asarray(array + space.start)
         return array.reshape(self.num_envs, *(space.shape or ())).astype(space.dtype)
 

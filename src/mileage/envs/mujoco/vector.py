@@ -159,7 +159,7 @@ class MujocoVecEnv(VectorBase):
         np.greater(self.truncated, self.terminated, out=self.truncated)
         np.logical_or(self.terminated, self.truncated, out=self._done)
         if not self._done.any():
-            return self._stepped()
+            return self.obs, self.reward, self.terminated, self.truncated, {}
         np.copyto(self.final_obs, self.obs, where=self._done[:, None])
         self._restart(np.flatnonzero(self._done))
         return self._ended()

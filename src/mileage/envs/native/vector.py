@@ -8,12 +8,12 @@ import functools
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import UnknownNameError
+from mileage._errors import UnknownNameError, UsageError
 from mileage._places import split
 from mileage._types import F32, I64, U64, Array, Bool
 from mileage.contracts import Step
@@ -93,36 +93,6 @@ class NativeEnv(SpacedSpec):
         return CompiledEnv(self.functions, sizes, self.version)
 
 
-class _Step:
-    """Step every environment once.
-
-    `actions` is (N,) integers if the environment is discrete, (N, A) numbers otherwise. Returns obs (N, O) float32,
-    rewards (N,) float32, terminated (N,) bool, truncated (N,) bool and infos.
-
-    A descriptor, because the method is made for each environment when it is first asked for: see
-    `mileage.envs.native.step_entry`.
-    """
-
-    @overload
-    def __get__(self, env: None, kind: type[VecEnv]) -> _Step: ...
-
-    @overload
-    def __get__(self, env: VecEnv, kind: type[VecEnv]) -> Callable[[ArrayLike], Step]: ...
-
-    def __get__(self, env: VecEnv | None, kind: type[VecEnv]) -> _Step | Callable[[ArrayLike], Step]:
-        if env is None:
-            return self
-        from mileage.envs.native import step_entry as _step_entry
-
-        step: Callable[[ArrayLike], Step] = env._step_checked
-        # Long steps let other threads run meanwhile, which compiled code called by Python itself does not.
-        if env._pool is None and env.num_envs < _ENVS_PER_THREAD and _step_entry.supported():
-            step = _step_entry.build(env, step, env._dtype, env._actions_shape)
-        if kind.step is self:  # a subclass with a step of its own keeps it
-            env.__dict__["step"] = step
-        return step
-
-
 class VecEnv(VectorBase):
     """`n_envs` copies of a native environment over flat arrays that are allocated once.
 
@@ -158,6 +128,7 @@ class VecEnv(VectorBase):
         self.state: F32 = np.zeros((n_envs, spec.state_size), np.float32)
         self.elapsed: I64 = np.zeros(n_envs, np.int64)
         self.rng: U64 = np.zeros((n_envs, 2), np.uint64)
+        self._chosen: Array = np.empty(0)  # the last actions, at first an array that nobody else has
         self.action: F32 = np.zeros((n_envs, spec.action_size), np.float32)
         self._seed(seed)
         shards = max(1, min(most, n_envs // _ENVS_PER_THREAD))
@@ -182,19 +153,27 @@ class VecEnv(VectorBase):
             self._reset(*(row.ctypes.data for row in rows), stop - start)
         return self.obs, {}
 
-    step = _Step()  # type: ignore[assignment]
+    def step(self, actions: ArrayLike) -> Step:
+        """Step every environment once.
 
-    def _step_checked(self, actions: ArrayLike) -> Step:
-        """Step by way of Python: what `step` does with actions that are not yet as compiled code wants them."""
-        if actions.__class__ is not np.ndarray or actions.dtype != self._dtype or actions.shape != self._actions_shape:
-            actions = np.ascontiguousarray(self._checked_actions(actions), self._dtype)
-        if self._pool is None:
-            ended = self._step(self._call_all, actions, self.action, self.spec.n_actions)
-        else:
-            ended = self._step_sharded(actions)
+        `actions` is (N,) integers if the environment is discrete, (N, A) numbers otherwise; an array that is the same
+        as at the last call is not looked at again. Returns obs (N, O) float32, rewards (N,) float32, terminated (N,)
+        bool, truncated (N,) bool and infos.
+        """
+        chosen = self._chosen if actions is self._chosen else self._ready(actions)
+        ended = self._step(self._call_all, chosen) if self._pool is None else self._step_sharded(chosen)
+        if ended == 0:
+            return self.obs, self.reward, self.terminated, self.truncated, {}
         if ended < 0:
-            raise self._out_of_range()
-        return self._ended() if ended else self._stepped()
+            raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
+        return self._ended()
+
+    def _ready(self, actions: ArrayLike) -> Array:
+        """`actions` as compiled code wants them."""
+        chosen = np.ascontiguousarray(self._checked_actions(actions), self._dtype)
+        if chosen is actions:
+            self._chosen = chosen
+        return chosen
 
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: arrays of states, ages, random streams and observations."""
@@ -211,17 +190,19 @@ class VecEnv(VectorBase):
         from mileage.envs.native.vector_step import step_continuous, step_discrete
 
         discrete = self.spec.n_actions > 0
-        self._step: Any = step_discrete if discrete else step_continuous
+        self._step: Callable[[I64, Array], int] = step_discrete if discrete else step_continuous
         self._dtype = np.dtype(np.int64 if discrete else np.float32)
         self._reset = _RESET(self.spec.reset_address)
 
     def _call(self, shard: slice) -> I64:
-        """Address and arguments of `advance` for some of the environments; the action's pointer comes at the call."""
+        """Address and arguments of `advance` for some of the environments, and how many actions there are."""
         arrays = (
-            self.state, self.elapsed, self.rng, self.obs, self.reward, self.terminated, self.truncated, self.final_obs
+            self.state, self.elapsed, self.rng, self.action, self.obs, self.reward, self.terminated, self.truncated,
+            self.final_obs,
         )  # fmt: skip
         pointers = [array[shard].ctypes.data for array in arrays]
-        return np.array([self.spec.advance_address, *pointers, shard.stop - shard.start, self.max_steps], np.int64)
+        sizes = shard.stop - shard.start, self.max_steps, self.spec.n_actions
+        return np.array([self.spec.advance_address, *pointers, *sizes], np.int64)
 
     def _step_sharded(self, actions: Array) -> int:
         # Before any shard steps; seen as unsigned, a negative index is a huge one.
@@ -233,7 +214,7 @@ class VecEnv(VectorBase):
         return self._step_shard(actions, *first) + sum(each.result() for each in waiting)
 
     def _step_shard(self, actions: Array, call: I64, shard: slice) -> int:
-        return int(self._step(call, actions[shard], self.action[shard], self.spec.n_actions))
+        return int(self._step(call, actions[shard]))
 
     def _seed(self, seed: Seed, marked: Bool | None = None) -> None:
         from mileage.kernels.arrays.random import streams

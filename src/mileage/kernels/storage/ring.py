@@ -34,7 +34,7 @@ from mileage.kernels.machine.kinds import (
 from mileage.kernels.machine.memory import as_i64, copy_bytes, fence, float_at, prefetch, stream_bytes
 from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, shift, u8, u64
 
-# Where the transitions to be pushed are: entered before each `push_source`.
+# Where the transitions to be pushed are.
 SOURCE = "source_obs source_actions source_rewards source_terminated source_truncated source_next_obs"
 SOURCE_INTEGERS = "source_n source_wide_rewards"
 RING = frame_type(
@@ -44,10 +44,9 @@ RING = frame_type(
     free: (places,) int64, places of `finals` that nothing refers to
     counters: (8,) int64
     rng: (2,) uint64
-    obs_shape action_shape: (axes,) int64
     {SOURCE}: (n_envs, ...) bytes
     n_envs rows record obs_bytes action_bytes next_at action_at reward_at state_at: int64, sizes and places in bytes
-    n_step obs_axes action_axes {SOURCE_INTEGERS}: int64
+    n_step {SOURCE_INTEGERS}: int64
     gamma: float64
     """
 )

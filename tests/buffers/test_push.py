@@ -1,9 +1,8 @@
-"""`push` and `push_batch` as compiled methods, against the plain ones they replace."""
+"""`push` and `push_batch`: what they take, what they refuse, what they remember of the last call."""
 
 from __future__ import annotations
 
 import gc
-import inspect
 import sys
 import threading
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mileage._errors import UsageError
-from mileage.buffers import PrioritizedReplay, ReplayBuffer, entries
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
 
 OBS_DTYPES, ACTION_DTYPES = ("float32", "uint8"), ("float32", "int64", "int32", "uint8")
 FLAG_DTYPES, REWARD_DTYPES = (np.bool_, np.uint8), (np.float32, np.float64)
@@ -45,14 +44,6 @@ def batch_of(rng: np.random.Generator, n: int, buffer: ReplayBuffer, reward: Any
     )
 
 
-def test_compiled_code_is_used_here() -> None:
-    assert entries.install(ReplayBuffer, "push")
-    assert entries.install(ReplayBuffer, "push_batch")
-    assert not inspect.isfunction(ReplayBuffer.push_batch)
-    assert list(inspect.signature(ReplayBuffer.push_batch).parameters)[1:3] == ["obs", "actions"]
-    assert "multiple of `n_envs`" in (ReplayBuffer.push_batch.__doc__ or "")
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     n_envs=st.integers(1, 5),
@@ -62,17 +53,37 @@ def test_compiled_code_is_used_here() -> None:
     dtypes=st.tuples(*(st.sampled_from(kinds) for kinds in (OBS_DTYPES, ACTION_DTYPES, REWARD_DTYPES, FLAG_DTYPES))),
     next_obs=st.sampled_from(["stored", "derived"]),
 )
-def test_batches_are_stored_as_the_plain_method_does(
+def test_arrays_that_are_written_to_again_are_stored_as_new_ones_are(
     n_envs: int, steps: list[int], obs_shape: Any, action_shape: Any, dtypes: Any, next_obs: str
 ) -> None:
     obs_dtype, action_dtype, reward, flag = dtypes
     settings_ = {"obs_dtype": obs_dtype, "action_dtype": action_dtype, "n_envs": n_envs, "next_obs": next_obs}
     fast, plain = twins(n_envs * 6, obs_shape or (1,), action_shape, **settings_)
     rng = np.random.default_rng(0)
+    same: dict[int, tuple[Any, ...]] = {}
     for count in steps:
         batch = batch_of(rng, count * n_envs, fast, reward, flag)
+        for array, new in zip(same.setdefault(count, tuple(np.empty_like(a) for a in batch)), batch, strict=True):
+            array[...] = new
+        fast.push_batch(*same[count])
+        plain.push_batch(*batch)
+    assert_same(fast, plain)
+
+
+@pytest.mark.parametrize("position", range(6))
+def test_one_new_array_among_known_ones_is_looked_at(position: int) -> None:
+    fast, plain = twins(12, 3, 2, n_envs=2, next_obs="derived")
+    rng = np.random.default_rng(0)
+    batch = list(batch_of(rng, 2, fast, np.float32, np.bool_))
+    for _ in range(3):
         fast.push_batch(*batch)
-        plain._push_batch_checked(*batch)
+        plain.push_batch(*(array.copy() for array in batch))
+        batch[position] = batch_of(rng, 2, fast, np.float64, np.uint8)[position]
+    wrong = [*batch[:position], np.zeros((2, 9)), *batch[position + 1 :]]
+    with pytest.raises(UsageError, match="must"):
+        fast.push_batch(*wrong)
+    fast.push_batch(*batch)
+    plain.push_batch(*(array.copy() for array in batch))
     assert_same(fast, plain)
 
 
@@ -83,7 +94,7 @@ def test_batches_are_stored_as_the_plain_method_does(
     dtypes=st.tuples(*(st.sampled_from(kinds) for kinds in (OBS_DTYPES, ACTION_DTYPES))),
     next_obs=st.sampled_from(["stored", "derived"]),
 )
-def test_single_transitions_are_stored_as_the_plain_method_does(
+def test_single_transitions_are_stored_as_a_batch_of_one_is(
     obs_shape: Any, action_shape: Any, dtypes: Any, next_obs: str
 ) -> None:
     fast, plain = twins(7, obs_shape, action_shape, obs_dtype=dtypes[0], action_dtype=dtypes[1], next_obs=next_obs)
@@ -93,7 +104,7 @@ def test_single_transitions_are_stored_as_the_plain_method_does(
         action = actions[0] if action_shape else actions[0].item()
         one = (obs[0], action, float(rewards[0]), bool(terminated[0]), truncated[0], final[0])
         fast.push(*one)
-        plain._push_checked(*one)
+        plain.push_batch(obs, actions, rewards, terminated, truncated, final)
     assert_same(fast, plain)
 
 
@@ -199,6 +210,11 @@ def test_what_is_neither_flag_nor_action_is_explained_or_converted(bad: dict[str
     assert len(buffer) == 0
 
 
+def test_nothing_is_no_batch() -> None:
+    with pytest.raises(UsageError, match="obs must be a NumPy array"):
+        ReplayBuffer(4, 2).push_batch(*[None] * 6)  # type: ignore[arg-type]
+
+
 def test_big_endian_arrays_are_refused_by_name() -> None:
     buffer = ReplayBuffer(4, 2)
     swapped = np.ones(2, ">f4")
@@ -233,7 +249,7 @@ def test_a_bound_method_keeps_its_buffer() -> None:
     push = ReplayBuffer(4, 3, 1).push_batch
     gc.collect()
     push(*batch)
-    assert len(push.__self__) == 2  # type: ignore[attr-defined]
+    assert len(push.__self__) == 2
 
 
 def test_an_object_that_was_never_built_says_so() -> None:
@@ -243,8 +259,6 @@ def test_an_object_that_was_never_built_says_so() -> None:
         raw.push(obs, 0.0, 0.0, False, False, obs)
     with pytest.raises(AttributeError):
         raw.push_batch(obs[None], obs[:1], obs[:1], obs[:1], obs[:1], obs[None])
-    with pytest.raises(TypeError):
-        ReplayBuffer.push("not a buffer", obs, 0.0, 0.0, False, False, obs)  # type: ignore[arg-type, call-arg]
 
 
 def test_a_subclass_with_a_push_of_its_own_keeps_it() -> None:
@@ -259,16 +273,6 @@ def test_a_subclass_with_a_push_of_its_own_keeps_it() -> None:
     for _ in range(3):
         buffer.push(obs, 0.0, 0.0, False, False, obs)
     assert (buffer.calls, len(buffer)) == (3, 3)
-
-
-def test_elsewhere_the_plain_methods_push(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries._objects, "supported", lambda: False)
-
-    class Elsewhere(ReplayBuffer):
-        pass
-
-    assert not entries.install(Elsewhere, "push")
-    assert "push" not in vars(Elsewhere)
 
 
 def test_long_pushes_let_other_threads_run() -> None:
