@@ -56,8 +56,8 @@ UNTYPED = "kernels"
 
 _QUESTIONS = {("hasattr", 2), ("getattr", 3)}
 _FOREIGN = "# foreign: "
-# Names with an underscore that Python's and torch's documentation tells users to call.
-_DOCUMENTED = re.compile(r"_replace|_asdict|_fields|_make|_field_defaults|_exit|_foreach_\w+")
+# Names with an underscore that Python's documentation tells users to use.
+_DOCUMENTED = re.compile(r"_replace|_asdict|_fields|_make|_field_defaults|_exit")
 
 
 # --- what one object asks of another ------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mileage.training.agents import DQN as DQN
     from mileage.training.agents import IMPALA as IMPALA
     from mileage.training.agents import PPO as PPO
+    from mileage.training.agents import RPO as RPO
     from mileage.training.agents import SAC as SAC
     from mileage.training.agents import TD3 as TD3
     from mileage.training.agents import agent_class as agent_class

@@ -75,6 +75,13 @@ _algorithms = {
             on_policy=True,
         ),
         Algorithm(
+            "rpo",
+            f"{_PACKAGE}.rpo:RPO",
+            "Robust policy optimisation",
+            torch_home=f"{_PACKAGE}.torch.on_policy:TorchRPO",
+            on_policy=True,
+        ),
+        Algorithm(
             "a2c",
             f"{_PACKAGE}.a2c:A2C",
             "Advantage actor-critic",

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     class PPO(Agent):
         """Proximal policy optimisation."""
 
+    class RPO(Agent):
+        """Robust policy optimisation."""
+
     class A2C(Agent):
         """Advantage actor-critic."""
 

@@ -23,6 +23,7 @@ from mileage.algorithms._describe import Untimed
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
+from mileage.algorithms.rpo import RPO, PerturbedMeans, RPOConfig, epoch_by_epoch
 from mileage.algorithms.torch.learner import TorchLearner
 from mileage.contracts import Clock, Saved, Team, VectorEnv
 from mileage.description import Description
@@ -390,6 +391,21 @@ class TorchPPO(TorchOnPolicy):
     """PPO with any module from observations to actions and values."""
 
     Native, Config = PPO, PPOConfig
+
+
+class TorchRPO(PerturbedMeans, TorchOnPolicy):
+    """RPO with any module from observations to actions and values."""
+
+    Native, Config = RPO, RPOConfig
+    _learn_epoch = TorchOnPolicy._update_policy
+
+    def _learn_from(self, actions: Array) -> None:
+        super()._learn_from(actions)
+        self._action_twin.push()
+
+    def describe(self) -> Description:
+        """As PPO's, with as many calls to learn as there are epochs."""
+        return epoch_by_epoch(TorchOnPolicy.describe(self), self.epochs)
 
 
 class TorchA2C(TorchOnPolicy):
