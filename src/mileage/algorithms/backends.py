@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "native", "torch")
 # Names of built-in networks, those of Stable-Baselines3 among them.
+_COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""Of `torch.compile`."""
 NETWORKS = {"mlp": "mlp", "cnn": "cnn", "MlpPolicy": "mlp", "CnnPolicy": "cnn", "MultiInputPolicy": "cnn"}
 
 
@@ -98,11 +100,9 @@ class TorchBackend(Backend):
         if algorithm.torch_home is None:
             algorithm.learner(self.name)  # says that there is none, whether or not torch is installed
         try:
-            import torch
+            from mileage.policies.torch.tensors import resolve_device
         except ImportError as error:
             raise MissingExtraError("the torch back end", "torch") from error
-        from mileage.policies.torch.tensors import resolve_device
-
         super().__init__(algorithm)
         self._algorithm = algorithm.name
         if isinstance(policy, str) and policy not in NETWORKS:
@@ -112,10 +112,9 @@ class TorchBackend(Backend):
         self._network = "mlp" if policy is None else NETWORKS[policy] if isinstance(policy, str) else policy
         self.device = resolve_device(device)
         self.compile_mode = None if compile is False else "default" if compile is True else compile
-        if self.compile_mode is not None:
-            modes = ("default", *torch._inductor.list_mode_options())
-            if self.compile_mode not in modes:
-                raise UsageError(f"compile must be true, false or one of {', '.join(modes)}, not {compile!r}")
+        if self.compile_mode is not None and self.compile_mode not in _COMPILE_MODES:
+            modes = ", ".join(_COMPILE_MODES)
+            raise UsageError(f"compile must be true, false or one of {modes}, not {compile!r}")
         self.policy_name = self._network if isinstance(self._network, str) else "module"
 
     def seen(self, spec: EnvSpec) -> EnvSpec:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.machine.jit import callback
 from mileage.kernels.machine.pointers import Frame, call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from shims import shim
 
@@ -126,7 +125,7 @@ def test_shift_counts_elements() -> None:
 
 
 def test_a_function_is_called_by_its_address() -> None:
-    from numba import types
+    from numba import cfunc, types
 
     def add_up(values: Any, n: Any) -> Any:
         total = 0
@@ -134,5 +133,5 @@ def test_a_function_is_called_by_its_address() -> None:
             total += values[i]
         return total
 
-    compiled = callback(types.int64(types.CPointer(types.int64), types.int64), key="test add_up")(add_up)
+    compiled = cfunc(types.int64(types.CPointer(types.int64), types.int64))(add_up)
     assert call_there(np.uint64(compiled.address), np.array([5, 6, 7, 100]), 3) == 18

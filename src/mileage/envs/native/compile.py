@@ -25,7 +25,7 @@ from numba.core.sigutils import normalize_signature
 from mileage._errors import EnvCompileError
 from mileage.envs.native.functions import Functions, Sizes
 from mileage.envs.native.portable import Portable
-from mileage.kernels.machine.jit import KernelCache
+from mileage.kernels.machine.jit import KernelCache, kept_on_disk
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -74,7 +74,7 @@ def _callback(function: Any, signature: Any, key: str, step: types.FunctionType)
     options = {"nopython": True, "error_model": "numpy"}
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
-    compiled._cache = KernelCache(function, key)
+    kept_on_disk(compiled, KernelCache(function, key))
     try:
         compiled.compile()
     except NumbaError as error:

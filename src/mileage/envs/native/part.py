@@ -9,7 +9,7 @@ from typing import Any
 from numba.core.compiler import Compiler
 
 from mileage._errors import EnvCompileError
-from mileage.kernels.machine.jit import OptimisedLibrary, _InnerCompiler, inner
+from mileage.kernels.machine.jit import InnerCompiler, OptimisedLibrary, inner
 
 # Terminal colours, paths of modules, and the tail that repeats the place.
 _NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
@@ -19,7 +19,7 @@ _EXPLANATIONS = {
 }
 
 
-class _PartCompiler(_InnerCompiler):
+class _PartCompiler(InnerCompiler):
     """Compiles a user's function and says where and why it cannot be."""
 
     library_class = OptimisedLibrary
@@ -36,12 +36,7 @@ class _PartCompiler(_InnerCompiler):
 def part(function: types.FunctionType) -> Any:
     """A Numba dispatcher for `function` that is inlined into the compiled functions that call it."""
     # Whatever Numba can do, users may write.
-    result = inner(function, forceinline=True, pipeline_class=Compiler)
-    usual = result._compiler
-    result._compiler = _PartCompiler(
-        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
-    )
-    return result
+    return inner(function, compiler=_PartCompiler, forceinline=True, pipeline_class=Compiler)
 
 
 def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:

@@ -143,6 +143,18 @@ class KernelCache(_Cache):  # type: ignore[misc]
                     temporary.unlink()
 
 
+def kept_on_disk(compiled: Any, cache: KernelCache) -> Any:
+    """Let what Numba has compiled, or will compile, be kept in `cache`."""
+    compiled._cache = cache
+    return compiled
+
+
+def cache_of(dispatcher: Any) -> KernelCache:
+    """Where a kernel is kept."""
+    found: KernelCache = dispatcher._cache
+    return found
+
+
 def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **options: Any) -> Any:
     """Compile `function` with Numba on first call: GIL released, division as in NumPy, kept on disk.
 
@@ -153,8 +165,7 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
         return functools.partial(kernel, key=key, **options)
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     dispatcher = numba.njit(**settings)(function)
-    dispatcher._cache = KernelCache(function, key)
-    return dispatcher
+    return kept_on_disk(dispatcher, KernelCache(function, key))
 
 
 class _Lean(CompilerBase):  # type: ignore[misc]
@@ -202,7 +213,7 @@ class OptimisedLibrary(_InnerLibrary):
         JITCodeLibrary._optimize_final_module(self)
 
 
-class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
+class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
     library_class: type[_InnerLibrary] = _InnerLibrary
@@ -224,19 +235,21 @@ class _InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
         return result
 
 
-def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+def inner(
+    function: Callable[..., Any] | None = None, *, compiler: type[InnerCompiler] = InnerCompiler, **options: Any
+) -> Any:
     """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
 
     It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
     version serves literal and computed integer arguments alike (Numba would compile one for each).
     """
     if function is None:
-        return functools.partial(inner, **options)
+        return functools.partial(inner, compiler=compiler, **options)
     settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
     dispatcher = numba.njit(**settings)(function)
-    compiler = dispatcher._compiler
-    dispatcher._compiler = _InnerCompiler(
-        function, compiler.targetdescr, compiler.targetoptions, compiler.locals, compiler.pipeline_class
+    usual = dispatcher._compiler
+    dispatcher._compiler = compiler(
+        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
     )
 
     def keep(result: Any) -> None:
@@ -251,19 +264,3 @@ def inner(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     dispatcher.add_overload = keep
     dispatcher.get_call_template = without_literals
     return dispatcher
-
-
-def callback(signature: Any, *, key: str = "", **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function to a C function pointer (`.address`) at once, or load it from the cache."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        from numba.core.ccallback import CFunc
-        from numba.core.sigutils import normalize_signature
-
-        settings: dict[str, Any] = {"nopython": True, "error_model": "numpy"} | options
-        compiled: Any = CFunc(function, normalize_signature(signature), locals={}, options=settings)
-        compiled._cache = KernelCache(function, key)
-        compiled.compile()
-        return compiled
-
-    return decorate

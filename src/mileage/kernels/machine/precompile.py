@@ -17,6 +17,7 @@ import numba
 import numpy as np
 
 from mileage._cores import usable_cores
+from mileage.kernels.machine.jit import cache_is_writable, cache_of
 
 # Module and name of every kernel, and what it takes: types below, or frames of its module.
 _TEAM = "whole whole barrier"
@@ -63,7 +64,7 @@ def missing(names: Iterable[str]) -> list[str]:
     absent = []
     for name in names:
         dispatcher, args = signature(name)
-        if args not in dispatcher.overloads and not dispatcher._cache.holds(args, dispatcher.targetctx.codegen()):
+        if args not in dispatcher.overloads and not cache_of(dispatcher).holds(args, dispatcher.targetctx.codegen()):
             absent.append(name)
     return absent
 
@@ -79,7 +80,7 @@ def read(names: Iterable[str]) -> None:
     """Read kernels from disk as a new process would, and forget them: to know how long that takes."""
     for name in names:
         dispatcher, args = signature(name)
-        dispatcher._cache.load_overload(args, dispatcher.targetctx)
+        cache_of(dispatcher).load_overload(args, dispatcher.targetctx)
 
 
 @contextlib.contextmanager
@@ -88,8 +89,6 @@ def loading(names: Iterable[str]) -> Iterator[None]:
 
     Without a second core or a cache to hand kernels over in, this process compiles all.
     """
-    from mileage.kernels.machine.jit import cache_is_writable
-
     names = tuple(names)
     absent = missing(names)
     if len(absent) < 2 or usable_cores() < 2 or not cache_is_writable():
