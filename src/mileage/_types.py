@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,10 +16,6 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
-Record = dict[str, Any]
-"""Values by name, as JSON, TOML, a database or keyword arguments have them; whoever reads one checks it."""
-ReadRecord = Mapping[str, Any]
-"""The same, not to be written to."""
 Memory = Any
 """Of a recurrent policy: tensors, alone or in tuples and dicts; None of one that has none."""
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage._errors import UsageError
-from mileage._types import F32, Array, Bool, ObsLeaf, Record
+from mileage._records import Record
+from mileage._types import F32, Array, Bool, ObsLeaf
 from mileage._types import Team as Team
 
 if TYPE_CHECKING:

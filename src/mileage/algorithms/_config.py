@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mileage._types import F32, Array, Record
+from mileage._records import Record
+from mileage._types import F32, Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python

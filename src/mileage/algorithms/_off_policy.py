@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, F64, Array, Bool, Record
+from mileage._records import Record
+from mileage._types import F32, F64, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer

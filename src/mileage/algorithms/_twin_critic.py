@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, F64, Array, Record
+from mileage._records import Record
+from mileage._types import F32, F64, Array
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, twin_critic_learn
 from mileage.algorithms._off_policy import OffPolicy

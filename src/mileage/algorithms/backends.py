@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mileage._errors import MissingExtraError, UnknownNameError, UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, Team, VectorEnv
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F32, I64, Array, Record
+from mileage._records import Record
+from mileage._types import F32, I64, Array
 from mileage.algorithms._collectors import Collect, Crew, Slots
 from mileage.algorithms._config import (
     OnPolicyConfig,

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from mileage._errors import UsageError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.bench.suite import FORMAT, BenchReport
 
 # How much longer a job may take: below this, machines that are left alone differ from hour to hour.

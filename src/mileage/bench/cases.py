@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mileage._errors import UnknownNameError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.bench.inputs import BATCH
 from mileage.bench.ways import Way
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.bench.suite import OURS, BenchReport
 from mileage.experiments import Cause, Caveat
 from mileage.experiments.timing import ratio_of

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.experiments import Cause, Caveat
 
 # Share of all cores that other work may use.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mileage._errors import UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.bench import machine as bench_machine
 from mileage.bench.cases import Case
 from mileage.bench.machine import Reader, Reading, conditions

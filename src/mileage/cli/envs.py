@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mileage._types import Record
+from mileage._records import Record
 
 
 def envs(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 
 EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 

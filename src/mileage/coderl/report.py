@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint

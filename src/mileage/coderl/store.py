@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 
 from mileage._errors import LedgerError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.coderl.measure import TimedBuild
 from mileage.coderl.report import BenchReport, verdict_words
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row

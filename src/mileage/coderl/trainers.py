@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, RewardResult
 

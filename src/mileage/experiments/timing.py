@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.experiments.arms import Arm, Executor, Sample, Turn
 from mileage.experiments.caveats import Cause, Caveat, instabilities
 from mileage.experiments.turns import Budget, arms_by_name, run, schedule

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
 from mileage.ledger.targets import Evaluation
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals

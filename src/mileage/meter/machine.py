@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mileage._cores import usable_cores
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 
 FINGERPRINT_VERSION = 1
 _PACKAGES = ("numpy", "numba", "torch", "jax")

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import F32, Array, Record
+from mileage._records import Record
+from mileage._types import F32, Array
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds

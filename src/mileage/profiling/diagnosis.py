@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mileage._cores import usable_cores
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.meter import OTHER_SHARE_LIMIT
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.end_to_end import EndToEnd

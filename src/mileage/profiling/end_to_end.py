@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock, PhaseTimes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mileage._errors import UnknownNameError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.profiling.costs import part_of
 from mileage.profiling.profile import Profile
 from mileage.profiling.tables import tables

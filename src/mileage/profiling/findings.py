@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from mileage._types import Record
+from mileage._records import Record
 
 # A finding leads only if what it promises is worth the try; below this, the phase that takes longest leads.
 WORTH_TRYING = 0.05

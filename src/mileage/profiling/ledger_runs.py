@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from mileage._errors import LedgerError, UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.ledger import queries
 from mileage.ledger.rows import EndState, check_json
 from mileage.ledger.rows import Profile as ProfileRow

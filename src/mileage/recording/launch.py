@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
+from mileage._records import ReadRecord
 from mileage._seeding import check_training_seed
-from mileage._types import ReadRecord
 from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel

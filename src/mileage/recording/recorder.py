@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mileage._errors import UsageError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price

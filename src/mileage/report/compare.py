@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState

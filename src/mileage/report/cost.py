@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import Phase
 from mileage.ledger.runs import RecordedRun

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
 from mileage.report.cost import CostReport, report_lines

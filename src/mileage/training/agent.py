@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError
+from mileage._records import Record
 from mileage._seeding import check_training_seed
-from mileage._types import Array, Record
+from mileage._types import Array
 from mileage.algorithms._config import checked
 from mileage.algorithms.backends import choose_backend, is_native
 from mileage.algorithms.registry import Algorithm

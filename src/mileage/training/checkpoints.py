@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from mileage._errors import CheckpointError, UsageError
-from mileage._types import Array, ReadRecord, Record
+from mileage._records import ReadRecord, Record
+from mileage._types import Array
 from mileage.contracts import Saved
 
 FORMAT = 1

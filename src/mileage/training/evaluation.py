@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import Array, Record
+from mileage._records import Record
+from mileage._types import Array
 from mileage.contracts import EnvSpec, Policy, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv

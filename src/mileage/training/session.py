@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint, RecordedRun

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F64, ReadRecord, Record
+from mileage._records import ReadRecord, Record
+from mileage._types import F64
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.registry import BUILT_IN
 from mileage.contracts import Learner

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.experiments import Arm, Estimate, Verdict
 from mileage.stats import FEWEST_RUNS, ExpectedCost, Interval, RunCosts, compare_costs, verdict_of_ratio
 from mileage.stats.cost import DEFAULT_DRAWS, expected_cost, posterior_draws

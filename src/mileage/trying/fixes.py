@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.meter import Phase
 from mileage.profiling.findings import Finding, amdahl
 from mileage.trying.runs import Setup

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
 from mileage.tables import Column, Table

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mileage._errors import UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.envs.native.env import NativeEnv
 from mileage.experiments import Arm, Outcome, Sample, Turn
 from mileage.ledger.runs import RecordedRun

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.ledger.prices import freeze_price
 from mileage.profiling.profile import Profile
 from mileage.text import plain

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F64, I64, Array, Record
+from mileage._records import Record
+from mileage._types import F64, I64, Array
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms.dqn import DQN, DQNConfig, make_replay
 from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from mileage._types import F64, Array, Record
+from mileage._records import Record
+from mileage._types import F64, Array
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms._off_policy import OffPolicy, OffPolicyStats
 from mileage.algorithms.torch.learner import TorchLearner

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mileage._errors import UsageError
-from mileage._types import Array, Record
+from mileage._records import Record
+from mileage._types import Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._describe import Untimed
 from mileage.algorithms._rollout_learner import RolloutLearner

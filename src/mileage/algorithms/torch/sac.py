@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mileage._types import F32, F64, Record
+from mileage._records import Record
+from mileage._types import F32, F64
 from mileage.algorithms.sac import SAC, SACConfig, initial_temperature
 from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals

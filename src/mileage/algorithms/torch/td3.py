@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F32, F64, Record
+from mileage._records import Record
+from mileage._types import F32, F64
 from mileage.algorithms.td3 import TD3, TD3Config
 from mileage.algorithms.torch.off_policy import bootstrap
 from mileage.algorithms.torch.on_policy import normals

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._types import F32, Array, Record
+from mileage._records import Record
+from mileage._types import F32, Array
 from mileage.algorithms._describe import Sizes
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.algorithms.torch.off_policy import TorchOffPolicy

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from mileage._errors import BuildError
-from mileage._types import Record
+from mileage._records import Record
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 DEFAULT_OUTPUT_BYTES = 64 * 1024

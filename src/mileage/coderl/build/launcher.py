@@ -27,7 +27,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
-    from mileage._types import Record
+    from mileage._records import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
-from mileage._types import ReadRecord
+from mileage._records import ReadRecord
 from mileage.coderl.project.cargo import configured_rustflags
 from mileage.coderl.project.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
 from mileage.coderl.project.projects import Project, steps_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.coderl.build.executor import shell
 from mileage.coderl.project.cargo import cargo_project_parts
 from mileage.coderl.project.edits import LineEdit, line_edit, most_central, source_files

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.rows import End
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import METRICS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import UsageError
-from mileage._types import ReadRecord, Record
+from mileage._records import ReadRecord, Record
 from mileage.ledger import liveness
 from mileage.ledger.formats import json_format
 from mileage.ledger.panels import Aggregate, Panel

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from mileage._errors import UsageError
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from mileage._types import Record
+from mileage._records import Record
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, shown, startup_seconds

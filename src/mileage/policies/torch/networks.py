@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mileage._types import F32, Record
+from mileage._records import Record
+from mileage._types import F32
 from mileage.kernels.definitions import n_params
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.mlp import FlatPolicy
