@@ -10,10 +10,10 @@ from mileage._errors import UsageError, require
 from mileage._types import F64, I64, Array
 from mileage.buffers import files
 from mileage.buffers.batch import Batch
-from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, LayoutOptions, Shape
 from mileage.buffers.replay import LARGE, ReplayBuffer
 from mileage.buffers.storage import Storage
+from mileage.kernels.machine.boundary import check_field
 from mileage.kernels.storage import prioritized_ring, ring, sumtree
 from mileage.kernels.storage.sumtree import SumTree
 

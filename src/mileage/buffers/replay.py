@@ -13,10 +13,10 @@ from mileage._errors import CheckpointError, UsageError, require
 from mileage._types import I64, U64, Array
 from mileage.buffers import files
 from mileage.buffers.batch import Batch
-from mileage.buffers.checks import check_field
 from mileage.buffers.layout import Layout, LayoutOptions, Shape
 from mileage.buffers.storage import HeapStorage, Storage
 from mileage.kernels.arrays.random import streams
+from mileage.kernels.machine.boundary import check_field
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.shards import run_shards
 from mileage.kernels.storage import ring
