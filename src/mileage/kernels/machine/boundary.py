@@ -35,10 +35,14 @@ def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any = F32_
         _explain(name, array, shape, (dtype,))
 
 
-def check_field(name: str, array: object, shape: tuple[int, ...], dtypes: tuple[np.dtype[np.generic], ...]) -> None:
+def check_field(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[np.dtype[np.generic], ...]) -> None:
     """Raise unless `array` is a C-contiguous NumPy array of `shape` and one of `dtypes`."""
-    is_array = isinstance(array, np.ndarray)
-    if not is_array or array.shape != shape or array.dtype not in dtypes or not array.flags.c_contiguous:
+    if (
+        not isinstance(array, np.ndarray)
+        or array.shape != shape
+        or array.dtype not in dtypes
+        or not array.flags.c_contiguous
+    ):
         _explain(name, array, shape, dtypes)
 
 
