@@ -50,7 +50,7 @@ PLACES = {
         (("CartPole-v1", {"sutton_barto_reward": False}), ("Pendulum-v1", {"g": 10.0})),
     ),
 }
-CONTINUOUS = ("sac", "td3")
+CONTINUOUS = ("rpo", "sac", "td3")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,9 +100,11 @@ class TorchBackend(Backend):
         if algorithm.torch_home is None:
             algorithm.learner(self.name)  # says that there is none, whether or not torch is installed
         try:
-            from mileage.policies.torch.tensors import resolve_device
+            import torch  # noqa: F401 (what is missing, if anything is)
         except ImportError as error:
             raise MissingExtraError("the torch back end", "torch") from error
+        from mileage.policies.torch.tensors import resolve_device
+
         super().__init__(algorithm)
         self._algorithm = algorithm.name
         if isinstance(policy, str) and policy not in NETWORKS:
