@@ -76,7 +76,7 @@ def test_type_checkers_know_the_same_names() -> None:
 
 def test_the_command_line_names_them_all() -> None:
     assert registry.names_in_words() == "ppo, rpo, a2c, impala, sac, td3 or dqn"
-    assert [each.name for each in BUILT_IN] == ["ppo", "a2c", "impala", "sac", "td3", "dqn"]
+    assert [each.name for each in BUILT_IN] == ["ppo", "rpo", "a2c", "impala", "sac", "td3", "dqn"]
 
 
 def test_names_are_found_in_any_case_and_guessed_at() -> None:
