@@ -11,8 +11,8 @@ import numpy as np
 
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
+from mileage.algorithms import _rollout_learner
 from mileage.algorithms._config import varied
-from mileage.algorithms._rollout_learner import GAE as GAE
 from mileage.description import (
     ACT,
     VALUE,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from mileage.algorithms._native_on_policy import NativeOnPolicy
     from mileage.algorithms._rollout_learner import RolloutLearner
 
+GAE = Boundary(_rollout_learner, "run_shards", "gae", Layer.NATIVE)
+"""The call that computes advantages."""
 # Larger minibatches, and more environments for fewer steps each, that are worth a try.
 _MINIBATCH_FACTORS = (4, 8)
 _ENV_FACTOR = 4

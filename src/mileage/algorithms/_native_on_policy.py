@@ -5,6 +5,8 @@ The kernels see plain memory; this class owns it and says how large it is.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mileage._records import Record
@@ -13,13 +15,15 @@ from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
 from mileage.contracts import Clock, EnvSpec
-from mileage.description import Description
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, optim
 from mileage.kernels.learners import rollout as kernels
 from mileage.kernels.machine.pointers import Frame
 from mileage.meter import Phase
 from mileage.policies import ActorCritic
+
+if TYPE_CHECKING:
+    from mileage.description import Description
 
 _UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 

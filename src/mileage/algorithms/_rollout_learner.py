@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +18,6 @@ from mileage._types import F32, F64, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig, scheduled
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.contracts import Clock, Policy, Team, VectorEnv
-from mileage.description import Boundary, Layer
 from mileage.kernels.arrays import random
 from mileage.kernels.arrays.advantages import gae_columns
 from mileage.kernels.arrays.moments import merged
@@ -28,8 +26,6 @@ from mileage.kernels.machine.shards import run_shards
 from mileage.meter import Phase
 
 OBS_LIMIT = 10.0
-GAE = Boundary(sys.modules[__name__], "run_shards", "gae", Layer.NATIVE)
-"""The call that computes advantages."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,18 +17,15 @@ From the shell its home is its name, as nothing can be registered there first; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._places import load, split
 
 if TYPE_CHECKING:
     from mileage.contracts import Learner
 
 
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """An algorithm: its names and homes."""
 
     name: str
@@ -144,12 +141,16 @@ def names_in_words(separator: str = "or") -> str:
 
 
 def _checked_home(home: str) -> str:
+    from mileage._places import split
+
     if not all(split(home) or ("",)):
         raise UsageError(f"home must be 'package.module:Class' or 'path/to/file.py:Class', not {home!r}")
     return home
 
 
 def _import(home: str) -> Any:
+    from mileage._places import load
+
     place, _, name = home.rpartition(":")
     found = vars(load(place, "algorithm")).get(name)
     if found is None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from mileage.envs.mujoco.balancing import InvertedDoublePendulum, InvertedPendulum
-from mileage.envs.mujoco.locomotion import Ant, HalfCheetah, Hopper, Humanoid, Swimmer, Walker2d
-from mileage.envs.mujoco.reaching import Pusher, Reacher
-from mileage.envs.mujoco.task import Task
+import importlib
+from typing import TYPE_CHECKING
 
-TASKS: dict[str, type[Task]] = {
-    "Ant-v5": Ant,
-    "HalfCheetah-v5": HalfCheetah,
-    "Hopper-v5": Hopper,
-    "Humanoid-v5": Humanoid,
-    "InvertedDoublePendulum-v5": InvertedDoublePendulum,
-    "InvertedPendulum-v5": InvertedPendulum,
-    "Pusher-v5": Pusher,
-    "Reacher-v5": Reacher,
-    "Swimmer-v5": Swimmer,
-    "Walker2d-v5": Walker2d,
+if TYPE_CHECKING:
+    from mileage.envs.mujoco.task import Task
+
+# Loaded when asked for, so that looking up a name costs nothing.
+TASKS = {
+    "Ant-v5": "locomotion",
+    "HalfCheetah-v5": "locomotion",
+    "Hopper-v5": "locomotion",
+    "Humanoid-v5": "locomotion",
+    "InvertedDoublePendulum-v5": "balancing",
+    "InvertedPendulum-v5": "balancing",
+    "Pusher-v5": "reaching",
+    "Reacher-v5": "reaching",
+    "Swimmer-v5": "locomotion",
+    "Walker2d-v5": "locomotion",
 }
+"""The module of each, whose class is called like the environment without its version."""
+
+
+def task_class(name: str) -> type[Task]:
+    """What is to be done in one of `TASKS`."""
+    found: type[Task] = getattr(importlib.import_module(f"mileage.envs.mujoco.{TASKS[name]}"), name.partition("-")[0])
+    return found

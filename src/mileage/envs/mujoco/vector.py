@@ -19,7 +19,7 @@ from mileage.envs.mujoco import model
 from mileage.envs.mujoco._batch import Batch, library
 from mileage.envs.mujoco.generators import Generators
 from mileage.envs.mujoco.task import Task
-from mileage.envs.mujoco.tasks import TASKS
+from mileage.envs.mujoco.tasks import TASKS, task_class
 
 _COMMON = ("xml_file", "frame_skip", "max_episode_steps")
 
@@ -40,7 +40,7 @@ class MujocoEnv(SpacedSpec):
 
     def __post_init__(self) -> None:
         self._check()
-        kind, given = TASKS[self.id], self.kwargs
+        kind, given = task_class(self.id), self.kwargs
         path = model.find(str(given.get("xml_file", kind.model_file)))
         compiled = model.compiled(path)
         content = repr((self.id, sorted(given.items()), mujoco.__version__)).encode()
@@ -67,7 +67,7 @@ class MujocoEnv(SpacedSpec):
             raise UnknownNameError("MuJoCo environment", self.id, TASKS)
         if library() is None:
             raise UsageError(f"MuJoCo {mujoco.__version__} cannot simulate batches: install version 4.0 or later")
-        known = {*TASKS[self.id].options, *_COMMON}
+        known = {*task_class(self.id).options, *_COMMON}
         unknown = sorted(self.kwargs.keys() - known)
         if unknown:
             raise UsageError(
@@ -81,7 +81,7 @@ class MujocoEnv(SpacedSpec):
     def task(self) -> Task:
         """Observations and rewards, with memory of their own."""
         options = {name: value for name, value in self.kwargs.items() if name not in _COMMON}
-        return TASKS[self.id](self.model, options, self.frame_skip)
+        return task_class(self.id)(self.model, options, self.frame_skip)
 
     def vector(
         self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False
