@@ -47,7 +47,9 @@ def _command(source: Path, folder: Path, cache: Path) -> dict[str, float]:
 
 
 def _environment(source: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(source)}
+    """As a user has it: modules are compiled to bytecode once, by the first round."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": str(source)}
 
 
 def cold_start(source: Path, cache: Path) -> dict[str, float]:
