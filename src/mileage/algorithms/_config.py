@@ -8,7 +8,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mileage._errors import UnknownNameError, UsageError
+from mileage._errors import UnknownNameError, UsageError, require
 from mileage._records import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
@@ -150,12 +150,6 @@ class OffPolicyConfig:
     def batch_size(self) -> int:
         """Samples that one update learns from."""
         return self.batch
-
-
-def require(condition: bool, name: str, value: object, need: str) -> None:
-    """Raise unless `condition`: "`name` must be `need`, not `value`"."""
-    if not condition:
-        raise UsageError(f"{name} must be {need}, not {value!r}")
 
 
 def require_each(config: object, need: str, holds: Callable[[Any], bool], *names: str) -> None:

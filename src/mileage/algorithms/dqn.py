@@ -10,10 +10,10 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 from mileage._records import ReadRecord, Record
 from mileage._types import F64, Array
-from mileage.algorithms._config import OffPolicyConfig, at_least_one, require, unit_interval
+from mileage.algorithms._config import OffPolicyConfig, at_least_one, unit_interval
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.buffers import PrioritizedReplay, ReplayBuffer

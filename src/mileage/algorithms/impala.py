@@ -13,19 +13,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 from mileage._records import Record
 from mileage._types import F32, I64, Array
 from mileage.algorithms._collectors import Collect, Crew, Slots
-from mileage.algorithms._config import (
-    OnPolicyConfig,
-    at_least_one,
-    one_of,
-    positive,
-    require,
-    unit_interval,
-    zero_or_more,
-)
+from mileage.algorithms._config import OnPolicyConfig, at_least_one, one_of, positive, unit_interval, zero_or_more
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms._rollout_learner import UpdateStats
 from mileage.algorithms._stepping import collect_from_python

@@ -9,15 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from mileage.algorithms._config import (
-    SCHEDULES,
-    OnPolicyConfig,
-    at_least_one,
-    one_of,
-    require,
-    unit_interval,
-    zero_or_more,
-)
+from mileage._errors import require
+from mileage.algorithms._config import SCHEDULES, OnPolicyConfig, at_least_one, one_of, unit_interval, zero_or_more
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 

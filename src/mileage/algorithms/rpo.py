@@ -13,9 +13,8 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 from mileage._types import F32, Array
-from mileage.algorithms._config import require
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.contracts import EnvSpec, Policy, Team, VectorEnv

@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 
+from mileage._errors import require
 from mileage._types import F64, Array
-from mileage.algorithms._config import OffPolicyConfig, require
+from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import sac as kernel
 from mileage.kernels.machine.pointers import Frame
