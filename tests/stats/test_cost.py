@@ -8,7 +8,7 @@ from scipy.stats import beta, gamma, norm
 
 from mileage._errors import UsageError
 from mileage.stats import RunCosts, expected_cost, point_cost
-from mileage.stats.cost import _gamma_mean, _gamma_weight, _log_normal_mean, posterior_draws
+from mileage.stats.cost import _gamma_mean, _log_normal_mean, posterior_draws
 
 
 def test_failed_runs_are_paid_for() -> None:
@@ -60,10 +60,55 @@ def test_gamma_part_concentrates_at_the_sample_mean() -> None:
     assert drawn.std() == pytest.approx(6.0 / np.sqrt(2.0) / np.sqrt(500), rel=0.02)
 
 
-def test_models_are_weighted_by_how_well_they_explain_the_costs() -> None:
-    rng = np.random.default_rng(2)
-    assert _gamma_weight(rng.gamma(0.5, 1.0, 200)) > 0.99
-    assert _gamma_weight(np.exp(rng.normal(0, 1.5, 200))) < 0.01
+def test_the_interval_spans_what_either_model_allows() -> None:
+    # Gamma costs with a long lower tail: the log-normal model alone takes it for a long upper one and starts too high.
+    costs = np.random.default_rng(2).gamma(0.5, 1.0, 60)
+    interval = expected_cost(RunCosts.of(costs, np.ones(60, bool), 2.0)).interval
+    assert interval is not None
+    rng = np.random.default_rng(0)
+    assert interval.low < np.quantile(_gamma_mean(costs, 20_000, rng), 0.02)
+    assert interval.high > np.quantile(_log_normal_mean(costs, 20_000, rng), 0.97)
+    assert np.quantile(_log_normal_mean(costs, 20_000, rng), 0.02) > 0.5  # the true mean
+
+
+@pytest.mark.parametrize("budget", [None, 1.0, 2.0, 10.0, 1e6])
+@pytest.mark.parametrize("reached", [[True] * 5, [True, True, True, True, False], [True, False, False, False, False]])
+def test_an_interval_holds_its_point_whatever_the_budget(budget: float | None, reached: list[bool]) -> None:
+    cost = expected_cost(RunCosts.of([10, 11, 9, 10.5, 9.5], reached, budget=budget))
+    assert cost.value is not None
+    assert cost.interval is not None
+    assert cost.value in cost.interval
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 1e6), st.booleans()), min_size=3, max_size=12).filter(
+        lambda runs: any(ok for _, ok in runs)
+    ),
+    st.none() | st.floats(1e-9, 1e9),
+)
+def test_every_interval_holds_its_point(runs: list[tuple[float, bool]], budget: float | None) -> None:
+    cost = expected_cost(RunCosts.of([c for c, _ in runs], [ok for _, ok in runs], budget), draws=200)
+    assert cost.value is not None
+    assert cost.interval is not None
+    assert cost.value in cost.interval
+
+
+def test_a_failure_that_nobody_has_seen_and_nobody_has_priced_has_no_upper_bound() -> None:
+    costs = [1.0, 1.1, 0.9, 1.0, 1.05]
+    unknown = expected_cost(RunCosts.of(costs, [True] * 5)).interval
+    assert unknown is not None
+    assert str(unknown).endswith("to no upper bound")
+    assert unknown.as_list()[1] is None
+    seen = expected_cost(RunCosts.of([*costs, 5.0], [True] * 5 + [False])).interval
+    assert seen is not None
+    assert seen.high < 20.0
+
+
+def test_an_upper_end_of_forty_digits_is_no_upper_bound() -> None:
+    # One success of three: nothing is known about how successes scatter.
+    interval = expected_cost(RunCosts.of([1.0, 5.0, 5.0], [True, False, False])).interval
+    assert interval is not None
+    assert str(interval).endswith("to no upper bound")
 
 
 def test_success_probability_part_is_the_jeffreys_posterior() -> None:

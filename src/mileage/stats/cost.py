@@ -5,9 +5,10 @@ over the number that reached the target. The interval is a posterior, because a 
 be resampled and a percentile bootstrap of five runs covers about 70 % where it claims 95 %:
 
 - success probability: Beta(1/2, 1/2) prior;
-- cost of a success: log-normal and gamma models, averaged by how well each explains the data. Log-normal alone misses
-  below 70 % when times have a heavy lower tail (docs/statistics.md has the study);
-- cost of a failure: Bayesian bootstrap of the failures seen, or the budget if none was;
+- cost of a success: a log-normal and a gamma model; the interval spans what either allows. Log-normal alone misses
+  costs with a heavy lower tail, gamma alone those with a heavy upper one (docs/statistics.md has the study);
+- cost of a failure: Bayesian bootstrap of the failures seen, or the budget if none was. Without a failure and without a
+  budget nobody knows what one would cost, and there is no upper bound;
 - start-up, such as compiling kernels that later runs load: Bayesian bootstrap of what was seen, added to every run. It
   has nothing to do with how training went, and one cold run among warm ones would look like a very heavy tail.
 """
@@ -22,14 +23,18 @@ from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
 from mileage._types import F64, Bool
-from mileage.stats.intervals import DEFAULT_LEVEL, FEWEST_RUNS, Interval, quantile_interval, samples, too_few
+from mileage.stats.intervals import DEFAULT_LEVEL, FEWEST_RUNS, Interval, samples, too_few
 
 DEFAULT_DRAWS = 20_000
-# The prior on the log-scale variance weighs as much as one run whose log-cost deviates by 0.5.
-_PRIOR_RUNS = 1.0
-_PRIOR_VARIANCE = 0.25
-# Without a budget, a failure nobody has seen is taken to cost this many times the dearest run.
-_UNSEEN_FAILURE = 3.0
+# The prior on the log-scale variance weighs as much as one run whose log-cost deviates by 1.1, a factor of three: three
+# runs that happen to agree do not show that a fourth one would (costs with two modes, ten times apart).
+PRIOR_RUNS = 1.0
+PRIOR_SCATTER = 1.2
+# Successes are few whole numbers, and the lower end of an interval errs where the upper one does not: it asks for this
+# share of the error.
+_LOWER_SHARE = 0.4
+NO_UPPER_BOUND = 1000.0
+"""An upper end this many times the value says nothing that "no upper bound" does not."""
 _GAMMA_SHAPES = np.geomspace(0.1, 1000.0, 160)
 _LARGEST_EXPONENT = 700.0
 _LARGEST_STARTUP = 0.999
@@ -41,8 +46,8 @@ class RunCosts:
 
     `costs` is (n,) float64 and positive, in dollars or seconds; `reached` is (n,) bool; `startup` is (n,) float64, the
     part of each cost that was spent before training; `budget` is what a run that never reaches the target costs before
-    it is stopped, start-up left out, if there is such a limit. Give it where it is known: without it, the cost of a
-    failure nobody has seen is a guess, and with five runs the interval covers less than it claims.
+    it is stopped, start-up left out, if there is such a limit. It prices failures that nobody has seen, in the interval of
+    the expected cost and nowhere else: no verdict looks at it.
     """
 
     costs: F64
@@ -120,38 +125,52 @@ def expected_cost(
         return ExpectedCost(None, None, n, 0, runs.spent, f"not reached in {n} run{'' if n == 1 else 's'}")
     if n < FEWEST_RUNS:
         return ExpectedCost(point_cost(runs), None, n, successes, runs.spent, too_few(n))
-    success_cost, failures_paid = _posterior_parts(runs, draws, np.random.default_rng(seed))
-    interval = quantile_interval(success_cost + failures_paid, level)
-    if successes == n:
-        # Failures may also never happen. An equal-tailed interval leaves out that edge; as for a proportion (Brown, Cai
-        # and DasGupta, 2001), the end that nothing speaks against is extended to it.
-        low = min(interval.low, quantile_interval(success_cost, level).low)
-        interval = Interval(low, interval.high, level)
+    interval = _interval(runs, level, draws, np.random.default_rng(seed))
     return ExpectedCost(point_cost(runs), interval, n, successes, runs.spent)
 
 
+def _interval(runs: RunCosts, level: float, draws: int, rng: np.random.Generator) -> Interval:
+    """What any of the models allows, the point value included."""
+    value = runs.spent / runs.successes
+    success_costs, failures_paid = _posterior_parts(runs, draws, rng)
+    tail = (1.0 - level) / 2.0
+    lows, highs = [value], [value]
+    for success_cost in success_costs:
+        total = success_cost + failures_paid
+        lows.append(float(np.quantile(total, _LOWER_SHARE * tail)))
+        highs.append(float(np.quantile(total, 1.0 - tail)))
+        if runs.successes == len(runs):
+            # Failures may also never happen. An equal-tailed interval leaves out that edge; as for a proportion (Brown,
+            # Cai and DasGupta, 2001), the end that nothing speaks against is extended to it.
+            lows.append(float(np.quantile(success_cost, _LOWER_SHARE * tail)))
+    unpriced = runs.successes == len(runs) and runs.budget is None
+    high = max(highs)
+    return Interval(min(lows), math.inf if unpriced or high > NO_UPPER_BOUND * value else high, level)
+
+
 def posterior_draws(runs: RunCosts, draws: int, rng: np.random.Generator) -> F64:
-    """Draw `draws` expected costs to target from their posterior, (draws,) float64.
+    """Draw `draws` expected costs to target from their posterior under the log-normal model, (draws,) float64.
 
     Without a success the cost of one is unknown: it counts as 0 and the draws are a lower bound.
     """
-    success_cost, failures_paid = _posterior_parts(runs, draws, rng)
-    return success_cost + failures_paid
+    success_costs, failures_paid = _posterior_parts(runs, draws, rng)
+    return success_costs[0] + failures_paid
 
 
-def _posterior_parts(runs: RunCosts, draws: int, rng: np.random.Generator) -> tuple[F64, F64]:
-    """Draws of the cost of one success and of the failures paid for it, (draws,) float64 each."""
+def _posterior_parts(runs: RunCosts, draws: int, rng: np.random.Generator) -> tuple[list[F64], F64]:
+    """Draws of the cost of one success, model by model, and of the failures paid for it, (draws,) float64 each."""
     successes, n = runs.successes, len(runs)
     p = rng.beta(0.5 + successes, 0.5 + n - successes, draws)
-    success_cost = _success_cost(runs.training[runs.reached], draws, rng) if successes else np.zeros(draws)
-    if runs.budget is not None:
-        success_cost = np.minimum(success_cost, runs.budget)
+    costs = runs.training[runs.reached]
+    success_costs = [_log_normal_mean(costs, draws, rng)] if successes else [np.zeros(draws)]
+    if successes > 1:
+        success_costs.append(_gamma_mean(costs, draws, rng))
     failure_cost = _failure_cost(runs, draws, rng)
     if runs.startup.any():
         startup = rng.dirichlet(np.ones(n), draws) @ runs.startup
         failure_cost = failure_cost + startup
-        success_cost = success_cost + startup if successes else success_cost
-    return success_cost, (1.0 - p) / p * failure_cost
+        success_costs = [each + startup for each in success_costs] if successes else success_costs
+    return success_costs, (1.0 - p) / p * failure_cost
 
 
 def _failure_cost(runs: RunCosts, draws: int, rng: np.random.Generator) -> F64:
@@ -159,25 +178,16 @@ def _failure_cost(runs: RunCosts, draws: int, rng: np.random.Generator) -> F64:
     failed = runs.training[~runs.reached]
     if len(failed):
         return np.asarray(rng.dirichlet(np.ones(len(failed)), draws) @ failed)
-    dearest = runs.training.max()
-    return np.full(draws, _UNSEEN_FAILURE * dearest if runs.budget is None else max(runs.budget, dearest))
-
-
-def _success_cost(costs: F64, draws: int, rng: np.random.Generator) -> F64:
-    """Posterior draws of the mean cost of a successful run, (s,) float64 → (draws,), averaged over two models."""
-    log_normal = _log_normal_mean(costs, draws, rng)
-    if len(costs) < 2:
-        return log_normal
-    gamma = _gamma_mean(costs, draws, rng)
-    return np.where(rng.random(draws) < _gamma_weight(costs), gamma, log_normal)
+    # A budget below what runs have cost is no limit to anything.
+    return np.full(draws, max(runs.budget or 0.0, runs.training.max()))
 
 
 def _log_normal_mean(costs: F64, draws: int, rng: np.random.Generator) -> F64:
     """Mean exp(mu + v / 2), with a scaled inverse chi-square posterior on v and a normal one on mu given v."""
     logs = np.log(costs)
     n = len(logs)
-    scatter = _PRIOR_RUNS * _PRIOR_VARIANCE + float(((logs - logs.mean()) ** 2).sum())
-    variance = scatter / rng.chisquare(_PRIOR_RUNS + n - 1, draws)
+    scatter = PRIOR_SCATTER + float(((logs - logs.mean()) ** 2).sum())
+    variance = scatter / rng.chisquare(PRIOR_RUNS + n - 1, draws)
     mu = logs.mean() + np.sqrt(variance / n) * rng.standard_normal(draws)
     return np.asarray(np.exp(np.minimum(mu + variance / 2, _LARGEST_EXPONENT)))
 
@@ -195,15 +205,3 @@ def _gamma_mean(costs: F64, draws: int, rng: np.random.Generator) -> F64:
 def _log_gamma(values: F64) -> F64:
     """Logarithm of the gamma function, elementwise. SciPy's takes a quarter of a second to import."""
     return np.array([math.lgamma(value) for value in values])
-
-
-def _gamma_weight(costs: F64) -> float:
-    """Probability of the gamma model against the log-normal one: both have two parameters, so maxima compare."""
-    n, total, log_sum = len(costs), costs.sum(), np.log(costs).sum()
-    # The prior keeps the variance of nearly equal costs from making the log-normal density infinite.
-    variance = (_PRIOR_RUNS * _PRIOR_VARIANCE + ((np.log(costs) - log_sum / n) ** 2).sum()) / (n + _PRIOR_RUNS)
-    spread = ((np.log(costs) - log_sum / n) ** 2).sum() / variance
-    log_normal = -log_sum - n / 2 * np.log(2 * np.pi * variance) - spread / 2
-    k = _GAMMA_SHAPES
-    gamma = ((k - 1) * log_sum - n * k - n * k * np.log(total / (n * k)) - n * _log_gamma(k)).max()
-    return float(1.0 / (1.0 + np.exp(np.clip(log_normal - gamma, -50.0, 50.0))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +19,7 @@ DEFAULT_LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interval from `low` to `high` that covers the true value with probability `level`."""
+    """An interval from `low` to `high` that covers the true value with probability `level`; infinite: no bound."""
 
     low: float
     high: float
@@ -26,8 +28,16 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
+    def spelled(self, spell: Callable[[float], str] = "{:.4g}".format, between: str = " to ") -> str:
+        """Both ends as text; an end that is not there says so."""
+        return f"{spell(self.low)}{between}{'no upper bound' if math.isinf(self.high) else spell(self.high)}"
+
     def __str__(self) -> str:
-        return f"{self.low:.4g} to {self.high:.4g}"
+        return self.spelled()
+
+    def as_list(self) -> list[float | None]:
+        """Both ends as JSON values: an upper end that is not there is null."""
+        return [self.low, None if math.isinf(self.high) else self.high]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +106,18 @@ def median_ratio_estimate(numerator: ArrayLike, denominator: ArrayLike, level: f
     runs = min(len(above), len(below))
     if runs < FEWEST_RUNS:
         return Estimate(ratio, None, too_few(runs), runs)
-    variances = [np.pi / 2 * float(np.log(side).var(ddof=1)) / len(side) for side in (above, below)]
-    total = sum(variances)
+    scatter = [np.pi / 2 * float(np.log(side).var(ddof=1)) for side in (above, below)]
+    half = welch_half_width(*scatter, len(above), len(below), 1.0 - level)
+    return Estimate(ratio, Interval(ratio * math.exp(-half), ratio * math.exp(half), level), "", runs)
+
+
+def welch_half_width(variance_a: float, variance_b: float, n_a: int, n_b: int, alpha: float) -> float:
+    """Half the width of Welch's interval of a difference of means, of samples with these variances and sizes."""
+    errors = (variance_a / n_a, variance_b / n_b)
+    total = sum(errors)
     if total == 0.0:
-        return Estimate(ratio, Interval(ratio, ratio, level), "", runs)
+        return 0.0
     from scipy.special import stdtrit  # as above
 
-    freedom = total**2 / sum(v**2 / (len(side) - 1) for v, side in zip(variances, (above, below), strict=True))
-    half = float(stdtrit(freedom, (1 + level) / 2)) * float(np.sqrt(total))
-    return Estimate(ratio, Interval(ratio * float(np.exp(-half)), ratio * float(np.exp(half)), level), "", runs)
+    freedom = total**2 / sum(error**2 / (n - 1) for error, n in zip(errors, (n_a, n_b), strict=True))
+    return float(stdtrit(freedom, 1.0 - alpha / 2.0)) * math.sqrt(total)

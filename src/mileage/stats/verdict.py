@@ -1,31 +1,33 @@
-"""Which of two panels of runs is cheaper, or how many more runs it would take to know."""
+"""Which of two panels of runs is cheaper, or how many more runs it would take to know.
+
+Three questions are answered apart: what a run costs that reaches the target, how often runs fail, and the expected cost
+that joins them. Where no run failed the first is the verdict; where some did, the third; where an arm never reached the
+target, the second. Which one it is depends on all runs together and not on who is called A, so it costs no error.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist
-
-import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import F64
-from mileage.stats.cost import DEFAULT_DRAWS, RunCosts, posterior_draws
+from mileage.stats.cost import DEFAULT_DRAWS, RunCosts
+from mileage.stats.failures import FailureComparison, Reliability, compare_failures, fisher
 from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, too_few
+from mileage.stats.relabelling import Relabelled
+from mileage.stats.typical import typical_ratio
 
 # Runs per arm at which a sequential comparison may be looked at, and the two-sided error spent at each look
 # (O'Brien and Fleming, 1979): together 5 % however early one stops.
 LOOKS = (5, 10, 20, 30)
 LOOK_ALPHAS = (0.00005, 0.0039, 0.0184, 0.0412)
 DEFAULT_ALPHA = 0.05
-# Where arms differ in their failures rather than their times, a posterior probability errs up to 1.25 times as often as
-# it says (successes are few whole numbers). Asking for this share of the error keeps the promise (docs/statistics.md).
-_CALIBRATION = 0.7
-# A tail probability is trusted if at least this many draws fall into it.
-_TAIL_DRAWS = 20
-_NORMAL = NormalDist()
-_MOST_DRAWS = 1_600_000
+# The tests spend all the error they are given. Asking for this share of it keeps the promise where costs are skewed and
+# arms have unequal numbers of successes (docs/statistics.md).
+_CALIBRATION = 0.8
+# Standard normal quantiles of 1 - 0.05 / 2 and 0.8, the certainty and the power of a comparison that is planned.
+_POWER_QUANTILES = 1.95996 + 0.84162
 MANY_RUNS = 1000
 
 
@@ -37,6 +39,19 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
+class Question(StrEnum):
+    """What a verdict is about."""
+
+    REACHED = "cost when reached"
+    """What a run costs that reaches the target; the verdict where no run failed."""
+    EXPECTED = "expected cost"
+    """The same with failures paid for; the verdict where runs failed."""
+    FAILURES = "failures"
+    """How often runs fail; the verdict where an arm never reached the target."""
+    NONE = "none"
+    """There are too few runs, or no arm reached the target."""
+
+
 def verdict_of_ratio(ratio: Estimate) -> Verdict:
     """What the interval of A's cost (seconds, dollars) over B's shows; undecided without one."""
     if ratio.interval is None or 1.0 in ratio.interval:
@@ -45,21 +60,52 @@ def verdict_of_ratio(ratio: Estimate) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class CostComparison:
-    """Outcome of comparing the expected costs to target of two panels.
+class CostAnswer:
+    """A's cost over B's: its interval at the level of the comparison, and the verdict that this interval gives."""
 
-    `ratio` is A's expected cost over B's with its interval at level 1 − alpha; `more_runs` is about how many more runs
-    *per arm* a decision would take if the gap is as large as it looks, None where there is no telling.
+    verdict: Verdict
+    ratio: float
+    interval: Interval
+    confidence_a_cheaper: float
+    """One minus the one-sided p-value of the opposite."""
+    needed: float
+    """Runs per arm that would decide a gap like this with 80 % power."""
+
+    @property
+    def statement(self) -> str:
+        """One sentence."""
+        return f"{self.verdict}: {self.gap}"
+
+    @property
+    def gap(self) -> str:
+        """The ratio and its interval in words."""
+        return f"A costs {self.ratio:.3g} times what B costs ({self.interval})"
+
+
+@dataclass(frozen=True, slots=True)
+class CostComparison:
+    """Outcome of comparing what two panels cost until they reach the target.
+
+    `verdict`, `ratio` and `interval` answer `question`; the interval is that of A's cost over B's at level 1 − alpha
+    and always holds the ratio. `more_runs` is about how many more runs *per arm* a decision would take if the gap is
+    as large as it looks, None where there is no telling.
     """
 
     verdict: Verdict
     ratio: float | None
     interval: Interval | None
     probability_a_cheaper: float | None
+    """One minus the one-sided p-value of the opposite."""
     alpha: float
     runs_used: tuple[int, int]
     more_runs: int | None
     statement: str
+    question: Question = Question.NONE
+    reached: CostAnswer | None = None
+    """The ratio of typical costs of runs that reached the target; None with fewer than 3 of them in an arm."""
+    failures: FailureComparison | None = None
+    expected: CostAnswer | None = None
+    """The ratio of expected costs to target; None if an arm never reached it."""
 
     def __str__(self) -> str:
         return self.statement
@@ -68,24 +114,43 @@ class CostComparison:
 def compare_costs(
     a: RunCosts, b: RunCosts, *, alpha: float = DEFAULT_ALPHA, draws: int = DEFAULT_DRAWS, seed: int = 0
 ) -> CostComparison:
-    """Compare two panels once, with two-sided error `alpha`. Looking again later needs `compare_at_looks`."""
+    """Compare two panels once, with two-sided error `alpha`. Looking again later needs `compare_at_looks`.
+
+    Args:
+        a: the runs of one arm.
+        b: those of the other.
+        alpha: two-sided error.
+        draws: labellings that are drawn where runs are too many to look at all of them.
+        seed: of these draws.
+    """
     if not 0.0 < alpha < 1.0:
         raise UsageError(f"alpha {alpha} cannot be used: give the two-sided error probability, such as 0.05")
     used = (len(a), len(b))
     fewest = min(used)
     if fewest < FEWEST_RUNS:
         return _undecided(alpha, used, FEWEST_RUNS - fewest, f"undecided: {too_few(fewest)} in each arm")
+    failures = compare_failures(a, b, _CALIBRATION * alpha)
     if a.successes == 0 and b.successes == 0:
-        return _undecided(alpha, used, None, "undecided: neither A nor B reached the target")
-    rng = np.random.default_rng(seed)
-    log_ratio = _log_ratio_draws(a, b, draws, rng)
-    side = _smaller_tail(log_ratio)
-    # Resolving a small alpha takes many draws; they are made only where the verdict hangs on them.
-    if side < 4 * alpha + 10 / draws:
-        enough = min(_MOST_DRAWS, math.ceil(2 * _TAIL_DRAWS / alpha))
-        if enough > draws:
-            log_ratio = np.concatenate([log_ratio, _log_ratio_draws(a, b, enough - draws, rng)])
-    return _conclude(a, b, log_ratio, alpha, used)
+        return _undecided(alpha, used, None, "undecided: neither A nor B reached the target", failures)
+    if a.successes == 0 or b.successes == 0:
+        return _one_never_reached(a, b, alpha, failures)
+    reached, expected = _reached(a, b, alpha), _expected(a, b, alpha, draws, seed)
+    headline = reached if reached is not None and _no_failure(a, b) else expected
+    more = _more(headline.needed, used) if headline.verdict is Verdict.UNDECIDED else None
+    return CostComparison(
+        verdict=headline.verdict,
+        ratio=headline.ratio,
+        interval=headline.interval,
+        probability_a_cheaper=headline.confidence_a_cheaper,
+        alpha=alpha,
+        runs_used=used,
+        more_runs=more,
+        statement=_sentence(headline, reached, failures) + _about(more),
+        question=Question.REACHED if headline is reached else Question.EXPECTED,
+        reached=reached,
+        failures=failures,
+        expected=expected,
+    )
 
 
 def compare_at_looks(a: RunCosts, b: RunCosts, *, draws: int = DEFAULT_DRAWS, seed: int = 0) -> CostComparison:
@@ -109,50 +174,79 @@ def compare_at_looks(a: RunCosts, b: RunCosts, *, draws: int = DEFAULT_DRAWS, se
     return outcome
 
 
-def _log_ratio_draws(a: RunCosts, b: RunCosts, draws: int, rng: np.random.Generator) -> F64:
-    with np.errstate(divide="ignore"):
-        return np.log(posterior_draws(a, draws, rng)) - np.log(posterior_draws(b, draws, rng))
+def _no_failure(a: RunCosts, b: RunCosts) -> bool:
+    return bool(a.reached.all() and b.reached.all())
 
 
-def _smaller_tail(log_ratio: F64) -> float:
-    a_cheaper = float((log_ratio < 0).mean())
-    return min(a_cheaper, 1 - a_cheaper)
-
-
-def _conclude(a: RunCosts, b: RunCosts, log_ratio: F64, alpha: float, used: tuple[int, int]) -> CostComparison:
-    a_cheaper = float((log_ratio < 0).mean())
-    # Without a success an arm's draws are only a lower bound: it can lose, and never win.
-    tail = _CALIBRATION * alpha / 2
-    a_wins = a_cheaper > 1 - tail and a.successes > 0
-    b_wins = a_cheaper < tail and b.successes > 0
-    verdict = Verdict.A_CHEAPER if a_wins else Verdict.B_CHEAPER if b_wins else Verdict.UNDECIDED
-    if a.successes == 0 or b.successes == 0:
-        missing = "A" if a.successes == 0 else "B"
-        text = f"{verdict}: {missing} did not reach the target in {used[0 if missing == 'A' else 1]} runs"
-        more = None if verdict is not Verdict.UNDECIDED else _more_runs(log_ratio, used)
-        return CostComparison(verdict, None, None, a_cheaper, alpha, used, more, text + _about(more))
-    ratio = (a.spent / a.successes) / (b.spent / b.successes)
-    low, high = np.exp(np.quantile(log_ratio, [tail, 1 - tail]))
-    interval = Interval(float(low), float(high), 1 - alpha)
-    more = _more_runs(log_ratio, used) if verdict is Verdict.UNDECIDED else None
-    text = f"{verdict}: A costs {ratio:.3g} times what B costs ({interval})"
-    return CostComparison(verdict, ratio, interval, a_cheaper, alpha, used, more, text + _about(more))
-
-
-def _more_runs(log_ratio: F64, used: tuple[int, int]) -> int | None:
-    """Runs per arm to add so that a gap as large as the one seen is decided with 80 % power: spread falls with √n."""
-    low, middle, high = np.quantile(log_ratio, [0.16, 0.5, 0.84])
-    if middle == 0 or not np.isfinite([low, middle, high]).all():
+def _reached(a: RunCosts, b: RunCosts, alpha: float) -> CostAnswer | None:
+    found = typical_ratio(a, b, _CALIBRATION * alpha)
+    if found is None:
         return None
-    # An early look asks for more certainty than a comparison as a whole: the whole is what the runs are needed for.
-    needed = (
-        float(_NORMAL.inv_cdf(1 - DEFAULT_ALPHA / 2) + _NORMAL.inv_cdf(0.8))
-        * float(high - low)
-        / 2
-        / abs(float(middle))
+    interval = Interval(found.interval.low, found.interval.high, 1.0 - alpha)
+    verdict = verdict_of_ratio(Estimate(found.ratio, interval))
+    return CostAnswer(verdict, found.ratio, interval, found.confidence_a_cheaper, found.needed)
+
+
+def _expected(a: RunCosts, b: RunCosts, alpha: float, draws: int, seed: int) -> CostAnswer:
+    relabelled = Relabelled.of(a, b, draws, seed)
+    ratio = (a.spent / a.successes) / (b.spent / b.successes)
+    strict = _CALIBRATION * alpha
+    ends = relabelled.interval(ratio, strict)
+    p_value = relabelled.p_value()
+    # Rounding aside, the interval holds 1 exactly if the arms as they are cannot be told apart.
+    low, high = (min(ends.low, 1.0), max(ends.high, 1.0)) if p_value > strict else (ends.low, ends.high)
+    interval = Interval(low, high, 1.0 - alpha)
+    needed = math.inf if ratio == 1 else min(len(a), len(b)) * _ratio_needed(relabelled.spread(), ratio)
+    if relabelled.smallest_p_value() > strict:
+        needed = max(needed, min(len(a), len(b)) + 2.0)
+    cheaper = p_value / 2 if ratio > 1 else 1 - p_value / 2
+    return CostAnswer(verdict_of_ratio(Estimate(ratio, interval)), ratio, interval, cheaper, needed)
+
+
+def _ratio_needed(spread: float, ratio: float) -> float:
+    """How many times the runs decide a gap with 80 % power, where chance alone spreads it so far."""
+    return (_POWER_QUANTILES * spread / math.log(ratio)) ** 2
+
+
+def _one_never_reached(a: RunCosts, b: RunCosts, alpha: float, failures: FailureComparison) -> CostComparison:
+    """An arm without a success can lose and never win; it loses if it had the money for one success of the other."""
+    used = (len(a), len(b))
+    name, never, other = ("A", a, b) if a.successes == 0 else ("B", b, a)
+    decided = failures.verdict is not Reliability.UNDECIDED and never.spent >= other.spent / other.successes
+    verdict = Verdict.UNDECIDED if not decided else Verdict.B_CHEAPER if never is a else Verdict.A_CHEAPER
+    rival = "B" if never is a else "A"
+    text = (
+        f"{verdict}: {name} did not reach the target in {len(never)} runs, {rival} in {other.successes} of {len(other)}"
     )
+    more = None if decided else _more(_runs_to_tell(other.successes / len(other), alpha), used)
+    return CostComparison(
+        verdict, None, None, None, alpha, used, more, text + _about(more), Question.FAILURES, None, failures
+    )
+
+
+def _runs_to_tell(rate: float, alpha: float) -> float:
+    """Runs per arm at which an arm that always fails is told from one that succeeds at `rate`."""
+    sizes = (n for n in range(FEWEST_RUNS, MANY_RUNS) if fisher(round(rate * n), n, 0, n) <= _CALIBRATION * alpha)
+    return next(sizes, MANY_RUNS)
+
+
+def _sentence(headline: CostAnswer, reached: CostAnswer | None, failures: FailureComparison) -> str:
+    counts = [round((rate.value or 0.0) * rate.runs) for rate in (failures.a, failures.b)]
+    runs = (failures.a.runs, failures.b.runs)
+    if headline is reached:
+        highest = [0.0 if rate.interval is None else rate.interval.high for rate in (failures.a, failures.b)]
+        bounds = " and ".join(f"{100 * high:.0f} %" for high in highest)
+        none = f"none of {runs[0]} and {runs[1]} runs failed, so at most {bounds} do"
+        return f"{headline.statement} when it reaches the target; {none}"
+    failed = f"{counts[0]} of {runs[0]} runs of A failed, {counts[1]} of {runs[1]} of B"
+    typical = "" if reached is None else f"; when they reach the target, {reached.gap}"
+    return f"{headline.statement} with failures paid for, as {failed}{typical}"
+
+
+def _more(needed: float, used: tuple[int, int]) -> int:
+    """Runs per arm to add."""
     n = min(used)
-    return max(1, min(MANY_RUNS, math.ceil(n * needed**2)) - n)
+    return max(1, (MANY_RUNS if needed >= MANY_RUNS else math.ceil(needed)) - n)
 
 
 def _about(more: int | None) -> str:
@@ -163,5 +257,7 @@ def _about(more: int | None) -> str:
     return f"; about {more} more run{'' if more == 1 else 's'} per arm needed"
 
 
-def _undecided(alpha: float, used: tuple[int, int], more: int | None, text: str) -> CostComparison:
-    return CostComparison(Verdict.UNDECIDED, None, None, None, alpha, used, more, text)
+def _undecided(
+    alpha: float, used: tuple[int, int], more: int | None, text: str, failures: FailureComparison | None = None
+) -> CostComparison:
+    return CostComparison(Verdict.UNDECIDED, None, None, None, alpha, used, more, text, failures=failures)
