@@ -163,11 +163,7 @@ def run(
 
 
 def _measure(
-    case: Case,
-    others: Sequence[Others],
-    threads: int,
-    options: BenchOptions,
-    executor: Executor[Work, Sample] | None,
+    case: Case, others: Sequence[Others], threads: int, options: BenchOptions, executor: Executor[Work, Sample] | None
 ) -> CaseResult:
     own = case.own(threads)
     check_answer(case, own, threads)

@@ -283,12 +283,7 @@ def _measure_corpus(
         if plan.setup.warm_snapshot:
             verdicts[plan.name], rates[plan.name] = verdicts[BASELINE], rates[BASELINE]
             continue
-        rules = RewardConfig(
-            steps=config.corpus_steps,
-            jobs=1,
-            timeout_seconds=config.timeout_seconds,
-            use_cache=False,
-        )
+        rules = RewardConfig(steps=config.corpus_steps, jobs=1, timeout_seconds=config.timeout_seconds, use_cache=False)
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
             found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
@@ -347,8 +342,4 @@ def _machine() -> dict[str, str]:
 
 
 def _setup_record(inputs: Sequence[ArmInput], config: BenchConfig) -> dict[str, object]:
-    return {
-        "runs": config.runs,
-        "seed": config.seed,
-        "arms": {arm.name: dict(arm.fingerprint) for arm in inputs},
-    }
+    return {"runs": config.runs, "seed": config.seed, "arms": {arm.name: dict(arm.fingerprint) for arm in inputs}}

@@ -18,11 +18,7 @@ from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_rat
 FORMAT_VERSION = 1
 
 
-_WORDS = {
-    Verdict.B_CHEAPER: "faster",
-    Verdict.A_CHEAPER: "slower",
-    Verdict.UNDECIDED: "no difference shown",
-}
+_WORDS = {Verdict.B_CHEAPER: "faster", Verdict.A_CHEAPER: "slower", Verdict.UNDECIDED: "no difference shown"}
 NO_VALID_SAMPLE = "no valid sample"
 TOO_FEW_RUNS = "too few runs to tell"
 

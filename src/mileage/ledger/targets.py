@@ -33,11 +33,7 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls,
-        seeds: ArrayLike,
-        returns: ArrayLike,
-        lengths: ArrayLike,
-        successes: ArrayLike | None = None,
+        cls, seeds: ArrayLike, returns: ArrayLike, lengths: ArrayLike, successes: ArrayLike | None = None
     ) -> Evaluation:
         """Check and copy the episodes; each argument is (n,)."""
         arrays = (

@@ -18,13 +18,7 @@ from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
 from mileage.report.sides import Selection, Side, summarise
-from mileage.stats import (
-    CostComparison,
-    Estimate,
-    compare_at_looks,
-    compare_costs,
-    improvement_estimate,
-)
+from mileage.stats import CostComparison, Estimate, compare_at_looks, compare_costs, improvement_estimate
 from mileage.tables import Table
 from mileage.text import plain
 
@@ -124,11 +118,7 @@ def compare_selections(
 
 
 def compare(
-    a: Arm[Selection],
-    b: Arm[Selection],
-    *,
-    allow: Collection[str] = (),
-    sequential: bool = False,
+    a: Arm[Selection], b: Arm[Selection], *, allow: Collection[str] = (), sequential: bool = False
 ) -> Comparison:
     """Compare two sets of finished runs.
 

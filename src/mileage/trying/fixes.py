@@ -366,7 +366,5 @@ FIXES: tuple[Fix, ...] = (
 )
 """Every fix, in the order in which they are tried where nothing speaks for one of them."""
 
-NOT_TRIED = {
-    "warmup": "compiles kernels ahead; runs of an experiment have them compiled already",
-}
+NOT_TRIED = {"warmup": "compiles kernels ahead; runs of an experiment have them compiled already"}
 """What a finding may suggest and an experiment cannot measure, with the reason."""

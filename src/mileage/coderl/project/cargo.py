@@ -47,9 +47,7 @@ def cargo_project_parts(root: Path) -> CargoParts:
         (name for name, package in packages.items() if Path(package["manifest_path"]).parent == root), None
     )
     return CargoParts(
-        name=root_package or root.name,
-        is_workspace=len(packages) > 1,
-        central_file=str(Path(target).relative_to(root)),
+        name=root_package or root.name, is_workspace=len(packages) > 1, central_file=str(Path(target).relative_to(root))
     )
 
 

@@ -126,13 +126,7 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
             env["RUSTUP_TOOLCHAIN"] = toolchain
     elif toolchain:
         raise UsageError(f"--toolchain {toolchain!r} is for Cargo projects, this one is {project.kind}")
-    setup = ArmSetup(
-        env=env,
-        build=project.build,
-        check=project.check,
-        jobs=jobs,
-        profile=project.profile,
-    )
+    setup = ArmSetup(env=env, build=project.build, check=project.check, jobs=jobs, profile=project.profile)
     return _apply_table(setup, project.baseline_table) if project.baseline_table else setup
 
 

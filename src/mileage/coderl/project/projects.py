@@ -286,12 +286,4 @@ MARKERS = {
     "make": ("GNUmakefile", "Makefile", "makefile"),
     "python": ("pyproject.toml", "setup.py", "setup.cfg"),
 }
-MAKERS = {
-    "cargo": _cargo,
-    "go": _go,
-    "maven": _maven,
-    "cmake": _cmake,
-    "npm": _npm,
-    "make": _make,
-    "python": _python,
-}
+MAKERS = {"cargo": _cargo, "go": _go, "maven": _maven, "cmake": _cmake, "npm": _npm, "make": _make, "python": _python}
