@@ -54,27 +54,19 @@ class Cause(StrEnum):
 _TEXTS = {
     Cause.FEW_ROUNDS: ("fewer than five rounds", "run with more"),
     Cause.FEW_RUNS: ("too few runs for an interval", "measure at least three"),
-    Cause.SLOW_START: (
-        "the first run was much slower than the others (cold page cache?)",
-        "add a warm-up run, or report the first run apart as cold",
-    ),
-    Cause.OUTLIERS: (
-        "some runs are far from the others (a busy machine?)",
-        "quit other programs or pin the process, and repeat with more runs",
-    ),
-    Cause.DRIFT: (
-        "the runs get slower or faster with time",
-        "let the machine cool down, check for a filling disk or cache, and alternate the arms",
-    ),
+    Cause.SLOW_START: ("the first run was much slower than the others (cold page cache?)",
+                       "add a warm-up run, or report the first run apart as cold"),
+    Cause.OUTLIERS: ("some runs are far from the others (a busy machine?)",
+                     "quit other programs or pin the process, and repeat with more runs"),
+    Cause.DRIFT: ("the runs get slower or faster with time",
+                  "let the machine cool down, check for a filling disk or cache, and alternate the arms"),
     Cause.WIDE_SPREAD: ("the runs differ by more than 10 %", "measure longer runs, or more of them"),
     Cause.NOISY: ("samples vary by more than a quarter", "run on a quieter machine, or with more rounds"),
     Cause.FAILURES: ("some runs failed", "look at what the first of them said"),
     Cause.TIMEOUTS: ("some runs hit the timeout", "give them more time"),
     Cause.BUSY: ("other work uses the cores", "stop it, or wait"),
-    Cause.FREQUENCY: (
-        "the CPU changed its frequency",
-        "fix it (performance governor, no turbo), or let the machine cool down",
-    ),
+    Cause.FREQUENCY: ("the CPU changed its frequency",
+                      "fix it (performance governor, no turbo), or let the machine cool down"),
     Cause.GOVERNOR: ("the CPU saves power", "choose the performance governor"),
     Cause.STOLEN: ("the hypervisor gave the cores to others", "repeat when the host is quiet"),
     Cause.LOOP: ("the same loop did not take the same time at the end", "repeat on a quieter machine"),
@@ -82,7 +74,7 @@ _TEXTS = {
     Cause.UNEVALUATED: ("some runs were never evaluated and have no return", "evaluate during training"),
     Cause.FEWER_STEPS: ("it learns in fewer steps", "call it a better algorithm, not a faster system"),
     Cause.NO_PRICE: ("not every run has a price", "record runs with --price to compare dollars"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,24 +101,21 @@ def instabilities(seconds: Sequence[float], arm: str = "", kind: str = "") -> tu
     """What the order and scatter of timings say against them, in the order they were measured."""
     outside = outliers(seconds)
     median = statistics.median(seconds)
-    found = []
+    found: list[tuple[Cause, str]] = []
     late = len(seconds) >= FEWEST_RUNS and seconds[0] > SLOW_START_RATIO * max(seconds[1:])
     if late or (outside[0] and seconds[0] > median):
-        evidence = f"the first run took {seconds[0]:.4g} s, the median is {median:.4g} s"
-        found.append(Caveat(Cause.SLOW_START, evidence, arm, kind))
+        found.append((Cause.SLOW_START, f"the first run took {seconds[0]:.4g} s, the median is {median:.4g} s"))
     rest = int(outside[1:].sum())
     if rest:
-        found.append(Caveat(Cause.OUTLIERS, f"{rest} of {len(seconds)} runs are outliers", arm, kind))
+        found.append((Cause.OUTLIERS, f"{rest} of {len(seconds)} runs are outliers"))
     # A slow first run alone is no trend.
     direction, p = trend(seconds[1:] if outside[0] else seconds)
     if p < DRIFT_P:
-        word = "slower" if direction > 0 else "faster"
-        found.append(Caveat(Cause.DRIFT, f"runs get {word} (p = {p:.2g})", arm, kind))
+        found.append((Cause.DRIFT, f"runs get {'slower' if direction > 0 else 'faster'} (p = {p:.2g})"))
     wide = spread([value for value, out in zip(seconds, outside, strict=True) if not out], median)
     if wide > SPREAD_LIMIT:
-        evidence = f"the standard deviation is {wide:.0%} of the median"
-        found.append(Caveat(Cause.WIDE_SPREAD, evidence, arm, kind))
-    return tuple(found)
+        found.append((Cause.WIDE_SPREAD, f"the standard deviation is {wide:.0%} of the median"))
+    return tuple(Caveat(cause, evidence, arm, kind) for cause, evidence in found)
 
 
 def find_caveats(samples: Sequence[Sample], remedies: Mapping[Cause, str] | None = None) -> tuple[Caveat, ...]:
