@@ -49,13 +49,9 @@ class KpiStore:
         """Launch the run of a benchmark; its id."""
         self._store.recover()
         recorder = self._ledger.run(
-            f"rl-bench {project}",
-            algorithm="rl-bench",
-            env_id=project,
-            config={"revision": revision, **setup},
-            price_usd_per_hour=self._price,
-            step_rule="timed builds",
-        )
+            f"rl-bench {project}", algorithm="rl-bench", env_id=project, config={"revision": revision, **setup},
+            price_usd_per_hour=self._price, step_rule="timed builds",
+        )  # fmt: skip
         stack = ExitStack()
         stack.enter_context(recorder.phase("env_step"))
         self._runs[recorder.run_id] = recorder, stack
@@ -66,19 +62,9 @@ class KpiStore:
         """Commit one finished sample."""
         recorder, _ = self._runs[run_id]
         row = BuildSample(
-            run_id=run_id,
-            arm=sample.arm,
-            kind=str(sample.kind),
-            round=sample.round,
-            order=sample.order,
-            outcome=str(sample.outcome),
-            exit_code=sample.exit_code,
-            wall_seconds=sample.wall_seconds,
-            cpu_seconds=sample.cpu_seconds,
-            peak_rss_bytes=sample.peak_rss_bytes,
-            diagnostic=sample.diagnostic,
-            ts=now(),
-        )
+            run_id, sample.arm, str(sample.kind), sample.round, sample.order, str(sample.outcome), sample.exit_code,
+            sample.wall_seconds, sample.cpu_seconds, sample.peak_rss_bytes, sample.diagnostic, ts=now(),
+        )  # fmt: skip
         recorder.record([row])
         self._deliver([row])
 
