@@ -6,12 +6,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
+
+from mileage.bench import ExportFormat
 
 if TYPE_CHECKING:
     from mileage.bench.baseline import BaselineCheck
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
 
 _QUICK_ROUNDS, _ROUNDS = 5, 15
 _QUICK_SECONDS, _SECONDS = 3.0, 12.0
-
-
-class ExportFormat(StrEnum):
-    """A file format of the report."""
-
-    JSON = "json"
-    MD = "md"
-    CSV = "csv"
 
 
 def bench(
@@ -88,7 +81,7 @@ def bench(
             _print_check(check)
     for form in export or ():
         path = (output or Path("bench")).with_suffix(f".{form.value}")
-        _write(path, bench_export.to_text(report, bench_export.ExportFormat(form.value)))
+        _write(path, bench_export.to_text(report, form))
     if save_baseline:
         bench_baseline.save(report, save_baseline)
         typer.echo(f"wrote {save_baseline}", err=True)

@@ -30,6 +30,7 @@ from mileage.coderl.store import KpiStore, now
 
 DEFAULT_RUNS = 3
 DEFAULT_TIMEOUT_SECONDS = 1800.0
+_Arm = BuildArm | WarmArm
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ class Progress(NamedTuple):
     label: str
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """An arm before it is built; the baseline has no mode."""
 
     name: str
@@ -119,14 +119,9 @@ def describe(project: Project, config: BenchConfig) -> list[str]:
 
 
 def run_bench(
-    project: Project,
-    config: BenchConfig,
-    *,
-    store: KpiStore | None = None,
-    executor: JobRunner | None = None,
-    work_base: Path | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-) -> BenchReport:
+    project: Project, config: BenchConfig, *, store: KpiStore | None = None, executor: JobRunner | None = None,
+    work_base: Path | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> BenchReport:  # fmt: skip
     """Measure a project and return the report; finished samples are in `store` as soon as they exist."""
     plans = plan_arms(project, config)
     _check_corpus_steps(project, config)
@@ -136,7 +131,7 @@ def run_bench(
         pristine = area.path / "pristine"
         method = copy_tree(project.root, pristine, project.outputs)
         revision = tree_digest(pristine)
-        plans = tuple(replace(plan, setup=_own_caches(plan.setup, area.path)) for plan in plans)
+        plans = tuple(plan._replace(setup=_own_caches(plan.setup, area.path)) for plan in plans)
         arms = [_make_arm(plan, project, pristine, area, runner, limits) for plan in plans]
         inputs = _check_arms(plans, arms, project, revision)
         prints = {arm.name: dict(arm.fingerprint) for arm in inputs}
@@ -187,7 +182,7 @@ def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
 
 def _make_arm(
     plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits
-) -> BuildArm | WarmArm:
+) -> _Arm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
         around = Surroundings(plan.setup.env, toolchain_paths(project.kind), network=True, layer_on_disk=True)
@@ -199,9 +194,7 @@ def _make_arm(
     return arm
 
 
-def _check_arms(
-    plans: Sequence[_Plan], arms: Sequence[BuildArm | WarmArm], project: Project, revision: str
-) -> tuple[ArmInput, ...]:
+def _check_arms(plans: Sequence[_Plan], arms: Sequence[_Arm], project: Project, revision: str) -> tuple[ArmInput, ...]:
     """Fingerprint all arms; refuse a mode that differs from the baseline in more than it declares."""
     trees = [arm.tree if isinstance(arm, BuildArm) else arm.pristine for arm in arms]
     rows = [fingerprint(project, plan.setup, tree, revision) for plan, tree in zip(plans, trees, strict=True)]
@@ -216,11 +209,7 @@ def _check_arms(
 
 
 def _check_again(
-    plans: Sequence[_Plan],
-    arms: Sequence[BuildArm | WarmArm],
-    before: Sequence[ArmInput],
-    project: Project,
-    revision: str,
+    plans: Sequence[_Plan], arms: Sequence[_Arm], before: Sequence[ArmInput], project: Project, revision: str
 ) -> tuple[ArmInput, ...]:
     """Refuse the result if a toolchain or a lock file changed while it was being measured."""
     built = [arm for arm in arms if isinstance(arm, BuildArm)]
@@ -241,13 +230,9 @@ def _check_again(
 
 
 def _measure_corpus(
-    inputs: Sequence[ArmInput],
-    plans: Sequence[_Plan],
-    project: Project,
-    config: BenchConfig,
-    work_base: Path | None,
+    inputs: Sequence[ArmInput], plans: Sequence[_Plan], project: Project, config: BenchConfig, work_base: Path | None,
     on_progress: Callable[[Progress], None],
-) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:
+) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:  # fmt: skip
     """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline."""
     if not config.corpus:
         return tuple(inputs), {}

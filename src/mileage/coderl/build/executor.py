@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from mileage._errors import BuildError
 from mileage._records import Record
@@ -57,8 +57,7 @@ class Limits:
     file_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class TreeMount:
+class TreeMount(NamedTuple):
     """Where a project is and where the job sees it; with `overlay` the job writes into a throw-away layer."""
 
     source: Path
@@ -271,7 +270,7 @@ def _wire_change(change: Change) -> Record:
 
 def _wire_jail(jail: Jail) -> Record:
     upper = str(jail.tree.upper) if jail.tree.upper else None
-    tree = vars(jail.tree) | {"source": str(jail.tree.source), "upper": upper}
+    tree = jail.tree._asdict() | {"source": str(jail.tree.source), "upper": upper}
     return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files)}
 
 
