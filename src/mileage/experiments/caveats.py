@@ -35,27 +35,19 @@ class Cause(StrEnum):
 
     FEW_ROUNDS = "few rounds", "fewer than five rounds", "run with more"
     FEW_RUNS = "few runs", "too few runs for an interval", "measure at least three"
-    SLOW_START = (
-        "slow start", "the first run was much slower than the others (cold page cache?)",
-        "add a warm-up run, or report the first run apart as cold",
-    )  # fmt: skip
-    OUTLIERS = (
-        "outliers", "some runs are far from the others (a busy machine?)",
-        "quit other programs or pin the process, and repeat with more runs",
-    )  # fmt: skip
-    DRIFT = (
-        "drift", "the runs get slower or faster with time",
-        "let the machine cool down, check for a filling disk or cache, and alternate the arms",
-    )  # fmt: skip
+    SLOW_START = ("slow start", "the first run was much slower than the others (cold page cache?)",
+                  "add a warm-up run, or report the first run apart as cold")  # fmt: skip
+    OUTLIERS = ("outliers", "some runs are far from the others (a busy machine?)",
+                "quit other programs or pin the process, and repeat with more runs")  # fmt: skip
+    DRIFT = ("drift", "the runs get slower or faster with time",
+             "let the machine cool down, check for a filling disk or cache, and alternate the arms")  # fmt: skip
     WIDE_SPREAD = "wide spread", "the runs differ by more than 10 %", "measure longer runs, or more of them"
     NOISY = "noisy", "samples vary by more than a quarter", "run on a quieter machine, or with more rounds"
     FAILURES = "failures", "some runs failed", "look at what the first of them said"
     TIMEOUTS = "timeouts", "some runs hit the timeout", "give them more time"
     BUSY = "busy", "other work uses the cores", "stop it, or wait"
-    FREQUENCY = (
-        "frequency", "the CPU changed its frequency",
-        "fix it (performance governor, no turbo), or let the machine cool down",
-    )  # fmt: skip
+    FREQUENCY = ("frequency", "the CPU changed its frequency",
+                 "fix it (performance governor, no turbo), or let the machine cool down")  # fmt: skip
     GOVERNOR = "governor", "the CPU saves power", "choose the performance governor"
     STOLEN = "stolen time", "the hypervisor gave the cores to others", "repeat when the host is quiet"
     LOOP = "uneven speed", "the same loop did not take the same time at the end", "repeat on a quieter machine"
