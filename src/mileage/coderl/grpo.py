@@ -50,13 +50,11 @@ class GRPOConfig:
     """Tokens of a packed row."""
 
     def __post_init__(self) -> None:
-        counts, positive = (
-            ("max_new_tokens", "epochs", "minibatches"),
-            ("temperature", "learning_rate", "max_grad_norm"),
-        )
         checks = {"group_size": (self.group_size >= 2, "at least 2")}
-        checks |= {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        checks |= {name: (getattr(self, name) > 0, "above 0") for name in positive}
+        for name in ("max_new_tokens", "epochs", "minibatches"):
+            checks[name] = (getattr(self, name) >= 1, "at least 1")
+        for name in ("temperature", "learning_rate", "max_grad_norm"):
+            checks[name] = (getattr(self, name) > 0, "above 0")
         checks |= {"clip": (0 < self.clip < 1, "between 0 and 1"), "kl_coef": (self.kl_coef >= 0, "0 or more")}
         for name, (holds, bounds) in checks.items():
             if not holds:

@@ -70,19 +70,23 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
     priced = settings.price_usd_per_hour is not None
     cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
     return (
-        table("KPI 1: cold-build throughput", ("cold build", "samples/hour", "against baseline"), lambda arm: (
-            _seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))),
+        table("KPI 1: cold-build throughput",
+              ("cold build", "samples/hour", "against baseline"),
+              lambda arm: (_seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))),
         table("KPI 2: incremental feedback latency",
-              ("edit to check result", "feedback loops/hour", "against baseline"), lambda arm: (
-            _seconds(arm.incremental), _number(arm.kpis.feedback_loops_per_hour, ".0f"), against(arm, "incremental"))),
+              ("edit to check result", "feedback loops/hour", "against baseline"),
+              lambda arm: (_seconds(arm.incremental), _number(arm.kpis.feedback_loops_per_hour, ".0f"),
+                           against(arm, "incremental"))),
         table("KPI 3: compute cost per valid sample",
-              ("pass rate", "measured on", "seconds", *(("dollars",) if priced else ())), lambda arm: (
-            f"{arm.pass_rate:.1%}", str(arm.pass_rate_source), _number(arm.kpis.seconds_per_valid_sample, ".4g"),
-            *((_number(arm.kpis.usd_per_valid_sample, ".6f"),) if priced else ()))),
-        table(cluster, ("rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour",
-                        "training-loop gain"), lambda arm: (
-            _number(arm.kpis.rollout_bound_samples_per_cluster_hour, ".1f"),
-            _number(arm.kpis.training_loop_samples_per_cluster_hour, ".1f"), _gain(found.get(arm.name)))),
+              ("pass rate", "measured on", "seconds", *(("dollars",) if priced else ())),
+              lambda arm: (f"{arm.pass_rate:.1%}", str(arm.pass_rate_source),
+                           _number(arm.kpis.seconds_per_valid_sample, ".4g"),
+                           *((_number(arm.kpis.usd_per_valid_sample, ".6f"),) if priced else ()))),
+        table(cluster,
+              ("rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour", "training-loop gain"),
+              lambda arm: (_number(arm.kpis.rollout_bound_samples_per_cluster_hour, ".1f"),
+                           _number(arm.kpis.training_loop_samples_per_cluster_hour, ".1f"),
+                           _gain(found.get(arm.name)))),
         *_details(report),
     )  # fmt: skip
 

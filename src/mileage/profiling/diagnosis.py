@@ -231,10 +231,8 @@ def _dispatch(run: EndToEnd, workload: ReadRecord, found: Calibration | None) ->
     if change is not None:
         return _of_change(bottleneck, share, evidence, change)
     # A call's own cost is shared by four times as many environments; what computes is not.
-    gain, n_envs = (
-        0.75 * share * (1.0 - (roof.of_limit if roof else 0.0)),
-        int(workload.get("config", {}).get("n_envs", 1)),
-    )
+    gain = 0.75 * share * (1.0 - (roof.of_limit if roof else 0.0))
+    n_envs = int(workload.get("config", {}).get("n_envs", 1))
     return Finding(bottleneck, share, evidence, gain, f"--set n_envs={4 * n_envs}", "n_envs")
 
 

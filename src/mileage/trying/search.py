@@ -333,8 +333,8 @@ class Search:
             return
         seeds = range(self.first_seed, self.first_seed + _RACE_SEEDS)
         changed = self.baseline.setup.differences(self.best.setup)
-        together, apart = (tuple(n for n in changed if (n in _TOGETHER) is both) for both in (True, False))
-        groups = [list(together), *([name] for name in apart)]
+        apart = [[name] for name in changed if name not in _TOGETHER]
+        groups = [[name for name in changed if name in _TOGETHER], *apart]
         for group in groups if len(changed) > 1 else []:
             setup = self.best.setup.but(**{name: changed[name][0] for name in group})
             if not group or setup.key == self.baseline.setup.key:
