@@ -169,7 +169,12 @@ def wall_to_target(totals: Totals) -> float | None:
 
 def billable_seconds(totals: Totals) -> float:
     """All wall-clock, failed and idle time included, times the number of instances."""
-    return totals.wall_seconds * totals.instances
+    return billable_seconds_of(totals.wall_seconds, totals.instances)
+
+
+def billable_seconds_of(wall_seconds: float, instances: int) -> float:
+    """The same of a wall-clock."""
+    return wall_seconds * instances
 
 
 def cost_usd(totals: Totals) -> float:

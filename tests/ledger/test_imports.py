@@ -37,12 +37,13 @@ def test_the_cost_ledger_row_of_the_worked_example_becomes_its_report(tmp_path: 
     path.write_text(json.dumps(row))
     run, (checkpoint,), end = take_in(path, target=Target.parse("success_rate>=0.9"), price=2.2)
     assert json.loads(checkpoint.claimed or "") == row
-    assert end.state == "reached"
+    assert end.state == "claimed"
+    assert (end.wall_to_target, end.cost_to_target, checkpoint.target_met) == (None, None, None)
     assert CostReport(RecordedRun(run, end)).headline() == [
         "train throughput: 476,190 env steps/s (steady 476,190)",
         "total wall-clock: 48.0 min",
         "held-out success: 0.92",
-        "target reached: True",
+        "target reached: claimed, with no episodes to show for it",
         "total compute cost: $1.76",
         "cost per billion steps: $1.47",
     ]
@@ -59,8 +60,8 @@ def test_a_progress_file_of_stable_baselines(tmp_path: Path) -> None:
     assert [c.step for c in checkpoints] == [2048, 4096, 6144]
     # What was logged about training episodes is a claim, not a held-out return.
     assert [c.mean_return for c in checkpoints] == [None, 200.0, 480.0]
-    assert [c.target_met for c in checkpoints] == [None, False, True]
-    assert (end.state, end.wall_to_target, end.steps_to_target, end.wall_seconds) == ("reached", 5.0, 6144, 5.0)
+    assert [c.target_met for c in checkpoints] == [None, None, None]
+    assert (end.state, end.wall_to_target, end.steps_to_target, end.wall_seconds) == ("claimed", None, None, 5.0)
     assert json.loads(checkpoints[0].claimed or "")["rollout/ep_rew_mean"] == "22.0"
     assert (run.framework, run.accounting_window) == ("sb3", "as imported")
 

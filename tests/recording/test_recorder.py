@@ -36,7 +36,8 @@ class Hand:
 
 def evaluation(panel: Panel, successes: int, value: float = 1.0) -> Evaluation:
     n = len(panel.seeds)
-    return Evaluation.of(panel.seeds, [value] * n, [10] * n, np.arange(n) < successes)
+    success = np.arange(n) < successes
+    return Evaluation.of(panel.seeds, np.where(success, 500.0, value), [10] * n, success)
 
 
 @pytest.fixture
@@ -181,7 +182,8 @@ def test_everything_about_a_checkpoint_is_kept(tmp_path: Path, panel: Panel) -> 
     policy.write_bytes(b"weights")
     returns = np.arange(100.0)
     returns[3] = np.nan
-    episodes = Evaluation.of(panel.seeds, returns, np.arange(100), np.arange(100) % 2 == 0)
+    returns[50:] += 500.0
+    episodes = Evaluation.of(panel.seeds, returns, np.arange(100), np.arange(100) >= 50)
     with launch(tmp_path, panel=panel) as run:
         run.checkpoint(
             5, episodes, path=policy, reset_reasons={"fell": 2, "time": 1}, claimed={"fps": 12.5, "note": "theirs"}

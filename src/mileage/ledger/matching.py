@@ -1,15 +1,20 @@
 """Which runs may be compared: construct matching with a declared contract.
 
 Two sets of runs may be compared only if every field of the contract agrees over all of them. A mismatch is an error
-that shows each field with both values; a field that is explicitly allowed to differ labels everything that follows.
+that shows each field with both values, and of a panel or a machine what is different about it; a field that is
+explicitly allowed to differ labels everything that follows.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mileage._errors import UnknownNameError, UnmatchedError
+from mileage._records import ReadRecord
 from mileage.ledger.rows import Run
 
 CONTRACT: dict[str, Callable[[Run], object]] = {
@@ -22,6 +27,15 @@ CONTRACT: dict[str, Callable[[Run], object]] = {
 }
 """Field of the contract and how to read it from a run. `machine` may differ where every run has an explicit price."""
 
+_PARTS: dict[str, tuple[str, Callable[[Run], str | None]]] = {
+    "panel_id": ("panel", lambda run: run.panel),
+    "machine": ("machine", lambda run: run.machine),
+}
+"""Fields that are hashes: what the parts are called, and the JSON they are the hash of."""
+_VERSION = "env_version"
+_NOT_STATED = "not stated"
+_LONGEST = 64
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -30,6 +44,8 @@ class Difference:
     field: str
     a: tuple[object, ...]
     b: tuple[object, ...]
+    parts: tuple[Difference, ...] = ()
+    """Of a field that is a hash: what is different about what was hashed."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,8 @@ class Matching:
     """The outcome of the check: empty, or what was explicitly allowed to differ."""
 
     allowed: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What agrees only as far as it was said."""
 
     @property
     def label(self) -> str | None:
@@ -54,9 +72,9 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
         b: runs of the second set, not empty.
         allow: fields that may differ; the result then carries a label.
     """
-    for field in allow:
-        if field not in CONTRACT:
-            raise UnknownNameError("field to leave unmatched", field, CONTRACT)
+    for name in allow:
+        if name not in CONTRACT:
+            raise UnknownNameError("field to leave unmatched", name, CONTRACT)
     found = differences(a, b)
     refused = [difference for difference in found if difference.field not in allow]
     if refused:
@@ -65,18 +83,20 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
             f"these runs may not be compared, because they differ in {fields}:\n{difference_table(refused)}\n"
             f"match them, or say --allow-unmatched {refused[0].field} and accept the label"
         )
-    return Matching(tuple(found))
+    return Matching(tuple(found), _notes(a, b))
 
 
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     """The fields of the contract on which not all runs agree."""
     found = []
-    for field, read in CONTRACT.items():
-        if field == "machine" and all(run.price_usd_per_hour > 0 for run in (*a, *b)):
+    for name, read in CONTRACT.items():
+        if name == "machine" and all(run.price_usd_per_hour > 0 for run in (*a, *b)):
             continue
         values_a, values_b = _values(a, read), _values(b, read)
         if len({*values_a, *values_b}) > 1:
-            found.append(Difference(field, values_a, values_b))
+            parts = _part_differences(name, a, b)
+            if not _unstated_version(name, parts):
+                found.append(Difference(name, values_a, values_b, parts))
     if any(run.panel_id is None for run in (*a, *b)) and not any(d.field == "panel_id" for d in found):
         # Nothing was examined, so nothing is known to be equal.
         found.insert(0, Difference("panel_id", (None,), (None,)))
@@ -87,15 +107,69 @@ def _values(runs: Sequence[Run], read: Callable[[Run], object]) -> tuple[object,
     return tuple(dict.fromkeys(read(run) for run in runs))
 
 
+def _part_differences(name: str, a: Sequence[Run], b: Sequence[Run]) -> tuple[Difference, ...]:
+    """What is different about panels or machines; nothing where one of them is not on record."""
+    if name not in _PARTS:
+        return ()
+    title, read = _PARTS[name]
+    sides = [[_record(read(run)) for run in side] for side in (a, b)]
+    if any(record is None for side in sides for record in side):
+        return ()
+    keys = dict.fromkeys(key for side in sides for record in side for key in record or {})
+    found = []
+    for key in keys:
+        values = [tuple(dict.fromkeys(_short(key, (record or {}).get(key)) for record in side)) for side in sides]
+        if len({*values[0], *values[1]}) > 1:
+            found.append(Difference(f"{title}.{key}", *values))
+    return tuple(found)
+
+
+def _record(text: str | None) -> ReadRecord | None:
+    try:
+        found: Any = json.loads(text) if text else None
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _short(key: str, value: object) -> str:
+    """A part as one word or a few: of many seeds, how many and which."""
+    if key == "seeds" and isinstance(value, list):
+        digest = hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
+        return f"{len(value)} seeds from {value[0]} ({digest})" if value else "none"
+    if isinstance(value, str):
+        return value or _NOT_STATED
+    return "none" if value is None else json.dumps(value, sort_keys=True)
+
+
+def _unstated_version(name: str, parts: Sequence[Difference]) -> bool:
+    """Whether panels differ in nothing but that some do not state the version of their environment.
+
+    A loop of one's own does not know the version that `mileage train` writes down. One that states another differs.
+    """
+    if name != "panel_id" or [part.field for part in parts] != [f"panel.{_VERSION}"]:
+        return False
+    return len({*parts[0].a, *parts[0].b} - {_NOT_STATED}) <= 1
+
+
+def _notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
+    parts = _part_differences("panel_id", a, b)
+    if not _unstated_version("panel_id", parts):
+        return ()
+    sides = [name for name, values in (("A", parts[0].a), ("B", parts[0].b)) if _NOT_STATED in values]
+    return (f"the panel of {' and '.join(sides)} does not state env_version: that it is the same is taken on trust",)
+
+
 def difference_table(found: Sequence[Difference]) -> str:
-    """The differing fields as an aligned plain-text table."""
-    rows = [("field", "A", "B"), *((d.field, _spelled(d.a), _spelled(d.b)) for d in found)]
+    """The differing fields, each with its parts, as an aligned plain-text table."""
+    flat = [each for difference in found for each in (difference, *difference.parts)]
+    rows = [("field", "A", "B"), *((d.field, _spelled(d.a), _spelled(d.b)) for d in flat)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
-def _spelled(values: tuple[object, ...], longest: int = 40) -> str:
+def _spelled(values: tuple[object, ...], longest: int = _LONGEST) -> str:
     from mileage.text import plain
 
     texts = ["none" if value is None else plain(str(value)) for value in values]

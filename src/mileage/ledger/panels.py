@@ -172,6 +172,11 @@ class Panel:
         """SHA-256 of the canonical JSON, hexadecimal."""
         return hashlib.sha256(self.to_json().encode("ascii")).hexdigest()
 
+    @property
+    def judges_by_numbers(self) -> bool:
+        """Whether success follows from an episode's return or length."""
+        return self.success is not None and self.success not in _SUCCESS_FLAGS
+
     def successes(
         self,
         returns: ArrayLike,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from mileage._errors import UsageError
 from mileage.ledger import schema
 from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
-from mileage.ledger.runs import RUNNING, RecordedRun
+from mileage.ledger.runs import RUNNING, Before, RecordedRun
 from mileage.ledger.selectors import Selector
 
 Made = TypeVar("Made")
@@ -149,9 +150,53 @@ def select_records(connection: sa.Connection, text: str) -> list[RecordedRun]:
 
 
 def with_phases(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The same runs with their last phase totals."""
+    """The same runs with their last phase totals, and with all of them where a run went on after its target."""
     rows = phases_of(connection, [run.run_id for run in runs])
-    return [replace(run, phase_rows=tuple(rows.get(run.run_id, ()))) for run in runs]
+    on = [run.run_id for run in runs if run.end and (run.end.wall_to_target or math.inf) < run.end.wall_seconds]
+    history: dict[str, list[Phase]] = {}
+    for chunk in _chunks(on):
+        for row in connection.execute(sa.select(schema.phase).where(schema.phase.c.run_id.in_(chunk))):
+            history.setdefault(row.run_id, []).append(Phase(*row))
+    return [
+        replace(
+            run, phase_rows=tuple(rows.get(run.run_id, ())), phase_history=tuple(history.get(run.run_id, ()))
+        )
+        for run in runs
+    ]
+
+
+def with_parents(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The same runs, those that resume another with what the runs before them have used."""
+    known: dict[str, RecordedRun] = {}
+
+    def before(run: RecordedRun) -> Before:
+        found, parent_id = Before(), run.run.parent_run_id
+        while parent_id is not None and parent_id not in found.run_ids:
+            if parent_id not in known:
+                for parent in records(connection, Selector(run_ids=(parent_id,))):
+                    known[parent.run_id] = parent
+            parent = known.get(parent_id)
+            if parent is None or parent.end is None:
+                return replace(found, missing=parent_id)
+            found, parent_id = found.after(parent), parent.run.parent_run_id
+        return found
+
+    resumed = ((run, None if run.run.parent_run_id is None else before(run)) for run in runs)
+    return [
+        run if used is None else replace(run, before=used, steps_before=used.env_steps) for run, used in resumed
+    ]
+
+
+def with_evaluations(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The same runs with their checkpoints and the episodes they were evaluated by."""
+    return [
+        replace(
+            run,
+            checkpoints=tuple(checkpoints(connection, run.run_id)),
+            episodes=tuple(episodes(connection, run.run_id)),
+        )
+        for run in runs
+    ]
 
 
 def complete(connection: sa.Connection, recorded: RecordedRun, *, episodes_too: bool = True) -> RecordedRun:

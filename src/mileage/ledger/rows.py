@@ -43,6 +43,8 @@ class EndState(StrEnum):
     """Its process disappeared without writing an end."""
     STOPPED = "stopped"
     """Someone stopped it."""
+    CLAIMED = "claimed"
+    """Whoever imported it says that it met its target, and has no episodes to show for it."""
 
 
 class ClosedBy(StrEnum):

@@ -27,7 +27,7 @@ from mileage.ledger.rows import (
     new_run_id,
 )
 from mileage.ledger.targets import Evaluation, Target
-from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
+from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals, duration
 from mileage.metrics import Phase as PhaseName
 
 RUNNING = "running"
@@ -46,6 +46,38 @@ class EvalPoint:
     """The episodes."""
     resets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Why training episodes ended since the evaluation before: `terminated`, or `truncated` by a time limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What the runs have used that a run resumes, parents of parents included; all of it, as all of it was paid."""
+
+    run_ids: tuple[str, ...] = ()
+    """The parent first."""
+    env_steps: int = 0
+    wall_seconds: float = 0.0
+    train_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    billable_seconds: float = 0.0
+    cost_usd: float = 0.0
+    missing: str | None = None
+    """The run that comes before all these and is not in the ledger, or has not ended: its cost is unknown."""
+
+    def after(self, parent: RecordedRun) -> Before:
+        """With one run more, that comes before all the others."""
+        used = {name: getattr(self, name) + (parent.metric(name) or 0) for name in _USED}
+        return Before((*self.run_ids, parent.run_id), **used)
+
+    def __str__(self) -> str:
+        missing = "" if self.missing is None else f"; the cost of {self.missing} is unknown"
+        return f"{', '.join(self.run_ids)}: {self.env_steps:,} steps in {duration(self.wall_seconds)} before{missing}"
+
+
+_USED = ("env_steps", "wall_seconds", "train_seconds", "eval_seconds", "billable_seconds", "cost_usd")
+_CARRIED = dict(zip(_USED, _USED, strict=True)) | {
+    "steps_to_target": "env_steps", "wall_to_target": "wall_seconds", "cost_to_target": "cost_usd",
+}  # fmt: skip
+"""Metrics of a resumed run to which the runs before it contribute, and what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +100,10 @@ class RecordedRun:
     """What a build benchmark found."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
+    before: Before | None = None
+    """What the runs have used that this one resumes; its metrics include it. None where it was not asked for."""
+    phase_history: tuple[Phase, ...] = ()
+    """All phase totals of a run that went on after its target, if they were read."""
     in_ledger: bool = True
     """Whether a ledger has it; False for a run that was measured and not written."""
 
@@ -155,7 +191,7 @@ class RecordedRun:
             EvalPoint(
                 self.steps_before + row.step,
                 row.wall_seconds,
-                _evaluation(played[row.seq]),
+                evaluation_of(played[row.seq]),
                 json.loads(row.reset_reasons) if row.reset_reasons else {},
             )
             for row in self.checkpoints
@@ -200,8 +236,25 @@ class RecordedRun:
         """One of `mileage.metrics.METRICS`: what the end row says, otherwise what the formula gives."""
         if self.end is not None and name in End._fields:
             value: float | None = getattr(self.end, name)
-            return value
-        return BY_NAME[name].of(self.totals)
+        else:
+            value = BY_NAME[name].of(self.totals)
+        carried = None if self.before is None or value is None else _CARRIED.get(name)
+        return value if carried is None or value is None else value + getattr(self.before, carried)
+
+    def phases_to_target(self) -> Mapping[str, float]:
+        """Seconds per phase up to the target, or to the stop without one; between two readings, in proportion."""
+        stop = None if self.end is None else self.end.wall_to_target
+        if stop is None or not self.phase_history:
+            return self.phases
+        readings: dict[int, tuple[float, dict[str, float]]] = {0: (0.0, {})}
+        for row in self.phase_history:
+            if not row.beside:
+                readings.setdefault(row.seq, (row.wall_seconds, {}))[1][row.phase] = row.seconds
+        ordered = sorted(readings.values(), key=lambda reading: reading[0])
+        later = next((i for i, (wall, _) in enumerate(ordered) if wall >= stop), len(ordered) - 1)
+        (wall_a, before), (wall_b, after) = ordered[max(later - 1, 0)], ordered[later]
+        share = (stop - wall_a) / (wall_b - wall_a) if wall_b > wall_a else 1.0
+        return {name: before.get(name, 0.0) + share * (s - before.get(name, 0.0)) for name, s in after.items()}
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -275,7 +328,8 @@ def finite(value: float) -> float | None:
     return value if float("-inf") < value < float("inf") else None
 
 
-def _evaluation(rows: list[Episode]) -> Evaluation:
+def evaluation_of(rows: list[Episode]) -> Evaluation:
+    """The evaluation that the rows of one checkpoint's episodes, in their order, were made from."""
     judged = [row.success for row in rows]
     return Evaluation.of(
         [row.seed for row in rows],

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mileage._errors import UsageError
-from mileage.ledger.panels import Aggregate
+from mileage.ledger.panels import Aggregate, Panel
 
 _TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_]+)\s*(?:>=|≥)\s*(?P<threshold>\S+)\s*")
 
@@ -83,6 +83,50 @@ class Evaluation:
             return rate
         value: float = getattr(self, aggregate)
         return value
+
+
+def examined(panel: Panel, evaluation: Evaluation) -> Evaluation:
+    """The evaluation, judged by the panel: it must hold the panel's episodes in their order, and nothing else.
+
+    Success by return or length is what the panel's rule says of the episodes; it may be left out, and must not contradict.
+    How an episode ended is only known to who played it.
+    """
+    n = len(panel.seeds)
+    if len(evaluation) != n:
+        raise UsageError(
+            f"evaluation must hold the {n} episodes of its panel, not {len(evaluation)}: play every panel seed once"
+        )
+    other = np.flatnonzero(evaluation.seeds != np.array(panel.seeds, np.int64))
+    if len(other):
+        i = int(other[0])
+        raise UsageError(
+            f"evaluation must hold the episodes of its panel in their order: episode {i} has seed "
+            f"{evaluation.seeds[i]}, the panel's is {panel.seeds[i]}"
+        )
+    longest = panel.max_episode_steps
+    if longest is not None and evaluation.lengths.max() > longest:
+        raise UsageError(f"lengths of the evaluation go up to {evaluation.lengths.max()}, its panel stops at {longest}")
+    if panel.success is None:
+        if evaluation.successes is not None:
+            raise UsageError("successes of the evaluation must be left out, because its panel defines no success")
+        return evaluation
+    if not panel.judges_by_numbers:
+        if evaluation.successes is None:
+            raise UsageError(f"successes of the evaluation are missing: its panel asks for success {panel.success!r}")
+        return evaluation
+    ended = np.zeros(n, np.bool_)
+    judged = panel.successes(evaluation.returns, evaluation.lengths, ended, ended)
+    assert judged is not None
+    if evaluation.successes is None:
+        return Evaluation.of(evaluation.seeds, evaluation.returns, evaluation.lengths, judged)
+    wrong = np.flatnonzero(judged != evaluation.successes)
+    if len(wrong):
+        i = int(wrong[0])
+        raise UsageError(
+            f"successes of the evaluation contradict its panel's {panel.success!r}: episode {i} with return "
+            f"{evaluation.returns[i]:g} and length {evaluation.lengths[i]} is marked {bool(evaluation.successes[i])}"
+        )
+    return evaluation
 
 
 @dataclass(frozen=True)

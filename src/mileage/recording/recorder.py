@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mileage._errors import UsageError
+from mileage._errors import LedgerError, UsageError
 from mileage._records import ReadRecord
 from mileage.ledger.address import database_url
 from mileage.ledger.panels import Panel
@@ -26,7 +26,7 @@ from mileage.ledger.prices import Price, freeze_price
 from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
 from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
-from mileage.ledger.targets import Evaluation, Target
+from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.recording.launch import launched_run
 
@@ -121,7 +121,9 @@ class Ledger:
             identified=self.enabled,
         )  # fmt: skip
         writer = self._writer(row) if self.enabled else None
-        return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
+        return RunRecorder(
+            row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep
+        )
 
     def _writer(self, row: Run) -> Writer:
         from mileage.recording.writer import Writer  # what a run that is not written need not wait for
@@ -139,6 +141,20 @@ class Ledger:
             return store.read(queries.records, selector, limit=limit)
 
 
+    def with_parents(self, run: RecordedRun) -> RecordedRun:
+        """A run of this ledger with what the runs have used that it resumes; as it is where that cannot be read."""
+        if not self.enabled or run.run.parent_run_id is None:
+            return run
+        from mileage.ledger import queries
+        from mileage.ledger.store import Store
+
+        try:
+            with Store(self.url, create=False) as store:
+                return store.read(queries.with_parents, [run])[0]
+        except LedgerError:
+            return run
+
+
 class RunRecorder:
     """One run being recorded; made by `Ledger.run`."""
 
@@ -150,6 +166,7 @@ class RunRecorder:
         target: Target | None,
         price: Price,
         *,
+        panel: Panel | None = None,
         resources: bool | ResourceSampler = True,
         watch_compilers: bool = True,
         keep: bool = False,
@@ -158,6 +175,7 @@ class RunRecorder:
         self.run_id = row.run_id
         self.clock = clock
         self.target = target
+        self.panel = panel
         self.price = price
         self.result: RecordedRun | None = None
         """What was recorded, once the run has ended."""
@@ -231,7 +249,7 @@ class RunRecorder:
 
         Args:
             step: env steps so far.
-            evaluation: the held-out episodes just played, if any.
+            evaluation: the held-out episodes just played, if any: those of the panel, in its order.
             path: the checkpoint file, if one was written.
             sha256: its hash; computed from the file where it is not given.
             reset_reasons: how many episodes were reset for which reason since the last checkpoint.
@@ -240,6 +258,8 @@ class RunRecorder:
         if self.result is not None:
             raise UsageError(f"run {self.run_id} has ended: a checkpoint cannot be recorded any more")
         with self._log:
+            if evaluation is not None and self.panel is not None:
+                evaluation = examined(self.panel, evaluation)
             if path is not None:
                 path = check_text("path", os.fspath(path))
                 if sha256 is None and self._writer is not None:

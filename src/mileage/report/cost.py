@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mileage._records import Record
 from mileage.ledger.prices import NO_PRICE
-from mileage.ledger.rows import Phase
+from mileage.ledger.rows import EndState, Phase
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, percent, shown
 
@@ -68,7 +68,7 @@ class CostReport:
             f"train throughput: {self._throughput()}",
             self._line("wall_seconds"),
             f"held-out success: {self._success()}",
-            f"target reached: {'no target set' if self.target_reached is None else self.target_reached}",
+            f"target reached: {self._reached()}",
             self._line("cost_usd"),
             self._line("cost_per_billion_steps"),
         ]
@@ -128,6 +128,11 @@ class CostReport:
         if pace is None or steady is None:
             return "no training time"
         return f"{pace:,.0f} env steps/s (steady {steady:,.0f})"
+
+    def _reached(self) -> str:
+        if self.recorded.state == EndState.CLAIMED:
+            return "claimed, with no episodes to show for it"
+        return "no target set" if self.target_reached is None else str(self.target_reached)
 
     def _success(self) -> str:
         success, mean_return = self.recorded.metric("success_rate"), self.recorded.metric("mean_return")

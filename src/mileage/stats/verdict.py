@@ -25,7 +25,7 @@ LOOK_ALPHAS = (0.00005, 0.0039, 0.0184, 0.0412)
 DEFAULT_ALPHA = 0.05
 # The tests spend all the error they are given. Asking for this share of it keeps the promise where costs are skewed and
 # arms have unequal numbers of successes (docs/statistics.md).
-_CALIBRATION = 0.8
+ERROR_SHARE = 0.8
 # Standard normal quantiles of 1 - 0.05 / 2 and 0.8, the certainty and the power of a comparison that is planned.
 _POWER_QUANTILES = 1.95996 + 0.84162
 MANY_RUNS = 1000
@@ -129,7 +129,7 @@ def compare_costs(
     fewest = min(used)
     if fewest < FEWEST_RUNS:
         return _undecided(alpha, used, FEWEST_RUNS - fewest, f"undecided: {too_few(fewest)} in each arm")
-    failures = compare_failures(a, b, _CALIBRATION * alpha)
+    failures = compare_failures(a, b, ERROR_SHARE * alpha)
     if a.successes == 0 and b.successes == 0:
         return _undecided(alpha, used, None, "undecided: neither A nor B reached the target", failures)
     if a.successes == 0 or b.successes == 0:
@@ -179,7 +179,7 @@ def _no_failure(a: RunCosts, b: RunCosts) -> bool:
 
 
 def _reached(a: RunCosts, b: RunCosts, alpha: float) -> CostAnswer | None:
-    found = typical_ratio(a, b, _CALIBRATION * alpha)
+    found = typical_ratio(a, b, ERROR_SHARE * alpha)
     if found is None:
         return None
     interval = Interval(found.interval.low, found.interval.high, 1.0 - alpha)
@@ -190,7 +190,7 @@ def _reached(a: RunCosts, b: RunCosts, alpha: float) -> CostAnswer | None:
 def _expected(a: RunCosts, b: RunCosts, alpha: float, draws: int, seed: int) -> CostAnswer:
     relabelled = Relabelled.of(a, b, draws, seed)
     ratio = (a.spent / a.successes) / (b.spent / b.successes)
-    strict = _CALIBRATION * alpha
+    strict = ERROR_SHARE * alpha
     ends = relabelled.interval(ratio, strict)
     p_value = relabelled.p_value()
     # Rounding aside, the interval holds 1 exactly if the arms as they are cannot be told apart.
@@ -226,7 +226,7 @@ def _one_never_reached(a: RunCosts, b: RunCosts, alpha: float, failures: Failure
 
 def _runs_to_tell(rate: float, alpha: float) -> float:
     """Runs per arm at which an arm that always fails is told from one that succeeds at `rate`."""
-    sizes = (n for n in range(FEWEST_RUNS, MANY_RUNS) if fisher(round(rate * n), n, 0, n) <= _CALIBRATION * alpha)
+    sizes = (n for n in range(FEWEST_RUNS, MANY_RUNS) if fisher(round(rate * n), n, 0, n) <= ERROR_SHARE * alpha)
     return next(sizes, MANY_RUNS)
 
 

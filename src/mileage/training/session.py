@@ -73,8 +73,9 @@ def in_turn(*calls: Callable[[EvalPoint], None] | None) -> Callable[[EvalPoint],
 class Session:
     """A run of an agent being recorded."""
 
-    def __init__(self, recorder: RunRecorder, steps_before: int) -> None:
+    def __init__(self, recorder: RunRecorder, steps_before: int, ledger: Ledger) -> None:
         self._recorder = recorder
+        self._ledger = ledger
         self._steps_before = steps_before
 
     def on_evaluation(self, point: EvalPoint) -> None:
@@ -91,7 +92,8 @@ class Session:
             self._recorder.checkpoint(steps - self._steps_before, path=checkpoint)
         if summary:
             self._recorder.profile(summary)
-        return dataclasses.replace(self._recorder.end(state, reason), steps_before=self._steps_before)
+        ended = self._ledger.with_parents(self._recorder.end(state, reason))
+        return dataclasses.replace(ended, steps_before=self._steps_before)
 
 
 @contextlib.contextmanager
@@ -140,4 +142,4 @@ def recorded(
     ) as recorder:
         if book.enabled:
             agent.run_id = recorder.run_id
-        yield Session(recorder, agent.steps)
+        yield Session(recorder, agent.steps, book)

@@ -2,7 +2,8 @@
 
 A file is one run, a record in it is one checkpoint. Columns are recognised by the names that common tools write, or
 mapped explicitly. All original figures are kept as "claimed". Only figures of an evaluation become success or return:
-what a tool logs about its training episodes stays claimed.
+what a tool logs about its training episodes stays claimed. Without the episodes behind them they reach no target: a run
+whose file says so ends as "claimed".
 """
 
 from __future__ import annotations
@@ -126,9 +127,15 @@ def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Ro
     progress = Progress.of(checkpoints)
     last = checkpoints[-1]
     run = run._replace(started_at=now - last.wall_seconds)
-    state = settings.state or (EndState.REACHED if progress.first_reached else EndState.NOT_REACHED)
+    met = settings.state is EndState.REACHED or any(_claims_target(row, settings.target) for row in checkpoints)
+    state = EndState.CLAIMED if met else settings.state or EndState.NOT_REACHED
     ending = Ending(state, "imported", now, last.wall_seconds, phases={"eval": last.eval_seconds})
     return [check_run(run), *checkpoints, end_row(run, progress, ending)]
+
+
+def _claims_target(row: Checkpoint, target: Target | None) -> bool:
+    """Whether the file says that a checkpoint met the target; without its episodes, that is a claim and no more."""
+    return target is not None and row.target_value is not None and row.target_value >= target.threshold
 
 
 def _run(settings: ImportSettings, now: float) -> Run:
@@ -160,12 +167,11 @@ def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings
         raise UsageError(f"record {seq} of the file has a negative or impossible step count or time")
     success, mean_return = figure.number("success_rate"), figure.number("mean_return")
     value = success if settings.target and settings.target.aggregate is Aggregate.SUCCESS_RATE else mean_return
-    met = None if settings.target is None or value is None else value >= settings.target.threshold
     path = figure.value("path")
     return Checkpoint(
         run_id=run.run_id, seq=seq, step=int(step), wall_seconds=wall, train_seconds=wall - evaluated,
         eval_seconds=evaluated, cost_usd=cost_usd(wall, run), success_rate=success, mean_return=mean_return,
-        target_value=value if settings.target else None, target_met=met, reset_reasons=None,
+        target_value=value if settings.target else None, target_met=None, reset_reasons=None,
         path=None if path is None else str(path)[:4000], sha256=None,
         claimed=check_json("a record of the file", dict(record)), **{name: figure.number(name) for name in PEAKS},
     )  # fmt: skip

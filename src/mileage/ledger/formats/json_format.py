@@ -9,6 +9,7 @@ from typing import Any
 
 from mileage._errors import UsageError
 from mileage._records import Record
+from mileage.ledger.claims import checked
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
@@ -48,13 +49,14 @@ def loads(document: Record) -> list[Row]:
     try:
         for entry in document["runs"]:
             run = check_run(_row("run", entry["run"]))
-            rows.append(run)
+            found: list[Row] = [run]
             for part, kind in _PARTS.items():
-                rows += [_row(kind, values) for values in entry.get(part, ())]
+                found += [_row(kind, values) for values in entry.get(part, ())]
             if entry.get("end"):
-                rows.append(_row("end", entry["end"]))
-            if any(row.run_id != run.run_id for row in rows[rows.index(run) :]):
+                found.append(_row("end", entry["end"]))
+            if any(row.run_id != run.run_id for row in found):
                 raise UsageError("the file has rows that belong to another run than the one they are under")
+            rows += checked(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"the file is not a ledger export: {type(error).__name__} {error}") from None
     return rows

@@ -1,0 +1,129 @@
+"""What an imported file says is checked, or it is a claim.
+
+A file of our own holds the episodes of every evaluation, so the figures of its checkpoints and of its end are made again
+from them, and the panel is hashed again. Whatever does not come out the same, or has no episodes to come out of, is kept
+as `claimed` and stands in no column of ours: a claim never reaches a target.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mileage._errors import UsageError
+from mileage.ledger.panels import Panel
+from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Row, Run, check_json
+from mileage.ledger.runs import evaluation_of, finite
+from mileage.ledger.summary import Progress, cost_usd
+from mileage.ledger.targets import Evaluation, Target, examined
+from mileage.metrics import billable_seconds_of
+
+CLAIMED_REASON = "claimed: no episodes of the panel show it"
+_FIGURES = ("success_rate", "mean_return", "target_value", "target_met")
+# Sums of a hundred episodes differ in their last digits between machines.
+_SAME = 1e-9
+
+
+def checked(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one imported run, its figures made again from its episodes."""
+    run = next(row for row in rows if isinstance(row, Run))
+    panel = checked_panel(run)
+    target = None if run.target is None else Target.parse(run.target)
+    played: dict[int, list[Episode]] = {}
+    for row in rows:
+        if isinstance(row, Episode):
+            played.setdefault(row.seq, []).append(row)
+    again = {
+        row.seq: _checkpoint(run, row, panel, target, played.get(row.seq, []))
+        for row in rows
+        if isinstance(row, Checkpoint)
+    }
+    progress = Progress.of(again[seq] for seq in sorted(again))
+    return [
+        again[row.seq] if isinstance(row, Checkpoint) else _end(run, row, progress) if isinstance(row, End) else row
+        for row in rows
+    ]
+
+
+def checked_panel(run: Run) -> Panel | None:
+    """The panel of an imported run; it must hash to the `panel_id` of the run and have its success definition."""
+    if run.panel is None:
+        if run.panel_id is not None and run.target is not None:
+            raise UsageError(f"run {run.run_id} of the file names panel {run.panel_id[:16]} and does not have it")
+        return None
+    panel = Panel.from_json(run.panel)
+    for field, here, there in (("panel_id", run.panel_id, panel.panel_id), ("success", run.success, panel.success)):
+        if here != there:
+            raise UsageError(f"{field} of run {run.run_id} in the file is {here!r}, but its panel gives {there!r}")
+    return panel
+
+
+def as_claim(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with its figures of an evaluation among what is claimed, and nowhere else."""
+    figures = {name: getattr(checkpoint, name) for name in _FIGURES if getattr(checkpoint, name) is not None}
+    if not figures:
+        return checkpoint
+    before: Any = json.loads(checkpoint.claimed) if checkpoint.claimed else {}
+    claimed = check_json("claimed", {**figures, **(before if isinstance(before, dict) else {"figures": before})})
+    return checkpoint._replace(**dict.fromkeys(_FIGURES), claimed=claimed)
+
+
+def _checkpoint(
+    run: Run, row: Checkpoint, panel: Panel | None, target: Target | None, played: list[Episode]
+) -> Checkpoint:
+    row = row._replace(cost_usd=_unless_same(row.cost_usd, cost_usd(row.wall_seconds, run)))
+    if all(getattr(row, name) is None for name in _FIGURES):
+        return row
+    evaluation = _played(panel, played)
+    if evaluation is None:
+        return as_claim(row)
+    value = met = None
+    if target is not None and (target.aggregate != "success_rate" or evaluation.successes is not None):
+        value, met = finite(target.value(evaluation)), target.met(evaluation)
+    again = (evaluation.success_rate, finite(evaluation.mean_return), value, met)
+    return row if _same(again, (getattr(row, name) for name in _FIGURES)) else as_claim(row)
+
+
+def _played(panel: Panel | None, played: list[Episode]) -> Evaluation | None:
+    """The evaluation that the episodes make, if they are those of the panel."""
+    if not played:
+        return None
+    evaluation = evaluation_of(sorted(played, key=lambda episode: episode.episode))
+    if panel is None:
+        return evaluation
+    try:
+        return examined(panel, evaluation)
+    except UsageError:
+        return None
+
+
+def _end(run: Run, end: End, progress: Progress) -> End:
+    reached = progress.first_reached
+    judged = reached or progress.last_evaluated
+    claims = reached is None and (end.wall_to_target is not None or end.state == EndState.REACHED)
+    return end._replace(
+        billable_seconds=_unless_same(end.billable_seconds, billable_seconds_of(end.wall_seconds, run.instances)),
+        cost_usd=_unless_same(end.cost_usd, cost_usd(end.wall_seconds, run)),
+        success_rate=_unless_same(end.success_rate, judged.success_rate if judged else None),
+        mean_return=_unless_same(end.mean_return, judged.mean_return if judged else None),
+        steps_to_target=reached.step if reached else None,
+        wall_to_target=_unless_same(end.wall_to_target, reached.wall_seconds if reached else None),
+        cost_to_target=_unless_same(end.cost_to_target, reached.cost_usd if reached else None),
+        target_seq=reached.seq if reached else None,
+        state=EndState.CLAIMED.value if claims and end.state == EndState.REACHED else end.state,
+        reason=CLAIMED_REASON if claims else end.reason,
+    )
+
+
+def _unless_same(there: Any, again: Any) -> Any:
+    """What the file has if it is what came out again, to the last digits; otherwise what came out."""
+    return there if _same((again,), (there,)) else again
+
+
+def _same(again: Iterable[float | bool | None], there: Iterable[float | bool | None]) -> bool:
+    return all(
+        a is b or (a is not None and b is not None and math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME))
+        for a, b in zip(again, there, strict=True)
+    )
