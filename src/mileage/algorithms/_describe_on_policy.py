@@ -233,10 +233,7 @@ class _Replay:
         width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
         frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))
         out = np.zeros(learner.n_envs, np.float32)
-        return {
-            ACT: lambda: rollout.act(frame.record, 0),
-            VALUE: lambda: rollout.values(frame.record, out),
-        }
+        return {ACT: lambda: rollout.act(frame.record, 0), VALUE: lambda: rollout.values(frame.record, out)}
 
     def other_n_envs(self) -> Iterator[Variant]:
         """More environments for fewer steps each: rollouts of the same size from the fused collector."""

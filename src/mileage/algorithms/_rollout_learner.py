@@ -74,13 +74,7 @@ class RolloutLearner(StatefulLearner):
     """Of the environments, those whose rollout is learned from."""
 
     def __init__(
-        self,
-        config: OnPolicyConfig,
-        env: VectorEnv,
-        policy: Policy,
-        team: Team,
-        seed: int,
-        columns: int | None = None,
+        self, config: OnPolicyConfig, env: VectorEnv, policy: Policy, team: Team, seed: int, columns: int | None = None
     ) -> None:
         """Allocate for rollouts of `columns` environments at a time; of all of them by default."""
         super().__init__(config, env, policy, team, seed)

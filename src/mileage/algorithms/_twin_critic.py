@@ -212,12 +212,7 @@ class TwinCritic(OffPolicy):
         return native_off_policy(
             self,
             NativeUpdate(
-                self.update_kernel,
-                self.update_frame,
-                self.pieces,
-                self.stages,
-                self.rates,
-                self.actor_every(config),
+                self.update_kernel, self.update_frame, self.pieces, self.stages, self.rates, self.actor_every(config)
             ),
             Boundary(self, "act_kernel", self.act_kernel.__name__, Layer.NATIVE),
             learn=self.learn_work(config, policy.actor_sizes, policy.critic_sizes, self.chunk_rows, self.pieces),

@@ -226,12 +226,7 @@ class ReplayBuffer:
 
     def saved_arrays(self) -> dict[str, Array]:
         """Everything that is held, by name; only the part of the ring that is in use."""
-        return {
-            "records": self._held_records(),
-            "finals": self._finals,
-            "counters": self._counters,
-            "rng": self._rng,
-        }
+        return {"records": self._held_records(), "finals": self._finals, "counters": self._counters, "rng": self._rng}
 
     def _held_records(self) -> Array:
         """The part of the memory that has been written to, uint8."""

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from mileage.stats.cost import ExpectedCost, RunCosts, expected_cost, point_cost
 from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, median_estimate, median_ratio_estimate
-from mileage.stats.returns import (
-    bootstrap_draws,
-    improvement_estimate,
-    iqm,
-    iqm_estimate,
-    probability_of_improvement,
-)
+from mileage.stats.returns import bootstrap_draws, improvement_estimate, iqm, iqm_estimate, probability_of_improvement
 from mileage.stats.timing import modified_z_scores, outliers, spread, trend
 from mileage.stats.verdict import (
     LOOK_ALPHAS,
