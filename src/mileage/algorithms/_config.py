@@ -68,40 +68,18 @@ class OnPolicyConfig:
         """Samples of one rollout, which one update learns from."""
         return self.n_envs * self.n_steps
 
+    # What other configurations have as fields: one pass over a rollout, whole and unclipped.
+    epochs, clip, clip_schedule, value_clip, target_kl = 1, math.inf, "constant", 0.0, 0.0
+
     @property
     def gae_lambda(self) -> float:
         """Decay of the traces; 1 is the n-step return."""
         return 1.0
 
     @property
-    def epochs(self) -> int:
-        """Passes over a rollout."""
-        return 1
-
-    @property
     def minibatch(self) -> int:
         """Samples per optimizer step."""
         return self.batch_size
-
-    @property
-    def clip(self) -> float:
-        """How far probability ratios may move."""
-        return math.inf
-
-    @property
-    def clip_schedule(self) -> str:
-        """How that changes."""
-        return "constant"
-
-    @property
-    def value_clip(self) -> float:
-        """How far values may move; 0 for no limit."""
-        return 0.0
-
-    @property
-    def target_kl(self) -> float:
-        """How far the policy may move; 0 for no limit."""
-        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 from mileage._types import Array
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
-from mileage.contracts import Policy, Saved
-from mileage.description import Buffer, Product, Work
+from mileage.contracts import Policy, Saved, VectorEnv
+from mileage.description import Boundary, Buffer, Layer, Product, Work
 from mileage.kernels.machine.pointers import Frame
 
 Sizes = tuple[int, ...]
@@ -155,6 +155,19 @@ def about(rows: int, operations: float, passes: int = 1) -> Work:
     """Roughly: `passes` through a network of unknown form whose forward pass takes so many operations per row."""
     product = Product(0, 0, rows, 1, max(1, round(passes * operations / 2)))
     return Work((product,), 1, 1.0, 4.0 * operations / 2 * 3)
+
+
+# Boundaries
+
+
+def native(owner: object, name: str, label: str | None = None) -> Boundary:
+    """A native call, called like the attribute that it is made through unless it has a label of its own."""
+    return Boundary(owner, name, name if label is None else label, Layer.NATIVE)
+
+
+def env_step(env: VectorEnv) -> Boundary:
+    """The step of an environment."""
+    return Boundary(env, "step", "env.step", Layer.ENVIRONMENT)
 
 
 # Buffers

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mileage._types import Team
 from mileage.algorithms import _describe as parts_of
 from mileage.buffers import PrioritizedReplay
-from mileage.description import ACT, UPDATE, Action, Boundary, Buffer, Call, Description, Layer, Stages, Variant, Work
+from mileage.description import ACT, UPDATE, Action, Boundary, Buffer, Call, Description, Stages, Variant, Work
 from mileage.kernels.machine.pointers import Frame
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
     return Description(
         work=work,
         boundaries=(
-            Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
-            *(Boundary(replay, name, f"replay.{name}", Layer.NATIVE) for name in calls),
+            parts_of.env_step(learner.env),
+            *(parts_of.native(replay, name, f"replay.{name}") for name in calls),
         ),
         at_rest=lambda: parts_of.unchanged(learner),
         operations=operations,
@@ -59,13 +59,7 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
 
 
 def native_off_policy(
-    learner: OffPolicy,
-    update: NativeUpdate,
-    act: Boundary,
-    *,
-    learn: Work,
-    inference: Work,
-    networks: tuple[Buffer, ...],
+    learner: OffPolicy, update: NativeUpdate, act: Boundary, learn: Work, inference: Work, networks: tuple[Buffer, ...]
 ) -> Description:
     """A learner with a replay buffer whose `update` and `act` are native calls, with the work of both."""
     replay = _Replay(learner, update)
@@ -73,7 +67,7 @@ def native_off_policy(
     stages = Stages(update.stages, replay.up_to, update.period, update.last_is_rare)
     return dataclasses.replace(
         described,
-        boundaries=(*described.boundaries, Boundary(learner.team, "run", "", Layer.NATIVE), act),
+        boundaries=(*described.boundaries, parts_of.native(learner.team, "run", ""), act),
         calls={
             "learn": Call(update.kernel.__name__, lambda: replay.up_to(None, 0), update.pieces, stages),
             "inference": Call(act.label, described.operations[ACT], 1),

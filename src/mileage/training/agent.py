@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage._types import Array
 from mileage.algorithms._config import checked
@@ -92,9 +92,12 @@ class Agent:
         self.run_id: str | None = None
         """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
-        self._threads = _check_threads(threads)
-        self._processes = processes
-        self._compile = compile
+        self.threads = _check_threads(threads)
+        """How many threads are used at most."""
+        self.processes = processes
+        """Whether a Gymnasium environment is stepped in one process each."""
+        self.compile = compile
+        """Whether, or in which mode, `torch.compile` is used."""
         self._learner: Learner | None = None
         self._steps_before_build = 0
         self._kept: tuple[str, Saved] | None = None
@@ -103,21 +106,6 @@ class Agent:
         self.backend = self._backend.name
         self.spec = self._backend.seen(self.spec)
         self.policy = self._backend.make_policy(self.config, self.spec, self.seed)
-
-    @property
-    def threads(self) -> int:
-        """How many threads are used at most."""
-        return self._threads
-
-    @property
-    def processes(self) -> bool:
-        """Whether a Gymnasium environment is stepped in one process each."""
-        return self._processes
-
-    @property
-    def compile(self) -> bool | str:
-        """Whether, or in which mode, `torch.compile` is used."""
-        return self._compile
 
     @property
     def policy_name(self) -> str:
@@ -146,9 +134,9 @@ class Agent:
             from mileage.kernels.machine.team import Team
 
             env = make_vec(
-                self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
+                self.spec, self.config.n_envs, seed=self.seed, threads=self.threads, processes=self.processes
             )
-            self._team = Team(self._threads)
+            self._team = Team(self.threads)
             learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
             if self._kept is not None:
                 source, saved = self._kept
@@ -293,7 +281,7 @@ class Agent:
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
-        team = Team(self._threads)
+        team = Team(self.threads)
         try:
             with single_threaded_blas():
                 return make_evaluator(self.policy, self.spec, panel or self.default_panel(), team)()
@@ -330,17 +318,11 @@ class Agent:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
         checkpoints.Checkpoint(
+            **named(self, "env_kwargs seed steps horizon run_id run_defaults backend"),
             algorithm=self.name,
             env=self.env_id,
-            env_kwargs=self.env_kwargs,
-            seed=self.seed,
-            steps=self.steps,
-            horizon=self.horizon,
-            run_id=self.run_id,
             target=None if self.target is None else str(self.target),
             config=dataclasses.asdict(self.config),
-            run_defaults=self.run_defaults,
-            backend=self.backend,
             policy=self.policy_name,
             obs_limit=self.policy.obs_limit,
             saved=self.learner.saved(),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mileage.algorithms.torch.off_policy import TorchOffPolicy
     from mileage.algorithms.torch.on_policy import TorchOnPolicy
 
-NOISE = Boundary(random, "uniform_rows", "uniform_rows", Layer.NATIVE)
+NOISE = parts_of.native(random, "uniform_rows")
 # Of a network that nothing is known of, a gradient by all parameters takes about two forward passes more.
 _PASSES = 3
 
@@ -56,7 +56,7 @@ def on_policy(
         act = parts_of.one_forward(n_envs, *sizes)
     return Description(
         work={"learn": learn, "inference": act},
-        boundaries=(Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT), GAE, NOISE),
+        boundaries=(parts_of.env_step(learner.env), GAE, NOISE),
         calls={"learn": call},
         at_rest=lambda: parts_of.unchanged(learner),
         methods=methods,

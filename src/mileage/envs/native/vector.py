@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._places import split
+from mileage._records import Record, named
 from mileage._types import F32, I64, U64, Array, Bool
 from mileage.contracts import Step
 from mileage.envs import files, known
@@ -178,6 +179,11 @@ class VecEnv(VectorBase):
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: arrays of states, ages, random streams and observations."""
         return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
+
+    def frame_fields(self) -> Record:
+        """The environments' fields of a kernel frame that steps them (see `mileage.kernels.learners.rollout`)."""
+        sizes = {"advance": self.spec.advance_address, "state_size": self.spec.state_size}
+        return named(self, "state elapsed rng obs final_obs max_steps") | sizes
 
     def close(self) -> None:
         """Let go of the threads."""
