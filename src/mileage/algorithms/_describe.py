@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from mileage._types import Array
+from mileage._types import Array, Team
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.contracts import Policy, Saved, VectorEnv
@@ -105,15 +105,9 @@ def one_forward(rows: int, *networks: Sizes) -> Work:
 
 
 def off_policy_learn(
-    products: Sequence[Product],
-    parameters: int,
-    *,
-    obs_size: int,
-    batch: int,
-    updates: int,
-    chunks: int,
+    products: Sequence[Product], parameters: int, *, obs_size: int, batch: int, updates: int, chunks: int,
     gradients: int | None = None,
-) -> Work:
+) -> Work:  # fmt: skip
     """Updates in `chunks` of these products each, each with a gradient of its own unless there are only so many."""
     gradients = chunks if gradients is None else gradients
     gathered = 4.0 * batch * (2 * obs_size + 6)
@@ -226,13 +220,15 @@ def unchanged(learner: StatefulLearner) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def with_workspaces(frames: Sequence[Frame], ranks: int, others: int) -> Iterator[None]:
-    """Give frames workspaces for `others` ranks instead of `ranks`."""
-    own = [frame.array("works") for frame in frames]
+def on_team(learner: StatefulLearner, frames: Sequence[Frame], team: Team) -> Iterator[None]:
+    """Let the calls of `frames` run on another team, with workspaces for its ranks."""
+    own, before = learner.team, [frame.array("works") for frame in frames]
     try:
-        for frame, works in zip(frames, own, strict=True):
-            frame.set(works=np.zeros((others, works.size // ranks), np.float32))
+        for frame, works in zip(frames, before, strict=True):
+            frame.set(works=np.zeros((team.n_ranks, works.size // own.n_ranks), np.float32))
+        learner.team = team
         yield
     finally:
-        for frame, works in zip(frames, own, strict=True):
+        learner.team = own
+        for frame, works in zip(frames, before, strict=True):
             frame.set(works=works)

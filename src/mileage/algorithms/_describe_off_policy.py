@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mileage._types import Team
@@ -100,20 +101,12 @@ class _Replay:
             try:
                 yield
             finally:
-                frame.set(
-                    **dict.fromkeys(rates, self._learner.config.learning_rate), stage=len(self._update.stages) - 1
-                )
+                rate, last = self._learner.config.learning_rate, len(self._update.stages) - 1
+                frame.set(**dict.fromkeys(rates, rate), stage=last)
 
-    @contextlib.contextmanager
-    def on_team(self, team: Team) -> Iterator[None]:
+    def on_team(self, team: Team) -> AbstractContextManager[None]:
         """Let updates run on another team."""
-        learner, own = self._learner, self._learner.team
-        with parts_of.with_workspaces([self._update.frame], own.n_ranks, team.n_ranks):
-            learner.team = team
-            try:
-                yield
-            finally:
-                learner.team = own
+        return parts_of.on_team(self._learner, [self._update.frame], team)
 
 
 def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,17 +179,9 @@ class _Replay:
             finally:
                 learner.update_frame.set(stage=actor_critic.LAST_STAGE)
 
-    @contextlib.contextmanager
-    def on_team(self, team: Team) -> Iterator[None]:
+    def on_team(self, team: Team) -> AbstractContextManager[None]:
         """Let both run on another team."""
-        learner, own = self.learner, self.learner.team
-        frames = [learner.update_frame, learner.rollout_frame]
-        with parts_of.with_workspaces(frames, own.n_ranks, team.n_ranks):
-            learner.team = team
-            try:
-                yield
-            finally:
-                learner.team = own
+        return parts_of.on_team(self.learner, [self.learner.update_frame, self.learner.rollout_frame], team)
 
     def operations(self) -> dict[str, Action]:
         """Acting and valuing for all environments, each in one call."""

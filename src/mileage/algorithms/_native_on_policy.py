@@ -113,14 +113,10 @@ class NativeOnPolicy(RolloutLearner):
             **(rollout | memory | loss | optim.adam_fields(0.0, config.adam_eps, config.max_grad_norm)),
             grads=np.zeros((self.chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((self.pieces, actor_critic.N_STATS)),
-            n_params=n_params,
-            n_samples=self.batch,
-            minibatch=min(config.minibatch, self.batch),
-            normalise=int(config.normalise_advantages),
-            steps=0,
+            stats=np.zeros((self.pieces, actor_critic.N_STATS)), n_params=n_params, n_samples=self.batch,
+            minibatch=min(config.minibatch, self.batch), normalise=int(config.normalise_advantages), steps=0,
             stage=actor_critic.LAST_STAGE,
-        )
+        )  # fmt: skip
 
     def _collect(self, clock: Clock) -> None:
         self.episode_sums[:] = 0.0

@@ -143,20 +143,11 @@ class RolloutLearner(StatefulLearner):
             self._scale_rewards()
         # The arrays are the learner's own: what `gae` would check of a user's, holds.
         run_shards(
-            gae_columns,
-            self.n_envs,
-            config.n_steps,
-            self.rewards.reshape(shape),
-            self.values.reshape(shape),
-            self.terminated.reshape(shape),
-            self.last_values,
-            self.truncated.reshape(shape),
-            self.truncated_values.reshape(shape),
-            float(config.gamma),
-            float(config.gae_lambda),
-            self.advantages.reshape(shape),
-            self.returns.reshape(shape),
-        )
+            gae_columns, self.n_envs, config.n_steps, self.rewards.reshape(shape), self.values.reshape(shape),
+            self.terminated.reshape(shape), self.last_values, self.truncated.reshape(shape),
+            self.truncated_values.reshape(shape), float(config.gamma), float(config.gae_lambda),
+            self.advantages.reshape(shape), self.returns.reshape(shape),
+        )  # fmt: skip
         if config.normalise_observations:
             self._update_obs_normalisation()
 

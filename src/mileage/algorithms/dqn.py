@@ -132,33 +132,20 @@ class DQN(OffPolicy):
             "dueling": int(policy.dueling),
         }
         self.update_frame = Frame(
-            kernel.DQN,
-            **(network | self.adam | optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)),
+            kernel.DQN, **(network | self.adam | optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)),
             **named(self, "target_params totals pieces"),
             **named(self.batch, "obs actions rewards next_obs terminated discounts weights"),
-            **named(config, "batch target_every tau huber"),
-            td_errors=self._td_errors,
-            next_q=np.zeros((samples, policy.n_actions), np.float32),
-            grads=aligned_zeros(n_params),
-            squares=np.zeros(self.pieces, np.float32),
-            works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
-            shared=aligned_zeros(layout.pop("shared_floats")),
-            n_params=n_params,
-            double=int(config.double),
-            n_updates=self._updates_per_call,
-            ahead_rows=ahead_rows,
-            steps=0,
-            stage=kernel.LAST_STAGE,
-            **layout,
-        )
+            **named(config, "batch target_every tau huber"), td_errors=self._td_errors,
+            next_q=np.zeros((samples, policy.n_actions), np.float32), grads=aligned_zeros(n_params),
+            squares=np.zeros(self.pieces, np.float32), works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
+            shared=aligned_zeros(layout.pop("shared_floats")), n_params=n_params, double=int(config.double),
+            n_updates=self._updates_per_call, ahead_rows=ahead_rows, steps=0, stage=kernel.LAST_STAGE, **layout,
+        )  # fmt: skip
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.ACT,
-            **(network | named(self, "obs action_rng n_envs")),
-            actions=self._choices,
-            works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32),
-            epsilon=config.epsilon_start,
-        )
+            kernel.ACT, **(network | named(self, "obs action_rng n_envs")), actions=self._choices,
+            works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
+        )  # fmt: skip
 
     def act(self, progress: float) -> Array:
         """Write `actions` as they are stored, and return them as the environment wants them."""

@@ -136,14 +136,10 @@ class IMPALA(NativeOnPolicy):
         self._score = Frame(
             scores.SCORE,
             **{name: value for name, value in policy.frame_fields().items() if name in (scores.SCORE.names or ())},
-            **named(self, "actions log_probs"),
-            obs=rows,
-            values=values,
-            works=np.zeros((self.team.n_ranks, floats), np.float32),
-            n_scored=n,
-            n_valued=n + self.n_envs,
+            **named(self, "actions log_probs"), obs=rows, values=values,
+            works=np.zeros((self.team.n_ranks, floats), np.float32), n_scored=n, n_valued=n + self.n_envs,
             work_floats=floats,
-        )
+        )  # fmt: skip
 
     # Collecting: what follows runs on the collectors' threads.
 
@@ -226,19 +222,12 @@ class IMPALA(NativeOnPolicy):
             self._scale_rewards()
         np.subtract(self.log_probs, self.collected_log_probs, out=self._log_ratios)
         vtrace(
-            self._log_ratios.reshape(shape),
-            self.rewards.reshape(shape),
-            self.values.reshape(shape),
-            self.terminated.reshape(shape),
-            self.last_values,
-            truncated=self.truncated.reshape(shape),
-            truncated_values=self.truncated_values.reshape(shape),
-            gamma=float(config.gamma),
-            lambda_=float(config.trace_lambda),
-            rho_bar=float(config.rho_bar),
-            c_bar=float(config.c_bar),
+            self._log_ratios.reshape(shape), self.rewards.reshape(shape), self.values.reshape(shape),
+            self.terminated.reshape(shape), self.last_values, truncated=self.truncated.reshape(shape),
+            truncated_values=self.truncated_values.reshape(shape), gamma=float(config.gamma),
+            lambda_=float(config.trace_lambda), rho_bar=float(config.rho_bar), c_bar=float(config.c_bar),
             out=(self.returns.reshape(shape), self.advantages.reshape(shape)),
-        )
+        )  # fmt: skip
         if config.normalise_observations:
             self._update_obs_normalisation()
 

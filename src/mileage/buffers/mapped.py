@@ -115,15 +115,9 @@ class MappedReplay(ReplayBuffer):
     kind = "mapped"
 
     def __init__(
-        self,
-        path: str | Path,
-        capacity: int,
-        obs_shape: Shape,
-        action_shape: Shape = (),
-        *,
-        seed: int = 0,
+        self, path: str | Path, capacity: int, obs_shape: Shape, action_shape: Shape = (), *, seed: int = 0,
         **options: Unpack[LayoutOptions],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make a new replay in the directory `path`; the rest as for `ReplayBuffer`."""
         layout = Layout.of(capacity, obs_shape, action_shape, **options)
         directory = Path(path)

@@ -236,15 +236,10 @@ class Agent:
                 self.target = goal
 
                 outcome = runner.run(
-                    learner,
-                    evaluate,
-                    runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
-                    clock,
-                    steps=self.steps,
-                    callbacks=callbacks,
-                    save=None if path is None else lambda _: self.save(path),
+                    learner, evaluate, runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every), clock,
+                    steps=self.steps, callbacks=callbacks, save=None if path is None else lambda _: self.save(path),
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
-                )
+                )  # fmt: skip
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):
                         self.save(path)
@@ -354,16 +349,10 @@ class Agent:
                     f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
                 )
             agent = cls(
-                checkpoints.checked_env(kept.env, file) if env is None else env,
-                seed=kept.seed,
-                preset="none",
-                threads=threads,
-                env_kwargs=kept.env_kwargs,
-                backend=kept.backend,
-                policy=kept.policy if policy is None else policy,
-                device=device,
-                **kept.config,
-            )
+                checkpoints.checked_env(kept.env, file) if env is None else env, seed=kept.seed, preset="none",
+                threads=threads, env_kwargs=kept.env_kwargs, backend=kept.backend,
+                policy=kept.policy if policy is None else policy, device=device, **kept.config,
+            )  # fmt: skip
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id

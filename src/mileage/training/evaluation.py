@@ -59,21 +59,12 @@ class NativeEvaluator:
         self._blocks = -(-n // block)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._frame = Frame(
-            kernels.EVALUATE,
-            **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
-            action_rng=self._action_rng,
-            env_action=env.action,
-            n_envs=n,
-            block=block,
-            actions=np.zeros((n, policy.action_size), np.float32),
-            rewards=env.reward,
-            returns=self._returns,
-            lengths=self._lengths,
-            cut=self._cut,
-            works=np.zeros((team.n_ranks, work_floats), np.float32),
-            deterministic=int(panel.deterministic),
-            work_floats=work_floats,
-        )
+            kernels.EVALUATE, **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
+            action_rng=self._action_rng, env_action=env.action, n_envs=n, block=block,
+            actions=np.zeros((n, policy.action_size), np.float32), rewards=env.reward, returns=self._returns,
+            lengths=self._lengths, cut=self._cut, works=np.zeros((team.n_ranks, work_floats), np.float32),
+            deterministic=int(panel.deterministic), work_floats=work_floats,
+        )  # fmt: skip
 
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""

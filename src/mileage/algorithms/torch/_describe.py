@@ -34,14 +34,9 @@ def _parameters(policy: TorchPolicy) -> list[Array]:
 
 
 def on_policy(
-    learner: TorchOnPolicy,
-    *,
-    choose: Action,
-    value: Action,
-    update: Action,
-    moments: Sequence[Array],
+    learner: TorchOnPolicy, *, choose: Action, value: Action, update: Action, moments: Sequence[Array],
     methods: tuple[Boundary, ...],
-) -> Description:
+) -> Description:  # fmt: skip
     """A learner that collects and learns in turn; `update` is one of length 0."""
     config, policy, n_envs = learner.config, learner.policy, learner.n_envs
     sizes = sizes_of(policy.module)
@@ -68,21 +63,12 @@ def on_policy(
 
 
 def off_policy(
-    learner: TorchOffPolicy,
-    *,
-    work: Callable[[parts_of.Sizes, parts_of.Sizes], Work],
-    passes: int,
-    tensors: Mapping[str, Array],
-    methods: tuple[Boundary, ...],
-) -> Description:
-    """A learner with a replay buffer.
+    learner: TorchOffPolicy, *, work: Callable[[parts_of.Sizes, parts_of.Sizes], Work], passes: int,
+    tensors: Mapping[str, Array], methods: tuple[Boundary, ...],
+) -> Description:  # fmt: skip
+    """A learner with a replay buffer; `tensors` are its targets, optimizers and whatever else it keeps, by name.
 
-    Args:
-        learner: it.
-        work: of learning, given the widths of plain networks.
-        passes: forward passes that an update of other networks is about as much work as.
-        tensors: its targets, optimizers and whatever else it keeps, by name.
-        methods: those that an update spends its time in.
+    `work` is that of learning, given the widths of plain networks; an update of others is about `passes` forward ones.
     """
     policy = learner.policy
     sizes = sizes_of(policy.module)

@@ -153,18 +153,11 @@ def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: P
 def advance(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> Count:
     """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
     arguments = (
-        shift(f32(frame.state), lo * frame.state_size),
-        shift(i64(frame.elapsed), lo),
-        shift(u64(frame.rng), 2 * lo),
-        shift(f32(frame.env_action), lo * frame.action_size),
-        shift(f32(frame.obs), lo * frame.obs_size),
-        shift(f32(frame.rewards), row),
-        shift(u8(frame.terminated), row),
-        shift(u8(frame.truncated), row),
-        shift(f32(frame.final_obs), lo * frame.obs_size),
-        rows,
-        frame.max_steps,
-    )
+        shift(f32(frame.state), lo * frame.state_size), shift(i64(frame.elapsed), lo), shift(u64(frame.rng), 2 * lo),
+        shift(f32(frame.env_action), lo * frame.action_size), shift(f32(frame.obs), lo * frame.obs_size),
+        shift(f32(frame.rewards), row), shift(u8(frame.terminated), row), shift(u8(frame.truncated), row),
+        shift(f32(frame.final_obs), lo * frame.obs_size), rows, frame.max_steps,
+    )  # fmt: skip
     return call_int64(frame.advance, arguments)
 
 

@@ -243,14 +243,9 @@ class TorchActorCritic(TorchPolicy):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        spec: EnvSpec,
-        device: torch.device,
-        compile_mode: str | None = None,
-        *,
+        self, module: nn.Module, spec: EnvSpec, device: torch.device, compile_mode: str | None = None, *,
         log_std_init: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not spec.n_actions and not isinstance(module, _Gaussian):
             module.register_parameter("log_std", nn.Parameter(torch.full((spec.action_size,), log_std_init)))
         super().__init__(module, spec, device, compile_mode)
