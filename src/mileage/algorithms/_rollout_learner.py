@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mileage._errors import UsageError
+from mileage._records import named
 from mileage._types import F32, F64, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig, scheduled
 from mileage.algorithms._stateful import StatefulLearner
@@ -198,13 +199,7 @@ class RolloutLearner(StatefulLearner):
         )
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return self.policy.live_arrays() | {
-            "action_rng": self.action_rng,
-            "shuffle_rng": self.shuffle_rng,
-            "order": self.order,
-            "obs_moments": self.obs_moments,
-            "return_moments": self.return_moments,
-        }
+        return self.policy.live_arrays() | named(self, "action_rng shuffle_rng order obs_moments return_moments")
 
     def _episode_arrays(self) -> dict[str, Array]:
         return {"episode": self.episode, "running_return": self.running_return}

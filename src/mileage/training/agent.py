@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._cores import usable_cores
-from mileage._errors import CheckpointError, UsageError
+from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage._types import Array
@@ -250,8 +250,7 @@ class Agent:
         if total_steps is None:
             left = self.horizon - self.steps
             total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
-        if total_steps < 1:
-            raise UsageError(f"total_steps must be at least 1, not {total_steps}")
+        require(total_steps >= 1, "total_steps", total_steps, "at least 1")
         return self.steps + total_steps
 
     def usual_eval_every(self, horizon: int) -> int:
@@ -382,8 +381,5 @@ class Agent:
 
 
 def _check_threads(threads: int | None) -> int:
-    if threads is None:
-        return usable_cores()
-    if threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
-    return threads
+    require(threads is None or threads >= 1, "threads", threads, "at least 1")
+    return usable_cores() if threads is None else threads

@@ -21,6 +21,7 @@ import numpy as np
 
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.learners.heads import to_env_action
+from mileage.kernels.machine import chunks
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real64
 from mileage.kernels.machine.pointers import f32, f64, i64, shift, u8
@@ -83,11 +84,7 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
         "at_scratch": 2 * rows * widest,
         "at_rows": rows * (4 * critic[0] + 4),
     }
-    offsets, start = {}, 0
-    for name, size in sizes.items():
-        offsets[name] = start
-        start += -(-size // 16) * 16
-    offsets["work_floats"] = start
+    offsets = chunks.layout(sizes, "work_floats")
     del offsets["at_observations"]  # always the start
     return offsets
 
