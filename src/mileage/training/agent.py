@@ -261,13 +261,9 @@ class Agent:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
         return Panel.default(
-            self.env_id,
-            episodes,
-            env_kwargs=self.env_kwargs,
-            env_version=str(self.spec.version),
-            success=success,
+            self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
             aggregate=aggregate,
-        )
+        )  # fmt: skip
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
         """Play a held-out panel with the policy as it is."""
@@ -324,14 +320,9 @@ class Agent:
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        threads: int | None = None,
-        env: Any = None,
-        policy: Any = None,
+        cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, policy: Any = None,
         device: str = "auto",
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Read a checkpoint.
 
         `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.

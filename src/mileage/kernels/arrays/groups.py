@@ -20,13 +20,9 @@ from mileage.kernels.machine.kinds import Array32, Flag, Real64
 
 
 def group_advantages(
-    rewards: F32 | F64,
-    *,
-    normalize_std: bool = True,
-    epsilon: float = 1e-6,
-    out: F32 | F64 | None = None,
+    rewards: F32 | F64, *, normalize_std: bool = True, epsilon: float = 1e-6, out: F32 | F64 | None = None,
     check_finite: bool = False,
-) -> F32 | F64:
+) -> F32 | F64:  # fmt: skip
     """Rewards relative to their own group (GRPO; Shao et al., 2024, arXiv:2402.03300).
 
     Args:

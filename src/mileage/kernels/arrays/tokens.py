@@ -31,15 +31,10 @@ _BLOCK = 512
 
 
 def token_kl(
-    log_probs: F32 | F64,
-    reference_log_probs: F32 | F64,
-    *,
-    estimator: Literal["exact", "k3"] = "k3",
-    mask: Bool | U8 | F32 | None = None,
-    reduction: Literal["sum", "mean"] = "sum",
-    out: F32 | F64 | None = None,
+    log_probs: F32 | F64, reference_log_probs: F32 | F64, *, estimator: Literal["exact", "k3"] = "k3",
+    mask: Bool | U8 | F32 | None = None, reduction: Literal["sum", "mean"] = "sum", out: F32 | F64 | None = None,
     check_finite: bool = False,
-) -> F32 | F64:
+) -> F32 | F64:  # fmt: skip
     """Kullback-Leibler divergence of a policy from a reference, one number per row.
 
     With p the policy and q the reference:
