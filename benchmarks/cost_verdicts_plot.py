@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,10 @@ def _chart(
     left, wide = place
     low, high = span
     bottom = TOP + ROW * len(names)
-    x: Callable[[float], float] = lambda value: round(left + (min(max(value, low), high) - low) / (high - low) * wide, 1)
+
+    def x(value: float) -> float:
+        return round(left + (min(max(value, low), high) - low) / (high - low) * wide, 1)
+
     parts = [f'<text x="{left}" y="18" style="{STYLE};font-weight:bold">{title}</text>']
     for step in range(6):
         value = low + (high - low) * step / 5

@@ -26,7 +26,7 @@ ELSEWHERE = {
 GIVEN = {
     "docs/ledger.md": """
 def play(seeds):
-    return [500.0] * len(seeds), [500] * len(seeds), [True] * len(seeds)
+    return [500.0] * len(seeds), [500] * len(seeds)
 
 step = 0
 open("policy.safetensors", "wb").close()

@@ -8,28 +8,30 @@ import logging
 from pathlib import Path
 
 import pytest
-from sample_rows import make_checkpoint, make_end, make_episode, make_phases, make_profile, make_run
+from sample_rows import make_checkpoint, make_end, make_phases, make_profile, make_run
 
 from mileage._errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.formats import json_format, mllog, tables, tensorboard
 from mileage.ledger.formats.flat import table_rows
 from mileage.ledger.panels import Panel
-from mileage.ledger.runs import RecordedRun
+from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.store import Store
+from mileage.ledger.targets import Evaluation
 
 
 @pytest.fixture
 def recorded() -> RecordedRun:
-    panel = Panel.default("CartPole-v1", 3)
+    panel = Panel.default("CartPole-v1", 3, success="return>=475")
     run = make_run(panel=panel.to_json(), panel_id=panel.panel_id, started_at=1000.0, launched_at=1000.0)
-    checkpoints = tuple(make_checkpoint(run, seq) for seq in range(1, 6))
+    checkpoints = tuple(make_checkpoint(run, seq, success_rate=float(seq == 5)) for seq in range(1, 6))
+    played = [Evaluation.of(panel.seeds, [100.0 * seq] * 3, [10] * 3, [seq == 5] * 3) for seq in range(1, 6)]
     return RecordedRun(
         run,
         make_end(run),
         checkpoints,
         tuple(make_phases(run, 9, rollout=40.0, learn=10.0, eval=10.0)),
-        tuple(make_episode(run, 5, i) for i in range(3)),
+        tuple(row for seq, each in enumerate(played, 1) for row in episode_rows(run.run_id, seq, each)),
         (make_profile(run, 10),),
     )
 

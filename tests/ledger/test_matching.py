@@ -6,7 +6,10 @@ import pytest
 from sample_rows import make_run
 
 from mileage._errors import UnknownNameError, UnmatchedError
+from mileage._seeding import held_out_seeds
 from mileage.ledger.matching import CONTRACT, check_matched
+from mileage.ledger.panels import Panel
+from mileage.ledger.rows import Run
 
 
 def test_equal_runs_match_whatever_else_differs() -> None:
@@ -76,3 +79,41 @@ def test_only_fields_of_the_contract_can_be_allowed() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'panel_id'"):
         check_matched([make_run()], [make_run()], allow=["panel"])
     assert set(CONTRACT) == {"panel_id", "target", "success", "accounting_window", "step_rule", "machine"}
+
+
+def examined_by(**changes: Any) -> Run:
+    panel = Panel(**{"env_id": "CartPole-v1", "seeds": held_out_seeds(5), **changes})
+    return make_run(panel=panel.to_json(), panel_id=panel.panel_id, success=panel.success)
+
+
+def test_a_refusal_says_what_is_different_about_the_panels() -> None:
+    with pytest.raises(UnmatchedError) as caught:
+        check_matched([examined_by()], [examined_by(seeds=held_out_seeds(7), max_episode_steps=200)])
+    lines = str(caught.value).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["field", "panel_id", "panel.seeds", "panel.max_episode_steps"]
+    assert "5 seeds from" in lines[3]
+    assert "7 seeds from" in lines[3]
+    assert lines[4].split() == ["panel.max_episode_steps", "none", "200"]
+    assert examined_by().panel_id in lines[2]  # whole, not cut
+
+
+def test_a_refusal_says_what_is_different_about_the_machines() -> None:
+    free = {"price_usd_per_hour": 0.0}
+    a = make_run(machine='{"cpu":"old","cores":2}', machine_id="m", **free)
+    b = make_run(machine='{"cpu":"new","cores":2}', machine_id="n", **free)
+    with pytest.raises(UnmatchedError, match=r"machine.cpu\s+old\s+new"):
+        check_matched([a], [b])
+
+
+def test_a_loop_that_does_not_know_the_environments_version_is_taken_at_its_word_and_it_is_said() -> None:
+    loop, trained, other = examined_by(), examined_by(env_version="abc"), examined_by(env_version="def")
+    found = check_matched([loop], [trained])
+    assert found.label is None
+    assert found.notes == (
+        "the panel of A does not state env_version: that it is the same is taken on trust",
+    )
+    assert check_matched([trained], [trained]).notes == ()
+    with pytest.raises(UnmatchedError, match=r"panel.env_version\s+abc\s+def"):
+        check_matched([trained], [other])
+    with pytest.raises(UnmatchedError, match=r"panel\.env_version"):
+        check_matched([loop, other], [trained])

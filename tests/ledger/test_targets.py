@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from mileage._errors import UsageError
-from mileage.ledger.targets import Evaluation, Target
+from mileage._seeding import held_out_seeds
+from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Evaluation, Target, examined
 
 
 def evaluation(returns: list[float], successes: list[bool] | None = None) -> Evaluation:
@@ -82,3 +86,43 @@ def test_evaluation_is_immutable_and_checked() -> None:
         Evaluation.of([1, 2], [1.0, 2.0], [1])
     with pytest.raises(UsageError, match="not empty"):
         Evaluation.of([], [], [])
+
+
+PANEL = Panel.default("CartPole-v1", 3, success="return>=475", max_episode_steps=500)
+
+
+def test_an_evaluation_of_the_panel_is_judged_by_its_rule() -> None:
+    judged = examined(PANEL, Evaluation.of(PANEL.seeds, [500.0, 474.0, 475.0], [500, 474, 475]))
+    assert judged.successes is not None
+    assert judged.successes.tolist() == [True, False, True]
+    given = Evaluation.of(PANEL.seeds, [500.0, 474.0, 475.0], [500, 474, 475], [True, False, True])
+    assert examined(PANEL, given) is given
+
+
+@pytest.mark.parametrize(
+    ("seeds", "returns", "length", "successes", "message"),
+    [
+        (PANEL.seeds[:1], [500.0], 500, None, "must hold the 3 episodes of its panel, not 1"),
+        (range(3), [500.0] * 3, 500, None, "episode 0 has seed 0, the panel's is 2"),
+        (PANEL.seeds[::-1], [500.0] * 3, 500, None, "in their order"),
+        (held_out_seeds(500, 3), [500.0] * 500, 500, None, "not 500"),
+        (PANEL.seeds, [10.0] * 3, 10, [True] * 3, "contradict its panel's 'return>=475.0': episode 0 with return 10"),
+        (PANEL.seeds, [500.0] * 3, 501, None, "go up to 501, its panel stops at 500"),
+    ],
+)
+def test_any_other_evaluation_is_refused(
+    seeds: Any, returns: list[float], length: int, successes: list[bool] | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        examined(PANEL, Evaluation.of(seeds, returns, [length] * len(returns), successes))
+
+
+def test_success_is_said_exactly_where_the_panel_asks_who_played() -> None:
+    flag = Panel("e", PANEL.seeds, success="info:is_success")
+    bare = Evaluation.of(PANEL.seeds, [1.0] * 3, [1] * 3)
+    said = Evaluation.of(PANEL.seeds, [1.0] * 3, [1] * 3, [True, False, True])
+    assert examined(flag, said) is said
+    with pytest.raises(UsageError, match="are missing"):
+        examined(flag, bare)
+    with pytest.raises(UsageError, match="defines no success"):
+        examined(Panel("e", PANEL.seeds), said)

@@ -188,3 +188,91 @@ def test_selections_leave_out_what_still_runs_and_refuse_overlap(tmp_path: Path)
             compare_selections(store, "one", "algorithm=ppo,name=one")
         with pytest.raises(UsageError, match="has ended yet"):
             compare_selections(store, "one", "three")
+
+
+def test_what_the_arms_ran_with_is_always_shown() -> None:
+    fast = {"machine": '{"cpu":"new","cores":8,"gpus":[],"threads":4}', "step_budget": 9000, "config": '{"lr":0.1}'}
+    slow = {"machine": '{"cpu":"old","cores":2,"gpus":["T4"]}', "price_usd_per_hour": 7200.0, "config": '{"lr":0.2}'}
+    comparison = compared([finished(10.0, run=fast)] * 3, [finished(20.0, run=slow)] * 3)
+    table = {name: (left, right) for name, left, right in comparison.table().rows}
+    assert table["price"] == ("$3,600.00/h × 1", "$7,200.00/h × 1")
+    assert table["machine"] == ("8 × new", "2 × old + T4")
+    assert table["threads"] == ("4", "not stated")
+    assert table["step budget"] == ("9,000 env_steps", "not stated")
+    assert table["training time"] == ("9.00 s", "18.00 s")
+    assert table["evaluation time"] == ("1.00 s", "2.00 s")
+    assert table["config: lr"] == ("0.1", "0.2")
+    content = comparison.as_dict()
+    assert content["config_differences"] == {"lr": ["0.1", "0.2"]}
+    assert content["a"]["setting"]["threads"] == "4"
+
+
+def test_frame_skip_and_reward_normalisation_in_the_config_are_shown() -> None:
+    a = [finished(10.0, run={"config": '{"env":{"frame_skip":4},"normalise_rewards":true}'})] * 3
+    b = [finished(10.0, run={"config": '{"env":{"frame_skip":1},"normalise_rewards":false}'})] * 3
+    assert compared(a, b).config == {"env.frame_skip": ("4", "1"), "normalise_rewards": ("true", "false")}
+
+
+def test_one_name_has_one_meaning() -> None:
+    def went_on(wall: float, target: float) -> RecordedRun:
+        run = finished(wall)
+        assert run.end is not None
+        end = run.end._replace(wall_to_target=target, cost_to_target=target, steps_to_target=int(10 * target))
+        return RecordedRun(run.run, end)
+
+    a = [went_on(100.0, 10.0), went_on(100.0, 20.0), went_on(100.0, 60.0), finished(90.0, reached=False)]
+    comparison = compared(a, [finished(30.0)] * 4)
+    table = {name: left for name, left, _ in comparison.table().rows}
+    assert table["wall-clock to target"] == "20.00 s"  # the median of runs that reached it, as `train` says
+    assert table["steps to target"] == "200"
+    assert table["expected wall-clock to target"] == "60.00 s"  # (10 + 20 + 60 + 90) / 3
+    assert table["spent in all"] == "$390.00"  # to the end of every run
+    assert comparison.as_dict()["a"]["spent_to_target"] == 180.0
+
+
+def test_the_cause_is_about_the_time_up_to_the_target() -> None:
+    run = finished(100.0, rollout=30.0, learn=70.0)
+    assert run.end is not None
+    early = [*make_phases(run.run, 1, rollout=4.0, learn=4.0), *make_phases(run.run, 2, rollout=10.0, learn=10.0)]
+    end = run.end._replace(wall_to_target=14.0, cost_to_target=14.0)
+    on = RecordedRun(run.run, end, phase_rows=run.phase_rows, phase_history=(*early, *run.phase_rows))
+    assert on.phases_to_target() == {"rollout": 7.0, "learn": 7.0}
+    comparison = compared([on] * 3, [finished(7.0, rollout=3.0, learn=4.0)] * 3)
+    assert sum(comparison.a.phase_seconds.values()) == comparison.a.seconds_per_success == 14.0
+    assert "14.00 s → 7.00 s" in comparison.reasons[0]
+
+
+def test_a_resumed_run_costs_what_it_and_its_parents_cost(tmp_path: Path) -> None:
+    with Store(tmp_path / "mileage.db") as store:
+        first = finished(100.0, reached=False, steps=5000, run={"name": "first"})
+        second = finished(50.0, reached=False, run={"name": "second", "parent_run_id": first.run_id})
+        third = finished(10.0, run={"name": "third", "parent_run_id": second.run_id})
+        orphan = finished(10.0, run={"name": "orphan", "parent_run_id": "20200101-000000-00000000"})
+        plain = finished(20.0, run={"name": "plain"})
+        for run in (first, second, third, orphan, plain):
+            store.deliver([run.run, run.end])
+        comparison = compare_selections(store, "third", "plain")
+        assert comparison.a.expected.value == 160.0
+        assert comparison.a.seconds_per_success == 160.0
+        assert comparison.a.steps_per_success == 7000
+        assert comparison.a.spent == 160.0
+        said = [each.evidence for each in comparison.warnings]
+        assert "1 runs of A resume others, whose cost and steps are counted" in said
+        unknown = " ".join(each.evidence for each in compare_selections(store, "orphan", "plain").warnings)
+        assert "the cost of 20200101-000000-00000000, which a run of A resumes, is unknown" in unknown
+
+
+def test_claimed_runs_never_reach_a_target() -> None:
+    run = finished(10.0, reached=False)
+    assert run.end is not None
+    claimed = RecordedRun(run.run, run.end._replace(state="claimed"))
+    comparison = compared([claimed] * 3, [finished(20.0)] * 3)
+    assert comparison.a.reached == 0
+    assert "3 runs of A only claim to have reached the target, and count as failed" in [
+        each.evidence for each in comparison.warnings
+    ]
+
+
+def test_no_infinity_leaves_a_comparison_as_json() -> None:
+    text = json.dumps(compared([finished(10.0)] * 3, [finished(20.0)] * 3).as_dict(), allow_nan=False)
+    assert json.loads(text)["a"]["interval"][1] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ app = typer.Typer(help="Recorded runs: what they reached and what they cost.", n
 FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
 
 Db = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+JudgedBy = Annotated[
+    str | None, Option(help="Judge by this target and not by the runs' own, from the episodes that were played.")
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Selection = Annotated[
     str | None,
@@ -52,6 +56,7 @@ def list_runs(
         else:
             found = store.read(queries.select_records, selection)
             records = [record for record in reversed(found) if state in (None, record.state)][: limit or None]
+        records = store.read(queries.with_parents, records)
     if json_output:
         from mileage.ledger.formats.flat import run_row, unpacked
 
@@ -66,16 +71,22 @@ def list_runs(
 def show(
     run: Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")],
     checkpoints: Annotated[int, Option(help="How many checkpoints to show, spread over the run.")] = 10,
+    target: JudgedBy = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
     from mileage.ledger import queries
     from mileage.ledger.formats import json_format
+    from mileage.ledger.rejudging import rejudged
+    from mileage.ledger.targets import Target
     from mileage.report.cost import CostReport
 
     with _open(db) as store:
-        recorded = store.read(queries.complete, store.read(queries.only_record, run), episodes_too=False)
+        (found,) = store.read(queries.with_parents, [store.read(queries.only_record, run)])
+        recorded = store.read(queries.complete, found, episodes_too=target is not None)
+    if target is not None:
+        recorded = replace(rejudged(recorded, Target.parse(target)), episodes=())
     if json_output:
         content = json_format.as_dict(recorded)
         content["report"] = CostReport(recorded).as_dict() if recorded.end else None
@@ -97,6 +108,7 @@ def compare(
         bool,
         Option("--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."),
     ] = False,
+    target: JudgedBy = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -104,7 +116,8 @@ def compare(
     from mileage.report.compare import compare_selections
 
     with _open(db) as store:
-        comparison = compare_selections(store, a, b, allow=allow_unmatched or (), sequential=sequential)
+        allowed = allow_unmatched or ()
+        comparison = compare_selections(store, a, b, allow=allowed, sequential=sequential, target=target)
     if json_output:
         print(json.dumps(comparison.as_dict()))
         return

@@ -52,10 +52,15 @@ def print_list(records: Sequence[RecordedRun]) -> None:
     for record in records:
         run = record.run
         seed = ["–" if run.seed is None else str(run.seed)] if wide else []
-        facts = (run.run_id, plain(run.name, _LONGEST), *seed, record.state.replace("_", " "))
+        facts = (run.run_id, plain(run.name, _LONGEST), *seed, _state(record))
         rows.append((*facts, *(_cell(record, metric) for metric in metrics)))
     columns = [Column(heading, right=heading not in left, wrap=False) for heading in headings]
     console.print(Table.of(columns, rows).terminal(boxed=False))
+
+
+def _state(record: RecordedRun) -> str:
+    resumed = "" if record.before is None else ", resumed"
+    return record.state.replace("_", " ") + resumed
 
 
 def _cell(record: RecordedRun, metric: RunMetric) -> str:
@@ -79,7 +84,7 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
         "host": f"{run.host}, launched by {run.launched_by}",
     }
     if run.parent_run_id:
-        facts["resumes"] = run.parent_run_id
+        facts["resumes"] = str(recorded.before or run.parent_run_id)
     for name, value in facts.items():
         console.print(f"{name}: {_shown(value)}")
     if recorded.end is None:

@@ -1,8 +1,8 @@
 """What an imported file says is checked, or it is a claim.
 
-A file of our own holds the episodes of every evaluation, so the figures of its checkpoints and of its end are made again
-from them, and the panel is hashed again. Whatever does not come out the same, or has no episodes to come out of, is kept
-as `claimed` and stands in no column of ours: a claim never reaches a target.
+A file of our own holds the episodes of every evaluation, so the figures of its checkpoints and of its end are made
+again from them, and the panel is hashed again. Whatever does not come out the same, or has no episodes to come out of,
+is kept as `claimed` and stands in no column of ours: a claim never reaches a target.
 """
 
 from __future__ import annotations

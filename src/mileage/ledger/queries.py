@@ -158,9 +158,7 @@ def with_phases(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[
         for row in connection.execute(sa.select(schema.phase).where(schema.phase.c.run_id.in_(chunk))):
             history.setdefault(row.run_id, []).append(Phase(*row))
     return [
-        replace(
-            run, phase_rows=tuple(rows.get(run.run_id, ())), phase_history=tuple(history.get(run.run_id, ()))
-        )
+        replace(run, phase_rows=tuple(rows.get(run.run_id, ())), phase_history=tuple(history.get(run.run_id, ())))
         for run in runs
     ]
 
@@ -182,9 +180,7 @@ def with_parents(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list
         return found
 
     resumed = ((run, None if run.run.parent_run_id is None else before(run)) for run in runs)
-    return [
-        run if used is None else replace(run, before=used, steps_before=used.env_steps) for run, used in resumed
-    ]
+    return [run if used is None else replace(run, before=used, steps_before=used.env_steps) for run, used in resumed]
 
 
 def with_evaluations(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:

@@ -88,8 +88,8 @@ class Evaluation:
 def examined(panel: Panel, evaluation: Evaluation) -> Evaluation:
     """The evaluation, judged by the panel: it must hold the panel's episodes in their order, and nothing else.
 
-    Success by return or length is what the panel's rule says of the episodes; it may be left out, and must not contradict.
-    How an episode ended is only known to who played it.
+    Success by return or length is what the panel's rule says of the episodes: it may be left out, and must not
+    contradict. How an episode ended is only known to who played it.
     """
     n = len(panel.seeds)
     if len(evaluation) != n:

@@ -64,7 +64,7 @@ class Machine:
 
     def __str__(self) -> str:
         gpus = f", {' + '.join(self.gpus)}" if self.gpus else ""
-        memory = f", {self.memory_gb} GB" if self.memory_gb is not None else ""
+        memory = f", {self.memory_gb} GiB" if self.memory_gb is not None else ""
         return f"{self.cores} × {self.cpu or 'unknown CPU'}{memory}{gpus}"
 
 

@@ -15,8 +15,7 @@ from mileage.meter.gpu import GpuSampler, load_nvml
 from mileage.meter.memory import ProcessTree, peak_rss_bytes
 from mileage.metrics import highest
 
-# Gigabytes as memory is sold and limited: 2**30 bytes.
-_GB = 2**30
+_GB = 10**9
 DEFAULT_BUDGET = 0.001
 # The controller aims below the budget, because a sample's own cost is known only after it. Reading memory and GPUs is
 # paced apart from looking for new processes, which costs many times more and must not slow the readings down.

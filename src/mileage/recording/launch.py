@@ -25,7 +25,7 @@ ACCOUNTING_WINDOW = "wall-clock"
 
 def launched_run(
     name: str, clock: PhaseClock, *, panel: Panel | None, target: Target | None, price: Price, seed: int | None,
-    config: ReadRecord, env_id: str | None, identified: bool, **facts: Any,
+    config: ReadRecord, env_id: str | None, identified: bool, threads: int | None, **facts: Any,
 ) -> Run:  # fmt: skip
     """The row of a run that is being launched now; the arguments are those of `Ledger.run`.
 
@@ -39,7 +39,8 @@ def launched_run(
         process_token=liveness.own_token(), env_id=env_id if env_id is not None else panel.env_id if panel else "",
         config=check_json("config", dict(config)), git_revision=_revision() if identified else None,
         command=_command(), seed=None if seed is None else check_training_seed(seed),
-        accounting_window=ACCOUNTING_WINDOW, machine=check_json("machine", machine.as_dict() if machine else {}),
+        accounting_window=ACCOUNTING_WINDOW,
+        machine=check_json("machine", machine.as_dict() | {"threads": threads} if machine else {}),
         machine_id=machine.hardware_id if machine else "", mileage_version=__version__, **facts,
     )  # fmt: skip
     return check_run(row)

@@ -72,6 +72,7 @@ class Ledger:
         step_budget: int | None = None,
         step_rule: str = "env_steps",
         parent_run_id: str | None = None,
+        threads: int | None = None,
         clock: PhaseClock | None = None,
         resources: bool | ResourceSampler = True,
         keep: bool = False,
@@ -96,7 +97,8 @@ class Ledger:
             batch_size: env steps per update.
             step_budget: env steps after which the run gives up.
             step_rule: what one env step is; `frames/4` where a frame-skip of 4 is counted in frames.
-            parent_run_id: the run this one resumes.
+            parent_run_id: the run this one resumes; its cost and steps count as this one's.
+            threads: how many the run may use, where it says so.
             clock: an already running clock, whose owner also watches compilers. Without it, the first run of a process
                 counts from the start of the process.
             resources: whether memory and GPUs are sampled in the background, or the sampler to do it with.
@@ -118,6 +120,7 @@ class Ledger:
             name, clock, panel=panel, target=goal, price=frozen, instances=instances, seed=seed, config=config or {},
             algorithm=algorithm, env_id=env_id, framework=framework, eval_every_steps=eval_every_steps,
             batch_size=batch_size, step_budget=step_budget, step_rule=step_rule, parent_run_id=parent_run_id,
+            threads=threads,
             identified=self.enabled,
         )  # fmt: skip
         writer = self._writer(row) if self.enabled else None

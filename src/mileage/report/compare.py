@@ -1,7 +1,8 @@
 """Which of two sets of runs reaches the target more cheaply, and why.
 
-Failed runs count: the cost of an arm is what all its runs cost, over the number that reached the target. A run that
-reached it counts up to its first target-reaching checkpoint, any other up to its stop.
+Failed runs count: the expected cost of an arm is what all its runs cost, over the number that reached the target. A run
+that reached it counts up to its first target-reaching checkpoint, any other up to its stop; one that resumes another
+counts with what the other cost. What differs between the arms and is no matter of the contract is shown.
 """
 
 from __future__ import annotations
@@ -15,10 +16,21 @@ from mileage._errors import UsageError
 from mileage._records import Record
 from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
+from mileage.ledger.rejudging import rejudged, stopped_short
 from mileage.ledger.rows import EndState
+from mileage.ledger.targets import Target
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.report.setting import MOST_DIFFERENCES, config_differences
 from mileage.report.sides import Selection, Side, summarise
-from mileage.stats import CostComparison, Estimate, compare_at_looks, compare_costs, improvement_estimate
+from mileage.stats import (
+    CostAnswer,
+    CostComparison,
+    Estimate,
+    FailureComparison,
+    compare_at_looks,
+    compare_costs,
+    improvement_estimate,
+)
 from mileage.tables import Table
 from mileage.text import plain
 
@@ -44,6 +56,8 @@ class Comparison:
     sequential: bool
     reasons: tuple[str, ...]
     warnings: tuple[Caveat, ...]
+    config: Mapping[str, tuple[str, str]]
+    """Hyperparameters and other settings that differ, with both values."""
 
     @property
     def verdict(self) -> str:
@@ -57,6 +71,11 @@ class Comparison:
     def table(self) -> Table:
         """What there is to compare, row by row: what, A, B."""
         rows = [(name, read(self, self.a), read(self, self.b)) for name, read in _ROWS]
+        rows += [(name, self.a.setting[name], self.b.setting[name]) for name in self.a.setting]
+        listed = list(self.config.items())[:MOST_DIFFERENCES]
+        rows += [(f"config: {plain(name, 40)}", first, second) for name, (first, second) in listed]
+        if len(self.config) > len(listed):
+            rows.append(("config: more settings that differ", *[f"{len(self.config) - len(listed)}"] * 2))
         header = ("", "A", "B")
         return Table.of(header, [row for row in rows if row[1:] != ("–", "–")], left=header)
 
@@ -83,8 +102,13 @@ class Comparison:
             "alpha": costs.alpha,
             "runs_used": list(costs.runs_used),
             "ratio_a_over_b": costs.ratio,
-            "ratio_interval": None if costs.interval is None else [costs.interval.low, costs.interval.high],
+            "ratio_interval": None if costs.interval is None else costs.interval.as_list(),
             "probability_a_cheaper": costs.probability_a_cheaper,
+            "question": costs.question.value,
+            "cost_when_reached": _answer_dict(costs.reached),
+            "failures": _failures_dict(costs.failures),
+            "expected_cost": _answer_dict(costs.expected),
+            "config_differences": {name: list(values) for name, values in self.config.items()},
             "probability_b_returns_more": _estimate_dict(self.improvement),
             "reasons": list(self.reasons),
             "warnings": [each.evidence for each in self.warnings],
@@ -92,9 +116,12 @@ class Comparison:
 
 
 def compare_selections(
-    store: Store, a: str, b: str, *, allow: Collection[str] = (), sequential: bool = False
+    store: Store, a: str, b: str, *, allow: Collection[str] = (), sequential: bool = False, target: str | None = None
 ) -> Comparison:
-    """Compare the runs that two selections name; see `mileage.ledger.selectors`."""
+    """Compare the runs that two selections name; see `mileage.ledger.selectors`.
+
+    With a `target`, all runs are judged by it and not by their own, from the episodes that were played.
+    """
     from mileage.ledger import queries
 
     sides = []
@@ -103,8 +130,13 @@ def compare_selections(
         ended = [record for record in records if record.end is not None]
         if not ended:
             raise UsageError(f"no run of {plain(text, 100)!r} has ended yet: wait for the first")
-        chosen = Selection(store.read(queries.with_phases, ended), len(records) - len(ended))
-        sides.append(Arm(plain(text, 60), chosen))
+        short = 0
+        if target is not None:
+            evaluated = store.read(queries.with_evaluations, ended)
+            ended = [rejudged(run, Target.parse(target)) for run in evaluated]
+            short = sum(stopped_short(run, Target.parse(target)) for run in evaluated)
+        ended = store.read(queries.with_parents, store.read(queries.with_phases, ended))
+        sides.append(Arm(plain(text, 60), Selection(ended, len(records) - len(ended), short)))
     shared = set.intersection(*({run.run.run_id for run in side.subject.runs} for side in sides))
     if shared:
         raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
@@ -129,9 +161,11 @@ def compare(
     judge = compare_at_looks if sequential else compare_costs
     returns = list(arm_b.returns), list(arm_a.returns)
     improvement = improvement_estimate(*returns) if all(returns) else None
-    costs, reasons, warnings = judge(arm_a.costs, arm_b.costs), _reasons(arm_a, arm_b), _warnings(arm_a, arm_b, unit)
-    found = (arm_a, arm_b, unit, matching, costs, improvement, sequential)
-    return Comparison(*found, reasons=tuple(reasons), warnings=tuple(warnings))
+    costs, reasons = judge(arm_a.costs, arm_b.costs), tuple(_reasons(arm_a, arm_b))
+    notes = [Caveat(Cause.ON_TRUST, note) for note in matching.notes]
+    warnings = (*notes, *_warnings(arm_a, arm_b, unit))
+    config = config_differences(a.subject.runs, b.subject.runs)
+    return Comparison(arm_a, arm_b, unit, matching, costs, improvement, sequential, reasons, warnings, config)
 
 
 def _reasons(a: Side, b: Side) -> list[str]:
@@ -173,6 +207,7 @@ def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
         if side.left_out:
             evidence = f"{side.left_out} runs of {name} are still running and not counted"
             found.append(Caveat(Cause.STILL_RUNNING, evidence, side.label))
+        found += _histories(name, side)
         unknown = side.runs - len(side.returns)
         if unknown and side.returns:
             evidence = f"{unknown} runs of {name} were never evaluated and have no return"
@@ -180,6 +215,28 @@ def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
     found += _algorithmic(a, b)
     if unit == "s":
         found.append(Caveat(Cause.NO_PRICE, "not every run has a price, so seconds are compared and not dollars"))
+    return found
+
+
+def _histories(name: str, side: Side) -> list[Caveat]:
+    """What runs of an arm have behind them, or only say."""
+    found = []
+    if side.resumed:
+        evidence = f"{side.resumed} runs of {name} resume others, whose cost and steps are counted"
+        found.append(Caveat(Cause.RESUMED, evidence, side.label))
+    if side.unknown_parents:
+        evidence = f"the cost of {side.unknown_parents[0]}, which a run of {name} resumes, is unknown and not counted"
+        found.append(Caveat(Cause.UNKNOWN_PARENT, evidence, side.label))
+    if side.states.get(EndState.CLAIMED):
+        count = side.states[EndState.CLAIMED]
+        evidence = f"{count} runs of {name} only claim to have reached the target, and count as failed"
+        found.append(Caveat(Cause.CLAIMED, evidence, side.label))
+    if side.stopped_short:
+        evidence = (
+            f"{side.stopped_short} runs of {name} ended at a target of their own before they reached this one, "
+            "and count as failed"
+        )
+        found.append(Caveat(Cause.STOPPED_SHORT, evidence, side.label))
     return found
 
 
@@ -207,7 +264,7 @@ def _estimate(estimate: Estimate, form: str) -> str:
     value = form.format(estimate.value)
     if estimate.interval is None:
         return f"{value} ({estimate.statement})"
-    return f"{value} [{form.format(estimate.interval.low)}, {form.format(estimate.interval.high)}]"
+    return f"{value} [{estimate.interval.spelled(form.format, ', ')}]"
 
 
 def _expected(comparison: Comparison, arm: Side) -> str:
@@ -216,7 +273,22 @@ def _expected(comparison: Comparison, arm: Side) -> str:
         return f"not reached ({spell(expected.spent)} spent)"
     if expected.interval is None:
         return f"{spell(expected.value)} ({expected.statement})"
-    return f"{spell(expected.value)} [{spell(expected.interval.low)}, {spell(expected.interval.high)}]"
+    return f"{spell(expected.value)} [{expected.interval.spelled(spell, ', ')}]"
+
+
+def _typical(comparison: Comparison, arm: Side) -> str:
+    if arm.typical.value is None:
+        return "not reached"
+    if arm.typical.interval is None:
+        return f"{comparison.spell(arm.typical.value)} ({arm.typical.statement})"
+    return f"{comparison.spell(arm.typical.value)} [{arm.typical.interval.spelled(comparison.spell, ', ')}]"
+
+
+def _failure_rate(_: Comparison, arm: Side) -> str:
+    rate = arm.failure_rate
+    assert rate.value is not None
+    assert rate.interval is not None
+    return f"{percent(rate.value)} [{rate.interval.spelled(percent, ', ')}]"
 
 
 def _states(arm: Side) -> str:
@@ -237,11 +309,13 @@ _ROWS: tuple[tuple[str, Any], ...] = (
     ("reached", lambda _, arm: f"{arm.reached} of {arm.runs}"),
     ("failed runs", lambda _, arm: f"{arm.failed}"),
     ("ends", lambda _, arm: _states(arm)),
+    ("cost when reached", _typical),
+    ("failure rate", _failure_rate),
     ("expected cost to target", _expected),
-    ("spent in all", lambda c, arm: c.spell(arm.costs.spent)),
+    ("expected wall-clock to target", lambda _, arm: _or_dash(arm.seconds_per_success, duration)),
+    ("expected steps to target", lambda _, arm: _or_dash(arm.steps_per_success, "{:,.0f}".format)),
+    ("spent in all", lambda c, arm: c.spell(arm.spent)),
     ("IQM return", lambda _, arm: "–" if arm.iqm_return is None else _estimate(arm.iqm_return, "{:,.1f}")),
-    ("steps to target", lambda _, arm: _or_dash(arm.steps_per_success, "{:,.0f}".format)),
-    ("wall-clock to target", lambda _, arm: _or_dash(arm.seconds_per_success, duration)),
     *((metric.title, _reader(metric)) for metric in shown(Shown.COMPARE)),
 )  # fmt: skip
 
@@ -249,8 +323,21 @@ _ROWS: tuple[tuple[str, Any], ...] = (
 def _estimate_dict(estimate: Estimate | None) -> Record | None:
     if estimate is None:
         return None
-    interval = None if estimate.interval is None else [estimate.interval.low, estimate.interval.high]
+    interval = None if estimate.interval is None else estimate.interval.as_list()
     return {"value": estimate.value, "interval": interval, "statement": estimate.statement}
+
+
+def _answer_dict(answer: CostAnswer | None) -> Record | None:
+    if answer is None:
+        return None
+    return {"verdict": answer.verdict.value, "ratio_a_over_b": answer.ratio, "interval": answer.interval.as_list()}
+
+
+def _failures_dict(failures: FailureComparison | None) -> Record | None:
+    if failures is None:
+        return None
+    rates = {"a": _estimate_dict(failures.a), "b": _estimate_dict(failures.b)}
+    return {"verdict": failures.verdict.value, "p_value": failures.p_value, **rates}
 
 
 def _arm_dict(arm: Side) -> Record:
@@ -260,9 +347,14 @@ def _arm_dict(arm: Side) -> Record:
         "states": dict(arm.states),
         "still_running": arm.left_out,
         "expected_cost_to_target": expected.value,
-        "interval": None if expected.interval is None else [expected.interval.low, expected.interval.high],
+        "interval": None if expected.interval is None else expected.interval.as_list(),
         "statement": expected.statement,
-        "spent": arm.costs.spent,
+        "cost_when_reached": _estimate_dict(arm.typical),
+        "failure_rate": _estimate_dict(arm.failure_rate),
+        "resumed": arm.resumed,
+        "setting": dict(arm.setting),
+        "spent": arm.spent,
+        "spent_to_target": arm.costs.spent,
         "iqm_return": _estimate_dict(arm.iqm_return),
         **arm.metrics,
         "seconds_per_success": arm.seconds_per_success,

@@ -59,7 +59,7 @@ class SeedPanel:
             "mean_return": statistics.fmean(finals) if finals else None,
             "median_wall_to_target": statistics.median(to_target) if to_target else None,
             "expected_seconds_to_target": None if self.expected is None else self.expected.value,
-            "expected_seconds_interval": None if interval is None else [interval.low, interval.high],
+            "expected_seconds_interval": None if interval is None else interval.as_list(),
             "cost_usd": sum(run.cost_usd or 0.0 for run in self.runs),
             **{metric.name: metric.of(together) for metric in shown(Shown.SEEDS)},
         }
@@ -125,9 +125,9 @@ class SeedPanel:
         interval = self.expected.interval
         if interval is None:
             return f"{' or '.join(texts)} ({self.expected.statement})"
-        span = f"{duration(interval.low)} to {duration(interval.high)}"
+        span = interval.spelled(duration)
         if per_second:
-            span = f"{dollars(interval.low * per_second)} to {dollars(interval.high * per_second)}, {span}"
+            span = f"{interval.spelled(lambda seconds: dollars(seconds * per_second))}, {span}"
         return f"{' or '.join(texts)} (95 %: {span})"
 
     def _phase_table(self) -> Table:

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import Shown, shown, startup_seconds
-from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, iqm_estimate
+from mileage.metrics import BY_NAME, Shown, shown, startup_seconds
+from mileage.report.setting import setting
+from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, failure_rate, iqm_estimate, typical_cost
+
+EARLIER = "earlier runs"
+"""What the time of runs is called that a run resumes."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,8 @@ class Selection:
     runs: Sequence[RecordedRun]
     running: int = 0
     """How many more are still running."""
+    stopped_short: int = 0
+    """How many ended at a target of their own before they reached the one they are judged by."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,21 @@ class Side:
     states: Mapping[str, int]
     left_out: int
     """Runs that are still running and therefore not counted."""
+    stopped_short: int
+    resumed: int
+    """Runs that go on from others, whose cost and steps they carry."""
+    unknown_parents: tuple[str, ...]
+    """Runs that others resume and of which the ledger does not know the cost."""
+    typical: Estimate
+    """Geometric mean of what a run costs that reaches the target."""
+    failure_rate: Estimate
     expected: ExpectedCost
     costs: RunCosts
+    """What each run cost up to its target, or up to its stop without one."""
+    spent: float
+    """What all runs cost from their start to their end, whatever came after the target."""
+    setting: Mapping[str, str]
+    """Price, machine, threads and step budget."""
     returns: tuple[float, ...]
     iqm_return: Estimate | None
     metrics: Mapping[str, float | None]
@@ -41,7 +60,7 @@ class Side:
     seconds_per_success: float | None
     steps_per_success: float | None
     phase_seconds: Mapping[str, float]
-    """Seconds of each phase in all runs, per run that reached the target (per run where none did)."""
+    """Seconds of each phase up to the target or the stop, per run that reached the target (per run where none did)."""
 
     @property
     def failed(self) -> int:
@@ -72,7 +91,7 @@ def _budget(runs: Sequence[RecordedRun], unit: str) -> float | None:
 
 def _training_cost(run: RecordedRun, unit: str) -> float:
     """Dollars or seconds of all of a run but its start-up."""
-    whole = run.metric("cost_usd" if unit == "USD" else "wall_seconds") or 0.0
+    whole = BY_NAME["cost_usd" if unit == "USD" else "wall_seconds"].of(run.totals) or 0.0
     return whole * (1.0 - _startup_share(run, run.wall_seconds))
 
 
@@ -83,7 +102,7 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
     returns = tuple(value for run in runs if (value := run.metric("mean_return")) is not None)
     per = costs.successes or len(runs)
     phases: dict[str, float] = {}
-    for phase, seconds in ((phase, seconds) for run in runs for phase, seconds in run.phases.items()):
+    for phase, seconds in ((phase, seconds) for run in runs for phase, seconds in _phases(run)):
         phases[phase] = phases.get(phase, 0.0) + seconds / per
     return Side(
         label=arm.name,
@@ -91,8 +110,15 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
         reached=costs.successes,
         states=dict(Counter(str(run.state) for run in runs)),
         left_out=arm.subject.running,
+        stopped_short=arm.subject.stopped_short,
+        resumed=sum(run.run.parent_run_id is not None for run in runs),
+        unknown_parents=tuple(run.before.missing for run in runs if run.before is not None and run.before.missing),
+        typical=typical_cost(costs),
+        failure_rate=failure_rate(costs),
         expected=expected_cost(costs),
         costs=costs,
+        spent=sum(run.metric("cost_usd" if unit == "USD" else "wall_seconds") or 0.0 for run in runs),
+        setting=setting(runs),
         returns=returns,
         iqm_return=iqm_estimate(list(returns)) if returns else None,
         metrics={metric.name: metric.over(run.metric(metric.name) for run in runs) for metric in shown(Shown.COMPARE)},
@@ -102,10 +128,16 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
     )
 
 
+def _phases(run: RecordedRun) -> list[tuple[str, float]]:
+    """Seconds of each phase up to the target or the stop; runs before it, where it resumes one, are one phase."""
+    found = list(run.phases_to_target().items())
+    return found if run.before is None or not found else [*found, (EARLIER, run.before.wall_seconds)]
+
+
 def _steps(run: RecordedRun) -> float:
     """Steps up to the first target-reaching checkpoint, or up to the stop."""
     reached = run.metric("steps_to_target")
-    return run.totals.env_steps if reached is None else reached
+    return (run.metric("env_steps") or 0.0) if reached is None else reached
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

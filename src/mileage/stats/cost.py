@@ -47,8 +47,8 @@ class RunCosts:
 
     `costs` is (n,) float64 and positive, in dollars or seconds; `reached` is (n,) bool; `startup` is (n,) float64, the
     part of each cost that was spent before training; `budget` is what a run that never reaches the target costs before
-    it is stopped, start-up left out, if there is such a limit. It prices failures that nobody has seen, in the interval of
-    the expected cost and nowhere else: no verdict looks at it.
+    it is stopped, start-up left out, if there is such a limit. It prices failures that nobody has seen, in the interval
+    of the expected cost and nowhere else: no verdict looks at it.
     """
 
     costs: F64

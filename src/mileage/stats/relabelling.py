@@ -27,7 +27,7 @@ _BISECTIONS = 40
 
 
 def labellings(n_a: int, n_b: int, most: int = MOST_LABELLINGS, seed: int = 0) -> F64:
-    """Ways to call `n_a` of all runs A: 1 where a run is called so, (labellings, n_a + n_b) float64, the real one first."""
+    """Ways to call `n_a` of all runs A, the real one first: (labellings, n_a + n_b) float64, 1 where a run is A."""
     n = n_a + n_b
     if math.comb(n, n_a) <= most:
         chosen = np.array(list(itertools.combinations(range(n), n_a)))

@@ -84,7 +84,7 @@ def recorded(
         name or f"{agent.name}-{agent.env_id}", panel=panel, target=target, price_usd_per_hour=price_usd_per_hour,
         instance=instance, spot=spot, seed=agent.seed, config=dataclasses.asdict(agent.config), algorithm=agent.name,
         env_id=agent.env_id, framework="mileage", eval_every_steps=eval_every, batch_size=agent.batch_size,
-        step_budget=horizon - agent.steps, parent_run_id=agent.run_id, clock=clock,
+        step_budget=horizon - agent.steps, parent_run_id=agent.run_id, threads=agent.threads, clock=clock,
         resources=wanted if resources is None else resources, keep=True,
     ) as recorder:  # fmt: skip
         if book.enabled:

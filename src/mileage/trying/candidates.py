@@ -148,12 +148,14 @@ class Comparison:
 
     @property
     def gain_interval(self) -> tuple[float, float] | None:
-        """The interval of `gain`."""
-        return None if self.interval is None else (1.0 - 1.0 / self.interval.low, 1.0 - 1.0 / self.interval.high)
+        """The interval of `gain`; None where one of its ends is unknown."""
+        if self.interval is None or self.interval.low <= 0:
+            return None
+        return 1.0 - 1.0 / self.interval.low, 1.0 - 1.0 / self.interval.high
 
     def as_dict(self) -> Record:
         """Plain data."""
-        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        interval = None if self.interval is None else self.interval.as_list()
         plain = {name: getattr(self, name) for name in ("cheaper", "dearer", "statement", "seed_by_seed", "speed")}
         found = {"baseline": _cost_dict(self.baseline), "arm": _cost_dict(self.arm), "ratio": self.ratio}
         return found | {"ratio_interval": interval, "ratio_at_least": self.at_least} | plain
@@ -164,12 +166,12 @@ def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], afte
     a, b = run_costs(baseline, before), run_costs(arm, after)
     verdict = compare_costs(a, b)
     speeds = median_speed(arm, steady=True), median_speed(baseline, steady=True)
-    point = (a.spent / a.successes) / (b.spent / b.successes) if a.successes and b.successes else None
+    few = (a.spent / a.successes) / (b.spent / b.successes) if a.successes and b.successes else None
     enough = min(len(a), len(b)) >= FEWEST_RUNS
     return Comparison(
         baseline=expected_cost(a),
         arm=expected_cost(b),
-        ratio=point,
+        ratio=few if verdict.ratio is None else verdict.ratio,
         interval=verdict.interval,
         at_least=_at_least(a, b) if enough and b.successes and not a.successes else None,
         cheaper=verdict.verdict is Verdict.B_CHEAPER,
@@ -240,6 +242,6 @@ def judge(arm: Candidate, baseline: Candidate) -> tuple[Effect, Comparison | Non
 
 
 def _cost_dict(cost: ExpectedCost) -> Record:
-    interval = None if cost.interval is None else [cost.interval.low, cost.interval.high]
+    interval = None if cost.interval is None else cost.interval.as_list()
     found = {"seconds": cost.value, "interval": interval, "runs": cost.runs, "reached": cost.successes}
     return found | {"spent_seconds": cost.spent, "statement": cost.statement}

@@ -85,8 +85,8 @@ def _cost_text(cost: ExpectedCost, tried: Tried) -> str:
         return f"not reached, {money(cost.spent, tried)} spent; {of}"
     if cost.interval is None:
         return f"{money(cost.value, tried)} expected to target ({cost.statement}); {of}"
-    low, high = money(cost.interval.low, tried), money(cost.interval.high, tried)
-    return f"{money(cost.value, tried)} expected to target (95 %: {low} to {high}); {of}"
+    span = cost.interval.spelled(lambda seconds: money(seconds, tried))
+    return f"{money(cost.value, tried)} expected to target (95 %: {span}); {of}"
 
 
 def money(seconds: float, tried: Tried) -> str:
@@ -192,7 +192,7 @@ def _to_target(cost: ExpectedCost | None, tried: Tried) -> str:
         return f"not in {money(cost.spent, tried)}"
     if cost.interval is None:
         return money(cost.value, tried)
-    return f"{money(cost.value, tried)} [{cost.interval.low:.2f}, {cost.interval.high:.2f}]"
+    return f"{money(cost.value, tried)} [{cost.interval.spelled('{:.2f}'.format, ', ')}]"
 
 
 def show(tried: Tried) -> None:

@@ -1,0 +1,115 @@
+"""An imported run is what its episodes show; everything else is a claim."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from sample_rows import make_checkpoint, make_end, make_run
+
+from mileage._errors import UsageError
+from mileage.ledger.formats import json_format
+from mileage.ledger.panels import Panel
+from mileage.ledger.rows import Checkpoint, End, Row
+from mileage.ledger.runs import RecordedRun, episode_rows
+from mileage.ledger.summary import cost_usd
+from mileage.ledger.targets import Evaluation
+
+PANEL = Panel.default("CartPole-v1", 4, success="return>=475")
+RETURNS = [500.0, 480.0, 470.0, 490.0]  # mean 485, three successes
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """An export of a run that reached 475 at its second checkpoint."""
+    run = make_run(panel=PANEL.to_json(), panel_id=PANEL.panel_id, success=PANEL.success)
+    low, high = (Evaluation.of(PANEL.seeds, returns, [500] * 4) for returns in ([9.0] * 4, RETURNS))
+    first = make_checkpoint(run, 1, success_rate=0.0, mean_return=9.0, target_value=9.0, target_met=False)
+    second = make_checkpoint(run, 2, success_rate=0.75, mean_return=485.0, target_value=485.0, target_met=True)
+    rows = [row._replace(cost_usd=cost_usd(row.wall_seconds, run)) for row in (first, second)]
+    end = make_end(
+        run, wall_seconds=30.0, billable_seconds=30.0, cost_usd=cost_usd(30.0, run), success_rate=0.75,
+        mean_return=485.0, steps_to_target=2000, wall_to_target=20.0, cost_to_target=rows[1].cost_usd, target_seq=2,
+        checkpoints=2,
+    )  # fmt: skip
+    judged = [
+        episode._replace(success=bool(episode.episode_return and episode.episode_return >= 475))
+        for seq, played in ((1, low), (2, high))
+        for episode in episode_rows(run.run_id, seq, played)
+    ]
+    text = json_format.dumps([RecordedRun(run, end, tuple(rows), (), tuple(judged))])
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def taken_in(document: dict[str, Any]) -> tuple[list[Checkpoint], End]:
+    rows: list[Row] = json_format.loads(document)
+    (end,) = [row for row in rows if isinstance(row, End)]
+    return [row for row in rows if isinstance(row, Checkpoint)], end
+
+
+def test_an_honest_file_comes_back_as_it_was(document: dict[str, Any]) -> None:
+    checkpoints, end = taken_in(document)
+    assert [row.target_met for row in checkpoints] == [False, True]
+    assert (end.state, end.wall_to_target, end.target_seq) == ("reached", 20.0, 2)
+    assert end._asdict() == {**document["runs"][0]["end"]}
+
+
+def forge_success(run: dict[str, Any]) -> None:
+    run["checkpoints"][0] |= {"success_rate": 1.0, "mean_return": 500.0, "target_value": 500.0, "target_met": True}
+
+
+def drop_episodes(run: dict[str, Any]) -> None:
+    run["episodes"] = [episode for episode in run["episodes"] if episode["seq"] != 2]
+
+
+def one_episode(run: dict[str, Any]) -> None:
+    run["episodes"] = [episode for episode in run["episodes"] if episode["episode"] == 0]
+
+
+def training_seeds(run: dict[str, Any]) -> None:
+    for episode in run["episodes"]:
+        episode["seed"] = episode["episode"]
+
+
+def flipped_flags(run: dict[str, Any]) -> None:
+    for episode in run["episodes"]:
+        episode["success"] = True
+
+
+@pytest.mark.parametrize("forge", [drop_episodes, one_episode, training_seeds, flipped_flags])
+def test_without_its_episodes_a_success_is_a_claim(document: dict[str, Any], forge: Any) -> None:
+    forge(document["runs"][0])
+    checkpoints, end = taken_in(document)
+    assert checkpoints[1].target_met is None
+    assert checkpoints[1].success_rate is None
+    assert json.loads(checkpoints[1].claimed or "")["target_met"] is True
+    assert (end.state, end.wall_to_target, end.cost_to_target, end.target_seq) == ("claimed", None, None, None)
+    assert end.reason.startswith("claimed")
+
+
+def test_a_forged_figure_is_a_claim_and_the_true_one_counts(document: dict[str, Any]) -> None:
+    forge_success(document["runs"][0])
+    document["runs"][0]["end"] |= {"wall_to_target": 10.0, "cost_to_target": 0.001, "target_seq": 1, "cost_usd": 0.0}
+    checkpoints, end = taken_in(document)
+    assert [row.target_met for row in checkpoints] == [None, True]
+    assert (end.state, end.wall_to_target, end.target_seq) == ("reached", 20.0, 2)
+    assert end.cost_usd == pytest.approx(30.0 / 3600 * 3.6)
+    assert end.cost_to_target == pytest.approx(20.0 / 3600 * 3.6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"panel_id": "0" * 64}, "panel_id of run .* but its panel gives"),
+        ({"success": "return>=1.0"}, "success of run .* but its panel gives 'return>=475.0'"),
+        ({"panel": None}, "names panel .* and does not have it"),
+    ],
+)
+def test_a_panel_that_is_not_what_it_says_is_refused(
+    document: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    document["runs"][0]["run"] |= change
+    with pytest.raises(UsageError, match=message):
+        json_format.loads(document)
