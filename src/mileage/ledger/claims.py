@@ -100,21 +100,16 @@ def _played(panel: Panel | None, played: list[Episode]) -> Evaluation | None:
 
 
 def _end(run: Run, end: End, progress: Progress) -> End:
-    reached = progress.first_reached
-    judged = reached or progress.last_evaluated
-    claims = reached is None and (end.wall_to_target is not None or end.state == EndState.REACHED)
-    return end._replace(
-        billable_seconds=_unless_same(end.billable_seconds, billable_seconds_of(end.wall_seconds, run.instances)),
-        cost_usd=_unless_same(end.cost_usd, cost_usd(end.wall_seconds, run)),
-        success_rate=_unless_same(end.success_rate, judged.success_rate if judged else None),
-        mean_return=_unless_same(end.mean_return, judged.mean_return if judged else None),
-        steps_to_target=reached.step if reached else None,
-        wall_to_target=_unless_same(end.wall_to_target, reached.wall_seconds if reached else None),
-        cost_to_target=_unless_same(end.cost_to_target, reached.cost_usd if reached else None),
-        target_seq=reached.seq if reached else None,
-        state=EndState.CLAIMED.value if claims and end.state == EndState.REACHED else end.state,
-        reason=CLAIMED_REASON if claims else end.reason,
-    )
+    again = {
+        "billable_seconds": billable_seconds_of(end.wall_seconds, run.instances),
+        "cost_usd": cost_usd(end.wall_seconds, run),
+        **progress.judged(),
+    }
+    made = end._replace(**{name: _unless_same(getattr(end, name), value) for name, value in again.items()})
+    if progress.first_reached is not None or (end.wall_to_target is None and end.state != EndState.REACHED):
+        return made
+    state = EndState.CLAIMED.value if end.state == EndState.REACHED else end.state
+    return made._replace(state=state, reason=CLAIMED_REASON)
 
 
 def _unless_same(there: Any, again: Any) -> Any:

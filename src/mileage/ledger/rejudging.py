@@ -48,17 +48,7 @@ def _judged(row: Checkpoint, target: Target, played: list[Episode]) -> Checkpoin
 
 
 def _end(end: End, progress: Progress) -> End:
-    reached = progress.first_reached
-    judged = reached or progress.last_evaluated
     state = end.state
     if state in _JUDGED:
-        state = (EndState.REACHED if reached else EndState.NOT_REACHED).value
-    return end._replace(
-        state=state,
-        success_rate=judged.success_rate if judged else None,
-        mean_return=judged.mean_return if judged else None,
-        steps_to_target=reached.step if reached else None,
-        wall_to_target=reached.wall_seconds if reached else None,
-        cost_to_target=reached.cost_usd if reached else None,
-        target_seq=reached.seq if reached else None,
-    )
+        state = (EndState.REACHED if progress.first_reached else EndState.NOT_REACHED).value
+    return end._replace(state=state, **progress.judged())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mileage import metrics
 from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Run
@@ -49,6 +50,19 @@ class Progress:
         for name in PEAKS:
             self.peaks[name] = highest((self.peaks[name], readings[name]))
 
+    def judged(self) -> dict[str, Any]:
+        """What the end row says of success, return and target: at the first checkpoint that met it, else the last."""
+        reached = self.first_reached
+        judged = reached or self.last_evaluated
+        return {
+            "success_rate": judged.success_rate if judged else None,
+            "mean_return": judged.mean_return if judged else None,
+            "steps_to_target": reached.step if reached else None,
+            "wall_to_target": reached.wall_seconds if reached else None,
+            "cost_to_target": reached.cost_usd if reached else None,
+            "target_seq": reached.seq if reached else None,
+        }
+
     @classmethod
     def of(cls, checkpoints: Iterable[Checkpoint]) -> Progress:
         """The progress that `checkpoints`, in order, add up to."""
@@ -74,18 +88,14 @@ class Ending:
 
 def end_row(run: Run, progress: Progress, ending: Ending) -> End:
     """The end row of `run`."""
-    last, reached = progress.last, progress.first_reached
+    last = progress.last
     eval_seconds = ending.phases.get(Phase.EVAL, last.eval_seconds if last else 0.0)
     totals = _totals(run, ending.wall_seconds, eval_seconds)
-    judged = reached or progress.last_evaluated
     return End(
         run_id=run.run_id, closed_by=ending.closed_by.value, state=ending.state.value, reason=ending.reason,
         ended_at=ending.ended_at, env_steps=progress.env_steps, wall_seconds=ending.wall_seconds,
         train_seconds=metrics.train_seconds(totals), eval_seconds=eval_seconds,
         init_seconds=ending.phases.get(Phase.INIT, 0.0), compile_seconds=ending.phases.get(Phase.COMPILE, 0.0),
         billable_seconds=metrics.billable_seconds(totals), cost_usd=metrics.cost_usd(totals),
-        success_rate=judged.success_rate if judged else None, mean_return=judged.mean_return if judged else None,
-        steps_to_target=reached.step if reached else None, wall_to_target=reached.wall_seconds if reached else None,
-        cost_to_target=reached.cost_usd if reached else None, target_seq=reached.seq if reached else None,
-        checkpoints=progress.checkpoints, gpus=ending.gpus, **progress.peaks,
+        checkpoints=progress.checkpoints, gpus=ending.gpus, **progress.judged(), **progress.peaks,
     )  # fmt: skip

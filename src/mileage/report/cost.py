@@ -6,6 +6,7 @@ evaluation, cost uses all billable time.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,8 @@ class CostReport:
         """What the six lines leave out."""
         run, reason = self.recorded.run, self.recorded.reason
         lines = [f"state: {self.recorded.state}" + (f" ({reason})" if reason else "")]
+        if self.recorded.before is not None:
+            lines.append(f"includes the runs it resumes: {self.recorded.before}")
         if run.target is not None:
             lines += [self._line("wall_to_target"), self._line("cost_to_target")]
         lines += report_lines(self.recorded.metric)
@@ -116,6 +119,7 @@ class CostReport:
             "target": run.target,
             **recorded.metrics,
             "target_reached": self.target_reached,
+            "before": None if recorded.before is None else dataclasses.asdict(recorded.before),
             "price_usd_per_hour": run.price_usd_per_hour,
             "instances": run.instances,
             "instance": run.instance,
