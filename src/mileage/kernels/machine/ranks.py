@@ -13,7 +13,7 @@ from __future__ import annotations
 _FIRST_BLOCK, _BLOCK = 3_000_000, 20_000_000
 """Nanoseconds of calls that are averaged: a few calls at first, later several turns of the machine's scheduler."""
 _SOONEST, _LATEST = 250_000_000, 8_000_000_000
-"""Nanoseconds between trials: doubled by every trial that changes nothing."""
+"""Nanoseconds between trials: doubled by every trial that loses."""
 _WORSE = 1.25
 """A block this many times slower than when its number of ranks was chosen calls for a trial."""
 _HOPELESS = 1.5
@@ -75,11 +75,14 @@ class Ranks:
     def _start_trial(self) -> None:
         fewer, more = max(1, self._kept // 2), min(self._most, 2 * self._kept)
         choices = [each for each in ((fewer, more) if self._fewer_next else (more, fewer)) if each != self._kept]
-        self._fewer_next = not self._fewer_next
         self._trying, self.now = True, choices[0]
 
     def _end_trial(self, won: bool) -> None:
         self._trying, self.now = False, self._kept
-        self._wait = _SOONEST if won else min(2 * self._wait, _LATEST)
+        if won:  # go on in the same direction, at once
+            self._wait = 0
+        else:
+            self._wait = min(max(_SOONEST, 2 * self._wait), _LATEST)
+            self._fewer_next = not self._fewer_next
         self._calls = self._spent = self._since_trial = 0
         self._block = _BLOCK

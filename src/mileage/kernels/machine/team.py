@@ -1,8 +1,9 @@
 """Several threads inside one kernel: a team of Python threads, and a barrier that never enters Python.
 
 Numba's own parallel loops cost seconds of compile time. Here every thread calls the same GIL-free kernel with its
-rank, and ranks meet in native code (about 0.2 µs where all run; one that waits long sleeps). How work is cut into pieces depends on the
-problem alone, never on the number of ranks, so that results are the same bit for bit on any number of threads.
+rank, and ranks meet in native code (about 0.2 µs where all run; one that waits long sleeps). How work is cut into
+pieces depends on the problem alone, never on the number of ranks, so that results are the same bit for bit on any
+number of threads.
 """
 
 from __future__ import annotations
