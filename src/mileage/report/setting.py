@@ -16,6 +16,7 @@ NOT_STATED = "not stated"
 MOST_DIFFERENCES = 20
 """More settings than this are counted and not listed."""
 _LONGEST = 60
+_FACTS = ("framework", "algorithm", "training env", "settings on record")
 
 
 def setting(runs: Sequence[RecordedRun]) -> dict[str, str]:
@@ -34,6 +35,8 @@ def config_differences(a: Sequence[RecordedRun], b: Sequence[RecordedRun]) -> Ma
     """Hyperparameters, environment settings and code that are not the same on both sides, with both values."""
     sides = [[_configured(run) for run in side] for side in (a, b)]
     keys = dict.fromkeys(key for side in sides for values in side for key in values)
+    if not all(any(run.config for run in side) for side in (a, b)):  # nothing to hold one side's settings against
+        keys = dict.fromkeys(_FACTS)
     both = {key: tuple(_all(_spelled(values.get(key)) for values in side) for side in sides) for key in sorted(keys)}
     return {key: (first, second) for key, (first, second) in both.items() if first != second}
 
@@ -41,7 +44,7 @@ def config_differences(a: Sequence[RecordedRun], b: Sequence[RecordedRun]) -> Ma
 def _configured(run: RecordedRun) -> ReadRecord:
     """The config of a run, flat, and what else decides what it learns from."""
     row = run.run
-    facts = {"framework": row.framework, "algorithm": row.algorithm, "training env": row.env_id}
+    facts = dict(zip(_FACTS, (row.framework, row.algorithm, row.env_id, len(run.config)), strict=True))
     return {**facts, **dict(_flat("", run.config))}
 
 
@@ -74,7 +77,7 @@ def _machine(run: Run) -> str:
 
 
 def _spelled(value: object) -> str:
-    if value is None:
+    if value is None or value == "":
         return NOT_STATED
     return plain(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str), _LONGEST)
 
