@@ -38,10 +38,10 @@ class PatchSample:
     path: str | None = None
     content: str | None = None
 
-    def changes(self, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
+    def changes(self, tree: Path, protected: Sequence[str] = (), fuzzy: bool = False) -> tuple[Change, ...]:
         """What the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
         if self.patch is not None:
-            return apply_diff(self.patch, tree, protected)
+            return apply_diff(self.patch, tree, protected, fuzzy)
         if self.path is None or self.content is None:
             raise PatchError("the sample has neither a patch nor a path with content")
         return replace_file(self.path, self.content, tree, protected)
