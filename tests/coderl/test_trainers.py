@@ -10,14 +10,12 @@ import pytest
 
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.completions import candidate, code_of, completion_text
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
-    candidate,
-    code_of,
-    completion_text,
     trl_reward,
     verl_compute_score,
 )

@@ -27,6 +27,8 @@ class PatchVerdict(StrEnum):
     TIMEOUT = "timeout"
     # Broke the memory or process limit, or the job could not be run to its end.
     KILLED = "killed"
+    # The machine failed, not the candidate: it has no reward, is tried again, and is never cached.
+    INFRA_ERROR = "infra-error"
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def judge(result: JobResult, compile_steps: int) -> tuple[PatchVerdict, str]:
         return PatchVerdict.PASS, ""
     if last.outcome is StepOutcome.TIMEOUT:
         return PatchVerdict.TIMEOUT, f"killed after {result.wall_seconds:.1f} s: {' '.join(last.argv)}"
+    if last.outcome is StepOutcome.CANCELLED:
+        return PatchVerdict.INFRA_ERROR, "cancelled: the pool was closed"
     if last.outcome is not StepOutcome.EXITED:
         return PatchVerdict.KILLED, f"killed: {last.outcome} limit: {' '.join(last.argv)}"
     diagnostic = first_diagnostic(last.output) or f"exit code {last.exit_code}"

@@ -1,4 +1,4 @@
-"""Unified diffs, read: text of any origin becomes file sections with hunks, in bounded time and memory, or a PatchError.
+"""Unified diffs, read: any text becomes file sections with hunks, in bounded time and memory, or a PatchError.
 
 Text counts as hostile: no number is turned into an int before its digits are counted, no line is looked at twice.
 """

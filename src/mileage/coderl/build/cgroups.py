@@ -1,9 +1,9 @@
 """Limits that the kernel keeps: control groups for jobs, below the one this process is in.
 
-Version 2 where it is delegated to us, version 1 where it can be written; each controller is looked for on its own, since
-machines mix them. A group is made for one job, its limits are set, its files are opened, and the launcher gets the
-descriptors: nothing of it needs a path inside the job's own file system, and no limit of ours is ever escaped, because
-groups nest.
+Version 2 where it is delegated to us, version 1 where it can be written; each controller is looked for on its own,
+since machines mix them. A group is made for one job, its limits are set, its files are opened, and the launcher gets
+the descriptors: nothing of it needs a path inside the job's own file system, and no limit of ours is ever escaped,
+because groups nest.
 """
 
 from __future__ import annotations

@@ -23,7 +23,14 @@ from typing import IO, Protocol
 
 from mileage._errors import BuildError, ChangeError, InfraError
 from mileage._records import Record
-from mileage.coderl.build.cgroups import GroupLimits, Hierarchy, JobGroup, NoGroupError, find_hierarchies, remove_leftovers
+from mileage.coderl.build.cgroups import (
+    GroupLimits,
+    Hierarchy,
+    JobGroup,
+    NoGroupError,
+    find_hierarchies,
+    remove_leftovers,
+)
 
 # The directory above this package goes onto the path, so that the package is all of mileage that the launcher loads.
 COMMAND = (

@@ -1,7 +1,7 @@
 """Runs the commands of one job and leaves nothing behind: the process between mileage and a compiler.
 
 Started as a process of its own, with the standard library alone, so that it starts in milliseconds and may change its
-namespaces while the trainer that started it has many threads. This package is all of mileage that it sees (`executor.COMMAND`).
+namespaces while the trainer that started it has many threads. This package is all of mileage that it sees.
 
 The job is one line of JSON on standard input; the result is one line of JSON on standard output. Standard input
 stays open for as long as the caller lives: its end means that the caller has died, and everything is killed.

@@ -68,7 +68,12 @@ REFUSED = {
     "memfd_secret": (447, 447),
 }
 # Answered as by an older kernel, so that programs take the older way.
-ABSENT = {"clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)}
+ABSENT = {
+    "clone3": (435, 435),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+}
 MEMFD_CREATE = (319, 279)
 CLONE, SOCKET = (56, 220), (41, 198)
 
