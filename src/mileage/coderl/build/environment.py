@@ -31,10 +31,9 @@ NAMES = frozenset({
     "CONAN_HOME", "OPENSSL_DIR", "OPENSSL_LIB_DIR", "OPENSSL_INCLUDE_DIR", "OPENSSL_STATIC",
 })  # fmt: skip
 PREFIXES = (
-    "LC_", "CMAKE_", "CTEST_", "PKG_CONFIG", "MESON_", "CARGO_", "RUSTUP_", "CC_", "CXX_", "CFLAGS_", "CXXFLAGS_", "AR_",
-    
-    "CGO_", "CCACHE_", "SCCACHE_", "DISTCC_", "PYTHON", "PYTEST_", "npm_config_", "NPM_CONFIG_", "DOTNET_", "MSBUILD",
-    "ASAN_", "UBSAN_", "TSAN_", "LSAN_", "MSAN_", "LLVM_", "CLANG_", "OMP_", "OPENBLAS_", "MKL_",
+    "LC_", "CMAKE_", "CTEST_", "PKG_CONFIG", "MESON_", "CARGO_", "RUSTUP_", "CC_", "CXX_", "CFLAGS_", "CXXFLAGS_",
+    "AR_", "CGO_", "CCACHE_", "SCCACHE_", "DISTCC_", "PYTHON", "PYTEST_", "npm_config_", "NPM_CONFIG_", "DOTNET_",
+    "MSBUILD", "ASAN_", "UBSAN_", "TSAN_", "LSAN_", "MSAN_", "LLVM_", "CLANG_", "OMP_", "OPENBLAS_", "MKL_",
 )  # fmt: skip
 # Names that the lists above let through and that hold secrets all the same.
 SECRET_NAME = re.compile(
