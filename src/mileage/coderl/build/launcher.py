@@ -50,6 +50,7 @@ LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd
 # linux/sockios.h, linux/if.h
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 AF_INET, SOCK_DGRAM_CLOEXEC = 2, 0x80002
+LEAST_INODES, BYTES_PER_INODE = 8192, 4096
 # The least that the kernel takes as the greatest process id of a namespace.
 LEAST_PID_MAX = 301
 # Files that the machine's own root may write without any capability, should mileage itself run as root.
@@ -120,7 +121,9 @@ def build_root(jail: Record) -> str:
     """Mount the small file system that the job will see as its only one; return where it is."""
     root: str = jail["root"]
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
-    _mount("mileage", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={jail['disk_bytes']},mode=755")
+    # Empty files take no space, but time to be forgotten.
+    inodes = max(LEAST_INODES, jail["disk_bytes"] // BYTES_PER_INODE)
+    _mount("mileage", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={jail['disk_bytes']},nr_inodes={inodes},mode=755")
     for path in jail["read_only"]:
         if os.path.islink(path):
             os.makedirs(os.path.dirname(root + path), exist_ok=True)
