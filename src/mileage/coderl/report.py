@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mileage._records import Record
-from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
+from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis, training_loop_gain
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
-from mileage.experiments import Caveat, Estimate, Outcome, Verdict, find_caveats
+from mileage.experiments import Cause, Caveat, Estimate, Outcome, Verdict, find_caveats
 from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_ratio
 
 # 1: first version.
-FORMAT_VERSION = 1
+# 2: `training_loop_gain` has an interval; `not_cold` of an arm.
+FORMAT_VERSION = 2
+# A build from clean that takes less than this share of what the check of one edited line takes has not been one.
+NOT_COLD_SHARE = 0.5
 
 
 _WORDS = {
@@ -24,6 +28,7 @@ _WORDS = {
     Verdict.UNDECIDED: "no difference shown",
 }
 NO_VALID_SAMPLE = "no valid sample"
+NOT_COLD = "not cold"
 TOO_FEW_RUNS = "too few runs to tell"
 
 
@@ -50,6 +55,13 @@ class ArmReport:
     peak_rss_bytes: int | None
     outcomes: Mapping[str, int]
     fingerprint: Fingerprint
+    not_cold: bool = False
+    """Whether its cold builds were so fast that they cannot have been cold; it then has no KPI of them."""
+
+    @property
+    def warm(self) -> bool:
+        """Whether its samples start from a restored, built tree."""
+        return self.fingerprint.get("warm_snapshot") == "yes"
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,8 @@ class Comparison:
     cold_speedup: Estimate | None
     """The baseline's median over the mode's; None without a sample of either."""
     incremental_speedup: Estimate | None
-    training_loop_gain: float | None
+    training_loop_gain: Estimate | None
+    """KPI 4: how much faster the whole loop turns, with the interval of the speedup that it follows from."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,11 @@ class BenchReport:
     format_version: int = FORMAT_VERSION
 
     @property
+    def measured(self) -> bool:
+        """Whether every arm has a valid sample of a cold build."""
+        return all(arm.cold is not None and not arm.not_cold for arm in self.arms)
+
+    @property
     def baseline(self) -> ArmReport:
         """The arm all others are compared with."""
         return self.arms[0]
@@ -94,6 +112,7 @@ class BenchReport:
         for comparison, plain in zip(self.comparisons, data["comparisons"], strict=True):
             for name, speedup in (("cold", comparison.cold_speedup), ("incremental", comparison.incremental_speedup)):
                 plain |= {f"{name}_speedup": _estimate_dict(speedup), f"{name}_verdict": verdict_words(speedup)}
+            plain["training_loop_gain"] = _estimate_dict(comparison.training_loop_gain)
         data["warnings"] = [
             {"kind": str(each), "arm": each.arm, "sample_kind": each.kind, "evidence": each.evidence}
             for each in self.warnings
@@ -133,8 +152,20 @@ def _median(values: Sequence[float]) -> Estimate | None:
     return median_estimate(values) if values else None
 
 
-def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
+def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
+    """What speaks against the cold builds of an arm having been cold."""
     cold = _median(good_times(samples, arm.name, SampleKind.COLD))
+    quick = _median(good_times(samples, arm.name, SampleKind.INCREMENTAL))
+    if arm.fingerprint.get("warm_snapshot") == "yes" or not (cold and quick and cold.value and quick.value):
+        return None
+    if cold.value >= NOT_COLD_SHARE * quick.value:
+        return None
+    evidence = f"a cold build took {cold.value:.3g} s, the check of one edited line {quick.value:.3g} s"
+    return Caveat(Cause.NOT_COLD, evidence, arm.name, SampleKind.COLD, REMEDIES[Cause.NOT_COLD])
+
+
+def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
+    cold = None if _not_cold(arm, samples) else _median(good_times(samples, arm.name, SampleKind.COLD))
     incremental = _median(good_times(samples, arm.name, SampleKind.INCREMENTAL))
     builds = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
     passed = sum(sample.outcome is Outcome.OK for sample in builds)
@@ -165,22 +196,34 @@ def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuil
         peak_rss_bytes=max((sample.peak_rss_bytes for sample in good), default=None),
         outcomes={str(outcome): sum(sample.outcome is outcome for sample in own) for outcome in Outcome},
         fingerprint=arm.fingerprint,
+        not_cold=_not_cold(arm, samples) is not None,
     )
 
 
-def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild]) -> Comparison:
+def _comparison(
+    baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild], settings: KpiSettings
+) -> Comparison:
     def speedup(kind: SampleKind) -> Estimate | None:
         before, after = (good_times(samples, name, kind) for name in (baseline.name, arm.name))
         return median_ratio_estimate(before, after) if before and after else None
 
-    before = baseline.kpis.training_loop_samples_per_cluster_hour
-    after = arm.kpis.training_loop_samples_per_cluster_hour
+    cold = None if baseline.not_cold or arm.not_cold else speedup(SampleKind.COLD)
     return Comparison(
         mode=arm.name,
-        cold_speedup=speedup(SampleKind.COLD),
+        cold_speedup=cold,
         incremental_speedup=speedup(SampleKind.INCREMENTAL),
-        training_loop_gain=after / before if before and after else None,
+        training_loop_gain=_loop_gain(cold, settings.rollout_fraction),
     )
+
+
+def _loop_gain(speedup: Estimate | None, fraction: float) -> Estimate | None:
+    """The gain of the loop: it only grows with the speedup of builds, so the ends of the interval carry over."""
+    if speedup is None or speedup.value is None:
+        return None
+    gain = functools.partial(training_loop_gain, rollout_fraction=fraction)
+    ends = speedup.interval
+    interval = replace(ends, low=gain(ends.low), high=gain(ends.high)) if ends else None
+    return replace(speedup, value=gain(speedup.value), interval=interval)
 
 
 def build_report(
@@ -207,8 +250,8 @@ def build_report(
         started_at=started_at,
         settings=settings,
         arms=reports,
-        comparisons=tuple(_comparison(reports[0], arm, samples) for arm in reports[1:]),
-        warnings=find_caveats(samples, REMEDIES),
+        comparisons=tuple(_comparison(reports[0], arm, samples, settings) for arm in reports[1:]),
+        warnings=(*(found for arm in arms if (found := _not_cold(arm, samples))), *find_caveats(samples, REMEDIES)),
         samples=tuple(samples),
         notes=tuple(notes),
         machine=dict(machine or {}),

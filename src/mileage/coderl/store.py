@@ -114,14 +114,15 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
         against = comparisons.get(arm.name)
         cold = against.cold_speedup if against else None
         quick = against.incremental_speedup if against else None
+        gain = against.training_loop_gain if against else None
         rows.append(
             BuildKpi(
                 run_id=run_id,
                 seq=seq,
                 project=report.project,
                 mode=arm.name,
-                baseline_cold_secs=base.cold.value if base.cold else None,
-                slicer_cold_secs=arm.cold.value if arm.cold else None,
+                baseline_cold_secs=base.cold.value if base.cold and not base.not_cold else None,
+                slicer_cold_secs=arm.cold.value if arm.cold and not arm.not_cold else None,
                 speedup=cold.value if cold else None,
                 speedup_low=cold.interval.low if cold and cold.interval else None,
                 speedup_high=cold.interval.high if cold and cold.interval else None,
@@ -139,7 +140,7 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
                 rollout_fraction=report.settings.rollout_fraction,
                 rollout_bound_per_cluster_hr=arm.kpis.rollout_bound_samples_per_cluster_hour,
                 training_loop_per_cluster_hr=arm.kpis.training_loop_samples_per_cluster_hour,
-                training_loop_gain=against.training_loop_gain if against else None,
+                training_loop_gain=gain.value if gain else None,
                 revision=report.revision,
                 ts=report.started_at,
             )

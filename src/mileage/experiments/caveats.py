@@ -39,6 +39,7 @@ class Cause(StrEnum):
     UNEVALUATED = "never evaluated"
     FEWER_STEPS = "fewer steps"
     NO_PRICE = "no price"
+    NOT_COLD = "not cold"
 
     @property
     def sentence(self) -> str:
@@ -81,6 +82,10 @@ _TEXTS = {
     Cause.STILL_RUNNING: ("some runs have not ended and are not counted", "compare again when they have"),
     Cause.UNEVALUATED: ("some runs were never evaluated and have no return", "evaluate during training"),
     Cause.FEWER_STEPS: ("it learns in fewer steps", "call it a better algorithm, not a faster system"),
+    Cause.NOT_COLD: (
+        "NOT COLD: builds from clean took far less time than the check of one edited line, so they found work done",
+        "keep what they found out of the measurement",
+    ),
     Cause.NO_PRICE: ("not every run has a price", "record runs with --price to compare dollars"),
 }
 

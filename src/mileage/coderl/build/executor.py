@@ -81,6 +81,26 @@ class Jail:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """What of a job's tree judges a candidate, and so is kept out of its reach."""
+
+    step: int
+    """The first command that runs tests."""
+    source: Path
+    """A tree that holds protected paths as they are to be."""
+    paths: tuple[str, ...] = ()
+    """Protected files and directories that exist in `source`."""
+    patterns: tuple[str, ...] = ()
+    """Globs of protected paths: what matches and is not in `source` is removed before the tests."""
+    outputs: tuple[str, ...] = ()
+    """Globs of what builds make, where nothing is protected."""
+    tests: tuple[Change, ...] = ()
+    """The grader's own tests, written after the candidate has been compiled."""
+    reports: tuple[str, ...] = ()
+    """Globs of files in which the tests say what they did."""
+
+
+@dataclass(frozen=True)
 class Job:
     """Changes to a tree, then commands, run in order up to the first that fails."""
 
@@ -90,6 +110,11 @@ class Job:
     changes: tuple[Change, ...] = ()
     limits: Limits = Limits()
     jail: Jail | None = None
+    judging: Judging | None = None
+    renewed: tuple[str, ...] = ()
+    """Files that get a new time after the changes, so that what was built of them counts as stale."""
+    removed: tuple[str, ...] = ()
+    """Files that are removed after the changes, where they exist."""
     output_bytes: int = DEFAULT_OUTPUT_BYTES
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     label: str = ""
@@ -120,6 +145,10 @@ class JobResult:
     steps: tuple[StepResult, ...]
     overhead_seconds: float = 0.0
     """Starting the launcher, making namespaces and mounts, applying changes, killing and reaping."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """What the tests wrote about themselves, by file."""
+    tampered: tuple[str, ...] = ()
+    """Protected paths that were changed while the tests ran."""
 
     @property
     def succeeded(self) -> bool:
@@ -257,26 +286,48 @@ def _wire(job: Job) -> Record:
         "steps": [list(step) for step in job.steps],
         "cwd": job.cwd,
         "env": dict(job.env),
-        "changes": [
-            {
-                "path": change.path,
-                "content": None if change.content is None else base64.b64encode(change.content).decode(),
-                "mode": 0o755 if change.executable else None,
-            }
-            for change in job.changes
-        ],
+        "changes": _wire_changes(job.changes),
+        "renewed": list(job.renewed),
+        "removed": list(job.removed),
         "timeout": job.limits.timeout_seconds,
         "memory_bytes": job.limits.memory_bytes,
         "max_processes": job.limits.max_processes,
         "file_bytes": job.limits.file_bytes,
         "output_bytes": job.output_bytes,
         "sample_seconds": job.sample_seconds,
-        "isolate": _wire_jail(job.jail) if job.jail else None,
+        "isolate": _wire_jail(job) if job.jail else None,
+        "judging": _wire_judging(job.judging) if job.judging else None,
     }
 
 
-def _wire_jail(jail: Jail) -> Record:
+def _wire_changes(changes: Sequence[Change]) -> list[Record]:
+    return [
+        {
+            "path": change.path,
+            "content": None if change.content is None else base64.b64encode(change.content).decode(),
+            "mode": 0o755 if change.executable else None,
+        }
+        for change in changes
+    ]
+
+
+def _wire_judging(judging: Judging) -> Record:
     return {
+        "step": judging.step,
+        "source": str(judging.source),
+        "paths": list(judging.paths),
+        "patterns": list(judging.patterns),
+        "outputs": list(judging.outputs),
+        "tests": _wire_changes(judging.tests),
+        "reports": list(judging.reports),
+    }
+
+
+def _wire_jail(job: Job) -> Record:
+    jail = job.jail
+    assert jail is not None
+    return {
+        "judge": str(job.judging.source) if job.judging else None,
         "root": str(jail.root),
         "tree": {
             "source": str(jail.tree.source),
@@ -314,7 +365,9 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
                 output=step["output"],
             )
             for step in data["steps"]
-        )
+        ),
+        reports=data.get("reports", {}),
+        tampered=tuple(data.get("tampered", ())),
     )
 
 
