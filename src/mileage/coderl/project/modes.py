@@ -95,10 +95,8 @@ def _cranelift(setup: ArmSetup, project: Project) -> ArmSetup:
     _need_nightly("cranelift", setup, project)
     sysroot = tool_version(("rustc", "--print", "sysroot"), setup.env, project.root)
     if sysroot != NOT_INSTALLED and not any(Path(sysroot).glob("lib/rustlib/*/codegen-backends/*cranelift*")):
-        raise UsageError(
-            "mode 'cranelift' needs a component that this toolchain lacks: "
-            "rustup component add rustc-codegen-cranelift-preview"
-        )
+        add = "rustup component add rustc-codegen-cranelift-preview"
+        raise UsageError(f"mode 'cranelift' needs a component that this toolchain lacks: {add}")
     return _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift")
 
 
@@ -114,14 +112,6 @@ def _ccache(setup: ArmSetup, project: Project) -> ArmSetup:
     return _set(replace(setup, env=env), CMAKE_C_COMPILER_LAUNCHER="ccache", CMAKE_CXX_COMPILER_LAUNCHER="ccache")
 
 
-def _slicer(setup: ArmSetup, project: Project) -> ArmSetup:
-    return _set(setup, RUSTC_WRAPPER="cargo_slicer_dispatch")
-
-
-def _warm(setup: ArmSetup, project: Project) -> ArmSetup:
-    return replace(setup, warm_snapshot=True)
-
-
 BUILT_IN = {
     mode.name: mode
     for mode in (
@@ -133,10 +123,12 @@ BUILT_IN = {
         Mode("sccache", "compiler_cache", "sccache, filled", _sccache, ("sccache",), _CARGO | {"cmake"}, 1),
         Mode("ccache", "compiler_cache", "ccache, filled", _ccache, ("ccache",), frozenset({"cmake"}), 1),
         Mode("no-debuginfo", "debug_info", "no debug information", _no_debug_info, (), _CARGO | _C),
-        Mode("cargo-slicer", "compiler_cache", "cargo-slicer", _slicer, ("cargo_slicer_dispatch",), _CARGO),
-        Mode("warm-snapshot", "warm_snapshot", "restored built tree plus a one-line edit", _warm),
+        Mode("cargo-slicer", "compiler_cache", "cargo-slicer",
+             lambda setup, _: _set(setup, RUSTC_WRAPPER="cargo_slicer_dispatch"), ("cargo_slicer_dispatch",), _CARGO),
+        Mode("warm-snapshot", "warm_snapshot", "restored built tree plus a one-line edit",
+             lambda setup, _: replace(setup, warm_snapshot=True)),
     )
-}
+}  # fmt: skip
 
 
 def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) -> ArmSetup:
@@ -152,13 +144,7 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
         env = folded(project.root, env)
     elif toolchain:
         raise UsageError(f"--toolchain {toolchain!r} is for Cargo projects, this one is {project.kind}")
-    setup = ArmSetup(
-        env=env,
-        build=project.build,
-        check=project.check,
-        jobs=jobs,
-        profile=project.profile,
-    )
+    setup = ArmSetup(env=env, build=project.build, check=project.check, jobs=jobs, profile=project.profile)
     return _apply_table(BASELINE, setup, project.baseline_table) if project.baseline_table else setup
 
 
@@ -186,15 +172,11 @@ def _user_mode(name: str, table: ReadRecord) -> Mode:
     if unknown:
         raise UnknownNameError(f"key of mode {name!r}", sorted(unknown)[0], _MODE_KEYS)
     if "difference" not in table:
-        raise UsageError(
-            f'mode {name!r} declares no difference: add difference = "linker" (or another row of the fingerprint)'
-        )
+        add = 'add difference = "linker" (or another row of the fingerprint)'
+        raise UsageError(f"mode {name!r} declares no difference: {add}")
+    about, fill_runs = table.get("about", name), int(table.get("fill_runs", 0))
     return Mode(
-        name=name,
-        difference=table["difference"],
-        about=table.get("about", name),
-        change=lambda setup, project: _apply_table(name, setup, table),
-        fill_runs=int(table.get("fill_runs", 0)),
+        name, table["difference"], about, lambda setup, _: _apply_table(name, setup, table), fill_runs=fill_runs
     )
 
 

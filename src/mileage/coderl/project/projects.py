@@ -18,7 +18,7 @@ from mileage._records import Record
 from mileage.coderl.build.executor import shell
 from mileage.coderl.outcomes import TestFormat
 from mileage.coderl.project.cargo import cargo_project_parts
-from mileage.coderl.project.edits import LineEdit, central_edit, line_edit, most_central, source_files
+from mileage.coderl.project.edits import C_SUFFIXES, LineEdit, central_edit, line_edit, most_central, source_files
 from mileage.coderl.project.model import BUILD_DIRECTORY, CONFIG_NAME, Command, Project
 from mileage.coderl.project.other_kinds import java_project, meson_project, recipe_for, ruby_project
 from mileage.coderl.project.python import python_project
@@ -117,6 +117,9 @@ def _override(project: Project, table: Record) -> Project:
     return replace(project, **changes)
 
 
+_C_TOOLS = {"cc": ("cc", "--version"), "c++": ("c++", "--version"), "ld": ("ld", "--version")}
+
+
 def _cargo(root: Path) -> Project:
     parts = cargo_project_parts(root)
     flags = (*(("--workspace",) if parts.is_workspace else ()), "--profile", "{profile}", "--jobs", "{jobs}")
@@ -131,19 +134,11 @@ def _cargo(root: Path) -> Project:
         harness=("Cargo.toml", "*/Cargo.toml", ".cargo"),
         outputs=("target",),
         edit=line_edit(parts.central_file),
-        tools={
-            "rustc": ("rustc", "--version", "--verbose"),
-            "cargo": ("cargo", "--version"),
-            "cc": ("cc", "--version"),
-        },
+        tools={"rustc": ("rustc", "--version", "--verbose"), "cargo": ("cargo", "--version"), "cc": _C_TOOLS["cc"]},
         lock_files=("Cargo.lock",),
         config_files=(".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"),
         profile="dev",
     )
-
-
-_C_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp")
-_C_TOOLS = {"cc": ("cc", "--version"), "c++": ("c++", "--version"), "ld": ("ld", "--version")}
 
 
 def _cmake(root: Path) -> Project:
@@ -160,7 +155,7 @@ def _cmake(root: Path) -> Project:
         harness=("CMakeLists.txt", "*/CMakeLists.txt", "CTestCustom.cmake", "*/CTestCustom.cmake"),
         outputs=(BUILD_DIRECTORY,),
         configured=(f"{BUILD_DIRECTORY}/CMakeCache.txt",),
-        edit=central_edit(root, _C_SUFFIXES),
+        edit=central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "cmake": ("cmake", "--version")},
         profile="Debug",
     )
@@ -181,7 +176,7 @@ def _make(root: Path) -> Project:
         test=((*build, has_test[1]),) if has_test else (),
         harness=("GNUmakefile", "Makefile", "makefile"),
         clean=(("make", has_clean[1]),) if has_clean else (),
-        edit=central_edit(root, _C_SUFFIXES),
+        edit=central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "make": ("make", "--version")},
     )
 
@@ -273,14 +268,6 @@ MARKERS = {
     "java": ("*.java", "src/*.java", "src/*/*.java", "src/**/*.java"),
 }
 MAKERS = {
-    "cargo": _cargo,
-    "go": _go,
-    "maven": _maven,
-    "cmake": _cmake,
-    "npm": _npm,
-    "make": _make,
-    "python": python_project,
-    "meson": meson_project,
-    "ruby": ruby_project,
-    "java": java_project,
-}
+    "cargo": _cargo, "go": _go, "maven": _maven, "cmake": _cmake, "npm": _npm, "make": _make, "python": python_project,
+    "meson": meson_project, "ruby": ruby_project, "java": java_project,
+}  # fmt: skip
