@@ -72,7 +72,7 @@ def test_verl_calls_once_per_solution(pool: BuildReward) -> None:
     score = verl_compute_score(pool)
     assert score("code", "good", {"path": "part.c"})["score"] == 1.0
     answer = score(data_source="code", solution_str="bad", ground_truth=None, extra_info={"path": "part.c", "index": 3})
-    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad"}
+    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad", "masked": False}
     asynchronous = async_verl_compute_score(pool, candidate("part.c"))
     assert asyncio.run(asynchronous("code", "good", "ignored"))["verdict"] == "pass"  # type: ignore[arg-type]
 

@@ -8,7 +8,8 @@ from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.project.projects import Project, detect
+from mileage.coderl.project.model import Project
+from mileage.coderl.project.projects import detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult

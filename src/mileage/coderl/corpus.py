@@ -24,6 +24,10 @@ class PatchVerdict(StrEnum):
     COMPILE_ERROR = "compile-error"
     TEST_FAILURE = "test-failure"
     DOES_NOT_APPLY = "does-not-apply"
+    # Nothing was proposed: no text, or a tree that is what it was.
+    NO_CHANGE = "no-change"
+    # Changed what judges it while the tests ran.
+    TAMPERED = "tampered"
     TIMEOUT = "timeout"
     # Broke the memory or process limit, or the job could not be run to its end.
     KILLED = "killed"
@@ -39,6 +43,11 @@ class PatchSample:
     patch: str | None = None
     path: str | None = None
     content: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was proposed: no diff, no content, or only white space."""
+        return not str(self.patch if self.patch is not None else self.content or "").strip()
 
     def changes(self, tree: Path, protected: Sequence[str] = (), fuzzy: bool = False) -> tuple[Change, ...]:
         """What the candidate does to `tree`; PatchError if it does not apply or may not be applied."""

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from mileage._errors import UnknownNameError, UsageError, require
@@ -82,3 +82,9 @@ def at_least(name: str, value: object, least: int) -> None:
     """Refuse anything but a whole number of at least `least`."""
     fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
     require(fits, name, value, f"a whole number of at least {least}")
+
+
+def path(name: str, value: object) -> Path:
+    """`value` as a path."""
+    require(isinstance(value, str | os.PathLike) and str(value) != "", name, value, "a path")
+    return Path(value)  # type: ignore[arg-type]

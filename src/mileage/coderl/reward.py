@@ -7,8 +7,10 @@ candidate costs an incremental build, in a place of its own that is gone afterwa
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import queue
+import stat
 import threading
 import time
 import warnings
@@ -16,132 +18,47 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from mileage._errors import BuildError, ChangeError, InfraError, UsageError
+from mileage._errors import BuildError, ChangeError, UsageError
 from mileage._version import __version__
-from mileage.coderl import options
 from mileage.coderl.build.cache import ResultCache, content_key, context_key, machine_rows
 from mileage.coderl.build.containment import Isolation, choose_method, containment
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import Change, JobResult, JobRunner, Limits, LocalExecutor
-from mileage.coderl.build.isolation import toolchain_paths
+from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging, Limits, LocalExecutor
 from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
-from mileage.coderl.corpus import PatchSample, PatchVerdict, judge
+from mileage.coderl.corpus import PatchSample, PatchVerdict
+from mileage.coderl.judging import (
+    Judgement,
+    TestRules,
+    grader_tests,
+    judge_job,
+    protected_paths,
+    recalled,
+    remembered,
+)
+from mileage.coderl.outcomes import Expected, TestFormat
+from mileage.coderl.outcomes.formats import recognised
 from mileage.coderl.patching import PatchError
 from mileage.coderl.project.fingerprint import ArmSetup, fingerprint
+from mileage.coderl.project.model import Command, Project
 from mileage.coderl.project.modes import baseline_setup
-from mileage.coderl.project.projects import Command, Project, detect
-from mileage.coderl.project.workarea import WorkArea, copy_tree, tree_digest
+from mileage.coderl.project.projects import detect
+from mileage.coderl.project.sources import copy_project
+from mileage.coderl.project.workarea import WorkArea, tree_digest, walk_files
+from mileage.coderl.reward_config import STEPS, RewardConfig, RewardResult
 
 __all__ = ["STEPS", "BuildReward", "Isolation", "RewardConfig", "RewardResult"]
 
-STEPS = ("check", "build", "test")
 RETRY_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """How candidates are judged."""
-
-    steps: tuple[str, ...] = ("build",)
-    """Which of check, build and test a candidate must pass."""
-    workers: int | None = None
-    """Candidates built at the same time; None is one per usable core."""
-    jobs: int = 1
-    """Parallel jobs of each build."""
-    timeout_seconds: float = 120.0
-    memory_bytes: int = 4 << 30
-    """Of all processes together, with shared memory, swap and, where candidates are isolated, the files they write."""
-    disk_bytes: int = 2 << 30
-    """What one candidate may write, where it runs isolated; its files are in memory, and count as such too."""
-    max_processes: int = 512
-    """Processes and threads at a time."""
-    cpu_cores: float | None = None
-    """CPU time per second; None is an equal share of the usable cores for each worker, at least `jobs`."""
-    network: bool = False
-    isolation: Isolation = Isolation.AUTO
-    warm: bool = True
-    """Start from a built tree; False builds every candidate from clean."""
-    method: SnapshotMethod | None = None
-    """How snapshots are restored; None is the best this machine has."""
-    protected: tuple[str, ...] = ()
-    """Glob patterns of paths that candidates may not change, such as the tests that judge them."""
-    readable: tuple[str, ...] = ()
-    """Further paths of this machine that builds may read."""
-    pass_env: tuple[str, ...] = ()
-    """Variables of this process that builds may see, besides those that toolchains read."""
-    fuzzy: bool = False
-    """Accept diffs whose hunks have other line counts than they claim."""
-    retries: int = 2
-    """How often a candidate is tried again after a failure of the machine."""
-    confirmations: int = 2
-    """How many equal verdicts of tests make one that is cached; two different ones are never cached."""
-    cache_path: Path | None = None
-    """A file to keep verdicts in between runs."""
-    use_cache: bool = True
-    rewards: Mapping[PatchVerdict, float] = field(default_factory=lambda: {PatchVerdict.PASS: 1.0})
-    """Reward of each verdict; a verdict that is not named earns 0."""
-    allow_broken_base: bool = False
-    """Start even if the unchanged project does not pass, because candidates are to repair it."""
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "steps", options.texts("steps", self.steps))
-        unknown = [step for step in self.steps if step not in STEPS]
-        if unknown or not self.steps:
-            raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
-        put(self, "isolation", options.choice("isolation", self.isolation, Isolation))
-        if self.method is not None:
-            put(self, "method", options.choice("method", self.method, SnapshotMethod))
-        put(self, "protected", options.patterns("protected", self.protected))
-        put(self, "readable", options.absolute_paths("readable", self.readable))
-        put(self, "pass_env", options.texts("pass_env", self.pass_env))
-        put(self, "rewards", options.reward_table(self.rewards))
-        self._check_numbers()
-        if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
-            raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
-        if self.method not in (None, SnapshotMethod.OVERLAY) and self.isolation is Isolation.REQUIRE:
-            raise UsageError(f"method {str(self.method)!r} has no isolation: use method='overlay', or isolation='auto'")
-
-    def _check_numbers(self) -> None:
-        if self.workers is not None:
-            options.at_least("workers", self.workers, 1)
-        for name in ("jobs", "max_processes", "confirmations"):
-            options.at_least(name, vars(self)[name], 1)
-        options.at_least("retries", self.retries, 0)
-        for name in ("memory_bytes", "disk_bytes"):
-            options.at_least(name, vars(self)[name], options.SMALLEST_BYTES)
-        options.number("timeout_seconds", self.timeout_seconds, lambda value: 0 < value < 1e9, "seconds above 0")
-        if self.cpu_cores is not None:
-            options.number("cpu_cores", self.cpu_cores, lambda value: 0.01 <= value < 1e6, "at least 0.01")
-
-
-@dataclass(frozen=True)
-class RewardResult:
-    """The verdict on one candidate."""
-
-    id: str
-    verdict: PatchVerdict
-    reward: float | None
-    """None where the machine failed, which says nothing about the candidate."""
-    diagnostic: str
-    wall_seconds: float
-    cached: bool
-    output: str = ""
-    """What the commands printed, from the first to the last; the beginning and the end of each."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall-clock of `waiting`, `overhead` and of each command that ran."""
-    attempts: int = 1
-    """How often it was run: more than once after a failure of the machine."""
+# What a result keeps of what was printed, half of it from the beginning.
+OUTPUT_CHARACTERS = 256 * 1024
 
 
 @dataclass(frozen=True)
 class _Judged:
     """What a candidate's job came to, before it is anybody's reward."""
 
-    verdict: PatchVerdict
-    diagnostic: str = ""
+    judgement: Judgement
     wall_seconds: float = 0.0
     output: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -149,16 +66,20 @@ class _Judged:
 
 
 def _infra_error(error: Exception) -> _Judged:
-    return _Judged(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}")
+    return _Judged(Judgement(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}"))
 
 
-def _record(result: JobResult) -> dict[str, Any]:
-    """Output and times of a job, by command."""
+def _of_job(judgement: Judgement, result: JobResult) -> _Judged:
+    """A judgement with the output and the times of its job."""
     seconds = {"overhead": result.overhead_seconds}
     for step in result.steps:
         name = " ".join(step.argv)
         seconds[name] = seconds.get(name, 0.0) + step.wall_seconds
-    return {"output": "".join(step.output for step in result.steps), "seconds": seconds}
+    output = "".join(step.output for step in result.steps)
+    if len(output) > OUTPUT_CHARACTERS:
+        half = OUTPUT_CHARACTERS // 2
+        output = f"{output[:half]}\n... {len(output) - 2 * half} characters left out ...\n{output[-half:]}"
+    return _Judged(judgement, result.wall_seconds, output, seconds)
 
 
 class BuildReward:
@@ -200,7 +121,7 @@ class BuildReward:
         for sentence in fallbacks:
             warnings.warn(sentence, stacklevel=4)
         self._pristine = self._area.path / "pristine"
-        copy_tree(self.project.root, self._pristine, self.project.outputs)
+        self._copy = copy_project(self.project, self._pristine, history=self.project.git)
         for target, source in self._setup.files.items():
             (self._pristine / target).write_bytes((self._pristine / source).read_bytes())
         self.revision = tree_digest(self._pristine)
@@ -211,41 +132,16 @@ class BuildReward:
         # `cargo test` alone compiles: with no compile step before it, its failure is reported as a test failure.
         self._compile_steps = len(compile_steps)
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        self._judging = self._make_judging()
         self._make_snapshots()
-        rows = fingerprint(self.project, self._setup, self._pristine, self.revision)
-        self._context = context_key(self.revision, self._steps, rows, self._rules())
+        self._rules = self._learn_rules()
+        rows = fingerprint(self.project, self._setup, self._pristine, self.revision) | self._rule_rows()
+        self._context = context_key(self.revision, self._steps, rows)
         confirmations = config.confirmations if "test" in config.steps else 1
         self._cache = ResultCache(config.cache_path, confirmations) if config.use_cache else None
         self._pending: dict[str, Future[_Judged]] = {}
         self._pending_lock = threading.Lock()
-        self.base = self._judge_base()
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="build-reward")
-
-    def _rules(self) -> dict[str, object]:
-        """All that can change a verdict besides the project, its commands and its toolchain."""
-        config = self.config
-        limits = ("timeout_seconds", "memory_bytes", "disk_bytes", "max_processes")
-        return {
-            **{name: vars(config)[name] for name in (*limits, "network", "warm", "readable", "steps")},
-            "cpu_cores": self._limits.cpu_cores,
-            "method": str(self.method),
-            "containment": dict(self.containment.rows),
-            "version": __version__,
-            **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
-        }
-
-    def _judge_base(self) -> RewardResult:
-        """Judge the project as it is, under the limits of a candidate; refuse one that does not pass."""
-        judged = self._build((), "base")
-        base = self._result(PatchSample("base"), judged, cached=False)
-        if base.verdict is PatchVerdict.INFRA_ERROR:
-            raise InfraError(f"{self.project.name} could not be judged: {base.diagnostic}")
-        if base.verdict is not PatchVerdict.PASS and not self.config.allow_broken_base:
-            raise BuildError(
-                f"{self.project.name} does not pass as it is ({base.verdict}), so no candidate could: "
-                f"{base.diagnostic} (allow_broken_base=True if candidates are to repair it)"
-            )
-        return base
 
     @property
     def isolated(self) -> bool:
@@ -263,7 +159,7 @@ class BuildReward:
     def _make_snapshots(self) -> None:
         around = Surroundings(
             self._setup.env,
-            (*toolchain_paths(self.project.kind), *self.config.readable),
+            (*self.project.readable, *self._copy.readable, *self.config.readable),
             disk_bytes=self.config.disk_bytes,
             network=self.config.network,
         )
@@ -290,11 +186,112 @@ class BuildReward:
         jobs = max(self.config.jobs, self.workers)
         result = snapshot.warm(tuple(step for name in STEPS for step in self._commands(name, jobs)), limits)
         last = result.steps[-1]
-        compiled = result.succeeded or len(result.steps) > self._compile_steps > 0
+        # What tests say about the base is looked at when it is judged.
+        compiled = result.succeeded or len(result.steps) > self._compile_steps
         if not compiled and not self.config.allow_broken_base:
             raise BuildError(
                 f"{self.project.name} does not build as it is, so no candidate could pass: "
                 f"{first_diagnostic(last.output)} (allow_broken_base=True if candidates are to repair it)"
+            )
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The patterns of what candidates may not change: what the configuration names, and the files around tests."""
+        named = tuple(pattern.rstrip("/") for pattern in self.config.protected)
+        judged = "test" in self.config.steps and (named or self.config.grader_tests)
+        return named + (self.project.harness if judged else ())
+
+    @property
+    def expected(self) -> Expected:
+        """The tests that candidates must pass; empty where the exit code of the test command is all there is."""
+        return self._rules.expected
+
+    def _make_judging(self) -> Judging | None:
+        """What is kept out of a candidate's reach while tests run."""
+        if "test" not in self.config.steps:
+            return None
+        return Judging(
+            step=self._compile_steps,
+            source=self._pristine,
+            paths=protected_paths(self._pristine, self.protected),
+            patterns=self.protected,
+            outputs=self.project.outputs,
+            tests=grader_tests(self.config.grader_tests),
+            reports=self.project.test_reports,
+        )
+
+    def _rule_rows(self) -> dict[str, str]:
+        """What decides verdicts besides the tree and the commands: limits, surroundings, machine, expected tests."""
+        tests = self._judging.tests if self._judging else ()
+        limits = ("timeout_seconds", "memory_bytes", "disk_bytes", "max_processes")
+        return {
+            **{f"rule.{name}": repr(vars(self.config)[name]) for name in (*limits, "network", "warm", "readable")},
+            "rule.cpu_cores": repr(self._limits.cpu_cores),
+            "rule.method": str(self.method),
+            "rule.containment": repr(sorted(self.containment.rows.items())),
+            "rule.compile_steps": str(self._compile_steps),
+            "mileage": __version__,
+            **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
+            "tests.expected": repr((sorted(self.expected.fail_to_pass), sorted(self.expected.pass_to_pass))),
+            "tests.grader": content_key("", tests),
+            "tests.protected": repr(self.protected),
+        }
+
+    def _learn_rules(self) -> TestRules:
+        """Judge the base, and the solution where there is one, under a candidate's limits, to know what to expect."""
+        snapshot = self._snapshots.get()
+        form = self.project.test_format
+        try:
+            base, form = self._trial(snapshot, (), form)
+            last = base.judgement
+            if self.config.solution:
+                changes = self.config.solution.changes(self._pristine, (*self.project.outputs, *self.protected))
+                trial, form = self._trial(snapshot, changes, form)
+                last = trial.judgement
+        except PatchError as error:
+            raise UsageError(f"the solution cannot be applied: {error}") from None
+        finally:
+            self._snapshots.put(snapshot)
+        self.base = self._result(PatchSample("base"), base, cached=False)
+        """The verdict on the project as it is."""
+        self._check_base(base.judgement, last)
+        if self._judging is None:
+            return TestRules(form)
+        expected = Expected.of(base.judgement.tests, last.tests if self.config.solution else None)
+        named = self.config.fail_to_pass, self.config.pass_to_pass
+        expected = Expected(
+            expected.fail_to_pass if named[0] is None else frozenset(named[0]),
+            expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
+        )
+        return TestRules(form, expected, exits_cleanly=last.exit_code == 0)
+
+    def _trial(
+        self, snapshot: Snapshot, changes: tuple[Change, ...], form: TestFormat | None
+    ) -> tuple[_Judged, TestFormat | None]:
+        """What a tree that nothing is expected of yet comes to, and the format in which its tests said so."""
+        result = self._run(snapshot, changes, self._limits, "base")
+        ran = result.steps[self._compile_steps :]
+        if form is None and ran:
+            form = recognised("\n".join(step.output for step in ran))
+        return _of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
+
+    def _check_base(self, base: Judgement, last: Judgement) -> None:
+        """Refuse a base that does not pass, unless it is what candidates are to repair."""
+        config = self.config
+        if config.solution and last.verdict is not PatchVerdict.PASS:
+            raise BuildError(f"the solution does not pass: {last.verdict}: {last.diagnostic}")
+        if base.verdict is PatchVerdict.PASS or config.allow_broken_base:
+            return
+        declared = config.solution or config.fail_to_pass or config.grader_tests
+        if base.verdict is not PatchVerdict.TEST_FAILURE:
+            raise BuildError(
+                f"{self.project.name} does not build as it is ({base.verdict}), so no candidate could pass: "
+                f"{base.diagnostic} (allow_broken_base=True if candidates are to repair it)"
+            )
+        if not declared:
+            raise BuildError(
+                f"{self.project.name} does not pass its own tests: {base.diagnostic} (name what candidates are to "
+                "repair in fail_to_pass, or set allow_broken_base=True)"
             )
 
     def reward(self, samples: Sequence[PatchSample]) -> list[RewardResult]:
@@ -315,19 +312,35 @@ class BuildReward:
         try:
             return self._judge_changes(sample)
         except PatchError as error:
-            return self._result(sample, _Judged(PatchVerdict.DOES_NOT_APPLY, str(error)), cached=False)
+            refused = Judgement(PatchVerdict.DOES_NOT_APPLY, str(error))
+            return self._result(sample, _Judged(refused), cached=False)
         except Exception as error:
             # Nothing a model writes may end the training; what is not foreseen is no fault of the candidate either.
             return self._result(sample, _infra_error(error), cached=False)
 
     def _judge_changes(self, sample: PatchSample) -> RewardResult:
-        changes = sample.changes(self._pristine, (*self.project.outputs, *self.config.protected), self.config.fuzzy)
+        if sample.is_empty:
+            empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
+            if sample.path:
+                sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+            return self._result(sample, _Judged(empty), cached=False)
+        changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
+        if all(self._is_there(change) for change in changes):
+            nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
+            return self._result(sample, _Judged(nothing), cached=False)
         key = content_key(self._context, changes)
         known = self._cache.get(key) if self._cache else None
         if known:
-            return self._result(sample, _Judged(*known), cached=True)
+            return self._result(sample, _Judged(recalled(*known, self._rules)), cached=True)
         judged, shared = self._build_once(key, changes, sample.id)
         return self._result(sample, judged, cached=shared)
+
+    def _is_there(self, change: Change) -> bool:
+        """Whether the project is already what `change` makes of it."""
+        path = self._pristine / change.path
+        if change.content is None:
+            return not path.exists()
+        return path.is_file() and path.read_bytes() == change.content
 
     def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[_Judged, bool]:
         """Build a candidate, or wait for another thread that is building the same content."""
@@ -348,28 +361,29 @@ class BuildReward:
             with self._pending_lock:
                 self._pending.pop(key, None)
         if self._cache:
-            self._cache.put(key, judged.verdict, judged.diagnostic)
+            self._cache.put(key, judged.judgement.verdict, remembered(judged.judgement))
         return judged, False
 
     def _build(self, changes: tuple[Change, ...], label: str) -> _Judged:
         """Build a candidate; after a failure of the machine, again."""
-        for attempt in range(1, self.config.retries + 2):
+        attempt = 1
+        while True:
             judged = replace(self._try_build(changes, label), attempts=attempt)
-            if judged.verdict is not PatchVerdict.INFRA_ERROR or self._is_closed:
-                break
+            failed = judged.judgement.verdict is PatchVerdict.INFRA_ERROR
+            if not failed or self._is_closed or attempt > self.config.retries:
+                return judged
             time.sleep(RETRY_SECONDS * attempt)
-        return judged
+            attempt += 1
 
     def _try_build(self, changes: tuple[Change, ...], label: str) -> _Judged:
         asked = time.perf_counter()
         snapshot = self._snapshots.get()
         started = time.perf_counter()
         try:
-            result = snapshot.run(self._steps, changes, self._limits, label)
-            verdict, diagnostic = judge(result, self._compile_steps)
-            judged = _Judged(verdict, diagnostic, **_record(result))
+            result = self._run(snapshot, changes, self._limits, label)
+            judged = _of_job(judge_job(result, self._compile_steps, self._rules), result)
         except ChangeError as error:
-            judged = _Judged(PatchVerdict.DOES_NOT_APPLY, str(error))
+            judged = _Judged(Judgement(PatchVerdict.DOES_NOT_APPLY, str(error)))
         except (BuildError, OSError) as error:
             judged = _infra_error(error)
         finally:
@@ -377,19 +391,51 @@ class BuildReward:
         seconds = {"waiting": started - asked, **judged.seconds}
         return replace(judged, wall_seconds=time.perf_counter() - started, seconds=seconds)
 
+    def _run(self, snapshot: Snapshot, changes: tuple[Change, ...], limits: Limits, label: str) -> JobResult:
+        """Build and test a candidate.
+
+        Build tools know which files they read, and not which they would have read had they been there: a header that
+        shadows another, a module with two homes. So one that adds or removes a file is built with all sources new.
+        """
+        moved = self.config.warm and any(
+            change.content is None or not (self._pristine / change.path).exists() for change in changes
+        )
+        renewed = self._source_names if moved else ()
+        removed = self.project.configured if moved else ()
+        return snapshot.run(self._steps, changes, limits, label, self._judging, renewed, removed)
+
+    @functools.cached_property
+    def _source_names(self) -> tuple[str, ...]:
+        """The files of the project that builds read, installed packages apart."""
+        inputs = tuple(path + "/" for path in self.project.inputs)
+        return tuple(
+            name
+            for name, info in walk_files(self._pristine)
+            if stat.S_ISREG(info.st_mode) and not name.startswith(inputs)
+        )
+
     def _result(self, sample: PatchSample, judged: _Judged, *, cached: bool) -> RewardResult:
-        infra = judged.verdict is PatchVerdict.INFRA_ERROR
+        judgement = judged.judgement
         return RewardResult(
             id=sample.id,
-            verdict=judged.verdict,
-            reward=None if infra else self.config.rewards.get(judged.verdict, 0.0),
-            diagnostic=judged.diagnostic.encode("utf-8", "backslashreplace").decode(),
+            verdict=judgement.verdict,
+            reward=self._reward(judgement),
+            diagnostic=judgement.diagnostic.encode("utf-8", "backslashreplace").decode(),
             wall_seconds=judged.wall_seconds,
             cached=cached,
+            tests=judgement.tests,
             output=judged.output,
             seconds=judged.seconds,
             attempts=judged.attempts,
         )
+
+    def _reward(self, judgement: Judgement) -> float | None:
+        if judgement.verdict is PatchVerdict.INFRA_ERROR:
+            return None
+        reward = self.config.rewards.get(judgement.verdict, 0.0)
+        if judgement.verdict is PatchVerdict.TEST_FAILURE and self.config.partial_credit:
+            return max(reward, self.config.partial_credit * judgement.share)
+        return reward
 
     def on_close(self, function: Callable[[], None]) -> None:
         """Call `function` when the pool is closed."""

@@ -118,7 +118,13 @@ def schema_version(engine: sa.Engine) -> str | None:
 
 
 def _ensure_schema(engine: sa.Engine, url: str) -> None:
-    version = schema_version(engine)
+    try:
+        version = schema_version(engine)
+    except OperationalError as error:
+        # Another process is making this file right now: look again when it has finished.
+        if "locked" not in str(error):
+            raise
+        version = None
     if version is not None and version > HEAD:
         raise _newer(engine, url, version)
     if version != HEAD:

@@ -189,7 +189,8 @@ class JobGroup:
             quota = int(limits.cpu_cores * CPU_PERIOD_MICROSECONDS)
             if first:
                 _write(path / "cpu.cfs_period_us", CPU_PERIOD_MICROSECONDS)
-                _write(path / "cpu.cfs_quota_us", quota)
+                # Refused where a group above allows less; then that holds for this one, too.
+                _write_if_there(path / "cpu.cfs_quota_us", quota)
             else:
                 _write(path / "cpu.max", f"{quota} {CPU_PERIOD_MICROSECONDS}")
 

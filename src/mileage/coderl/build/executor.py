@@ -102,6 +102,26 @@ class Jail:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """What of a job's tree judges a candidate, and so is kept out of its reach."""
+
+    step: int
+    """The first command that runs tests."""
+    source: Path
+    """A tree that holds protected paths as they are to be."""
+    paths: tuple[str, ...] = ()
+    """Protected files and directories that exist in `source`."""
+    patterns: tuple[str, ...] = ()
+    """Globs of protected paths: what matches and is not in `source` is removed before the tests."""
+    outputs: tuple[str, ...] = ()
+    """Globs of what builds make, where nothing is protected."""
+    tests: tuple[Change, ...] = ()
+    """The grader's own tests, written after the candidate has been compiled."""
+    reports: tuple[str, ...] = ()
+    """Globs of files in which the tests say what they did."""
+
+
+@dataclass(frozen=True)
 class Job:
     """Changes to a tree, then commands, run in order up to the first that fails."""
 
@@ -111,6 +131,11 @@ class Job:
     changes: tuple[Change, ...] = ()
     limits: Limits = Limits()
     jail: Jail | None = None
+    judging: Judging | None = None
+    renewed: tuple[str, ...] = ()
+    """Files that get a new time after the changes, so that what was built of them counts as stale."""
+    removed: tuple[str, ...] = ()
+    """Files that are removed after the changes, where they exist."""
     output_bytes: int = DEFAULT_OUTPUT_BYTES
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     label: str = ""
@@ -141,6 +166,10 @@ class JobResult:
     steps: tuple[StepResult, ...]
     overhead_seconds: float = 0.0
     """Starting the launcher, making namespaces and mounts, applying changes, killing and reaping."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """What the tests wrote about themselves, by file."""
+    tampered: tuple[str, ...] = ()
+    """Protected paths that were changed while the tests ran."""
 
     @property
     def succeeded(self) -> bool:
@@ -324,11 +353,14 @@ def _wire(job: Job, group: JobGroup | None) -> Record:
         "cwd": job.cwd,
         "env": dict(job.env),
         "changes": [_wire_change(change) for change in job.changes],
+        "renewed": job.renewed,
+        "removed": job.removed,
         "timeout": limits.pop("timeout_seconds"),
         **limits,
         "output_bytes": job.output_bytes,
         "sample_seconds": job.sample_seconds,
-        "isolate": _wire_jail(job.jail) if job.jail else None,
+        "isolate": _wire_jail(job) if job.jail else None,
+        "judging": _wire_judging(job.judging) if job.judging else None,
         "group": group.wire(job.limits.group) if group else None,
     }
 
@@ -338,10 +370,18 @@ def _wire_change(change: Change) -> Record:
     return {"path": change.path, "content": content, "mode": 0o755 if change.executable else None}
 
 
-def _wire_jail(jail: Jail) -> Record:
+def _wire_judging(judging: Judging) -> Record:
+    tests = [_wire_change(test) for test in judging.tests]
+    return vars(judging) | {"source": str(judging.source), "tests": tests}
+
+
+def _wire_jail(job: Job) -> Record:
+    jail = job.jail
+    assert jail is not None
     upper = str(jail.tree.upper) if jail.tree.upper else None
     tree = jail.tree._asdict() | {"source": str(jail.tree.source), "upper": upper}
-    return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files)}
+    judge = str(job.judging.source) if job.judging else None
+    return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files), "judge": judge}
 
 
 def _parse(answer: bytes, errors: bytes) -> JobResult:
@@ -356,7 +396,11 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
     if "error" in data:
         raise InfraError(f"the build could not be started: {data['error']}")
     steps = (step | {"argv": tuple(step["argv"]), "outcome": StepOutcome(step["outcome"])} for step in data["steps"])
-    return JobResult(tuple(StepResult(**step) for step in steps))
+    return JobResult(
+        tuple(StepResult(**step) for step in steps),
+        reports=data.get("reports", {}),
+        tampered=tuple(data.get("tampered", ())),
+    )
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:

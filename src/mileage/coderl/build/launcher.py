@@ -15,7 +15,6 @@ put into control groups whose files the caller has opened.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import errno
@@ -26,6 +25,8 @@ import signal
 import struct
 from typing import TYPE_CHECKING
 
+from .mounts import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, bind_read_only, check, mount
+from .trees import JUDGE, Judging, renew_sources, write_changes
 from .watch import PR_SET_DUMPABLE, Watch
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
@@ -33,17 +34,12 @@ if TYPE_CHECKING:  # as a script it has the standard library alone
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-# From linux/sched.h, sys/mount.h, linux/prctl.h and linux/mount.h.
+# From linux/sched.h, sys/mount.h and linux/prctl.h.
 CLONE_NEWNS, CLONE_NEWIPC = 0x20000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
-SYS_MOUNT_SETATTR = 442
-SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
-AT_RECURSIVE = 0x8000
-LAST_CAPABILITY = 63
 SCRATCH = ".overlay"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
@@ -59,41 +55,11 @@ KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 CHANGE_ERRORS = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST, errno.EINVAL})
 
 
-class _MountAttr(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd"))
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    form = kind.encode() if kind else None
-    _check(_LIBC.mount(source.encode(), target.encode(), form, flags, data.encode() or None), f"mount {target}")
-
-
-def _bind_read_only(source: str, target: str) -> None:
-    """Show `source` at `target`, unchangeable, with everything mounted below it."""
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "a"):
-            pass
-    _mount(source, target, None, MS_BIND | MS_REC)
-    attr = _MountAttr(MS_RDONLY | MS_NOSUID, 0, 0, 0)
-    where = (-100, target.encode(), AT_RECURSIVE)
-    result = _LIBC.syscall(SYS_MOUNT_SETATTR, *where, ctypes.byref(attr), ctypes.sizeof(attr))
-    _check(result, f"make {target} read-only")
-
-
 def enter_namespaces(network: bool) -> None:
     """Move this process into a user namespace that holds the caller's own id and nothing else."""
     uid, gid = os.geteuid(), os.getegid()
     flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if network else CLONE_NEWNET)
-    _check(_LIBC.unshare(flags), "unshare")
+    check(_LIBC.unshare(flags), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -102,7 +68,7 @@ def enter_namespaces(network: bool) -> None:
 def raise_loopback() -> None:
     """Let processes of the namespace talk to each other over localhost."""
     socket = _LIBC.socket(AF_INET, SOCK_DGRAM_CLOEXEC, 0)
-    _check(0 if socket >= 0 else -1, "socket")
+    check(0 if socket >= 0 else -1, "socket")
     fcntl.ioctl(socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING))
     os.close(socket)
 
@@ -120,28 +86,30 @@ def close_loopholes(max_processes: int | None) -> None:
 def build_root(jail: Record) -> str:
     """Mount the small file system that the job will see as its only one; return where it is."""
     root: str = jail["root"]
-    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
     # Empty files take no space, but time to be forgotten.
     inodes = max(LEAST_INODES, jail["disk_bytes"] // BYTES_PER_INODE)
-    _mount("mileage", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={jail['disk_bytes']},nr_inodes={inodes},mode=755")
+    mount("mileage", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={jail['disk_bytes']},nr_inodes={inodes},mode=755")
     for path in jail["read_only"]:
         if os.path.islink(path):
             os.makedirs(os.path.dirname(root + path), exist_ok=True)
             os.symlink(os.readlink(path), root + path)
         else:
-            _bind_read_only(path, root + path)
+            bind_read_only(path, root + path)
     for directory in ("tmp", "proc", "dev/shm", jail["home"].lstrip("/"), SCRATCH):
         os.makedirs(f"{root}/{directory}", exist_ok=True)
-    _mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV)
+    mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV)
     for name in KERNEL_SETTINGS:
         if os.path.exists(f"{root}/proc/{name}"):
-            _bind_read_only(f"{root}/proc/{name}", f"{root}/proc/{name}")
+            bind_read_only(f"{root}/proc/{name}", f"{root}/proc/{name}")
     _make_devices(f"{root}/dev")
     for name, text in jail["files"].items():
         os.makedirs(os.path.dirname(root + name), exist_ok=True)
         with open(root + name, "w") as file:
             file.write(text)
     _mount_tree(root, jail["tree"])
+    if jail["judge"]:
+        bind_read_only(jail["judge"], root + JUDGE)
     return root
 
 
@@ -151,9 +119,9 @@ def _make_devices(directory: str) -> None:
         if os.path.exists(f"/dev/{device}"):
             with open(f"{directory}/{device}", "w"):
                 pass
-            _mount(f"/dev/{device}", f"{directory}/{device}", None, MS_BIND)
+            mount(f"/dev/{device}", f"{directory}/{device}", None, MS_BIND)
     os.makedirs(f"{directory}/pts")
-    _mount("devpts", f"{directory}/pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
+    mount("devpts", f"{directory}/pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620")
     for name, target in LINKS.items():
         os.symlink(target, f"{directory}/{name}")
 
@@ -163,80 +131,60 @@ def _mount_tree(root: str, tree: Record) -> None:
     target = root + tree["at"]
     os.makedirs(target, exist_ok=True)
     if not tree["overlay"]:
-        _mount(tree["source"], target, None, MS_BIND)
+        mount(tree["source"], target, None, MS_BIND)
         return
     scratch = f"{root}/{SCRATCH}"
     if tree["upper"]:
         # A layer on disk, for builds too large for memory: the caller owns the directory and removes it.
-        _mount(tree["upper"], scratch, None, MS_BIND)
+        mount(tree["upper"], scratch, None, MS_BIND)
     os.makedirs(f"{scratch}/upper", exist_ok=True)
     os.makedirs(f"{scratch}/work", exist_ok=True)
     lower = tree["source"].replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
     layers = f"lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work,userxattr"
-    _mount("overlay", target, "overlay", 0, layers)
+    mount("overlay", target, "overlay", 0, layers)
     # The job must not reach its own layer behind the overlay's back.
-    _mount("mileage", scratch, "tmpfs", MS_RDONLY)
+    mount("mileage", scratch, "tmpfs", MS_RDONLY)
 
 
 def enter_root(root: str) -> None:
-    """Make `root` the only file system there is, then give up every privilege for good."""
+    """Make `root` the only file system there is."""
     machine = os.uname().machine
     os.makedirs(f"{root}/.host", exist_ok=True)
     os.chdir(root)
-    _check(_LIBC.syscall(SYS_PIVOT_ROOT[machine], root.encode(), f"{root}/.host".encode()), "pivot_root")
+    check(_LIBC.syscall(SYS_PIVOT_ROOT[machine], root.encode(), f"{root}/.host".encode()), "pivot_root")
     os.chdir("/")
-    _check(_LIBC.umount2(b"/.host", MNT_DETACH), "umount")
+    check(_LIBC.umount2(b"/.host", MNT_DETACH), "umount")
     os.rmdir("/.host")
-    for capability in range(LAST_CAPABILITY + 1):
-        _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    _check(_LIBC.syscall(SYS_CAPSET[machine], header, nothing), "capset")
-    _check(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-
-
-def write_changes(tree: str, changes: list[Record]) -> None:
-    """Write and delete files below `tree`; no path component may be a symbolic link."""
-    for change in changes:
-        *parents, name = change["path"].split("/")
-        directory = os.open(tree, os.O_DIRECTORY | os.O_RDONLY)
-        try:
-            for part in parents:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=directory)
-                inner = os.open(part, os.O_DIRECTORY | os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
-                os.close(directory)
-                directory = inner
-            mode = 0o644
-            with contextlib.suppress(FileNotFoundError):
-                mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode & 0o777
-                # A new file, never a write into the old one: the old one may be shared by hard links.
-                os.unlink(name, dir_fd=directory)
-            if change["content"] is not None:
-                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, change.get("mode") or mode, dir_fd=directory)
-                with os.fdopen(file, "wb") as stream:
-                    stream.write(base64.b64decode(change["content"]))
-        finally:
-            os.close(directory)
 
 
 def run_job(job: Record, is_init: bool) -> Record:
     """Write the changes, run the steps up to the first that fails, and measure them."""
     watch = Watch(job, is_init)
+    # In memory, a tree is full or strange because of the candidate; on disk there may be other reasons.
+    in_memory = job["isolate"] and not job["isolate"]["tree"]["upper"]
     try:
         write_changes(job["cwd"], job["changes"])
     except OSError as error:
-        # A tree in memory is full because the changes are too large; a disk may be full for other reasons.
-        in_memory = job["isolate"] and not job["isolate"]["tree"]["upper"]
         if error.errno in CHANGE_ERRORS or (error.errno == errno.ENOSPC and in_memory):
             return {"refused": str(error)}
         raise
+    renew_sources(job["cwd"], job["renewed"], job["removed"])
+    judging = Judging(job, is_init)
     results = []
-    for step in job["steps"]:
+    for index, step in enumerate(job["steps"]):
+        if index == judging.step:
+            try:
+                judging.before_tests()
+            except OSError as error:
+                if not in_memory:
+                    raise
+                return {"steps": results, "tampered": [f"what cannot be restored: {error}"]}
         results.append(watch.run(step))
         if results[-1]["outcome"] != "exited" or results[-1]["exit_code"] != 0:
             break
-    return {"steps": results}
+    if not 0 <= judging.step < len(results):
+        return {"steps": results}
+    return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
 
 
 def _report(result: Record) -> None:
@@ -273,7 +221,7 @@ def main() -> int:
     try:
         if job["isolate"]:
             return _run_isolated(job)
-        _check(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+        check(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
         _report(run_job(job, is_init=False))
     except OSError as error:
         _report({"error": str(error)})

@@ -16,12 +16,15 @@ import time
 from typing import TYPE_CHECKING
 
 from . import seccomp
+from .mounts import check
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
     from mileage._records import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-PR_SET_DUMPABLE = 4
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
+SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
+LAST_CAPABILITY = 63
 PAGE = resource.getpagesize()
 # A wait for the next sample that is this much too long was not a wait but a standstill.
 STANDSTILL_SECONDS = 0.5
@@ -333,6 +336,7 @@ def _become(argv: list[str], job: Record, group: Group, output: int, problem: in
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file_:
             file_.write("1000")
         if job["isolate"]:
+            drop_privileges()
             seccomp.install(with_memfd=not job["memory_bytes"] or "memory_events" in group.files)
     except BaseException as error:
         os.write(problem, f"the command cannot be limited: {error}".encode())
@@ -343,6 +347,16 @@ def _become(argv: list[str], job: Record, group: Group, output: int, problem: in
     except BaseException as error:
         os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
     os._exit(127)
+
+
+def drop_privileges() -> None:
+    """Give up every privilege for good; process 1 keeps its own, to mount what judges a candidate."""
+    for capability in range(LAST_CAPABILITY + 1):
+        _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    check(_LIBC.syscall(SYS_CAPSET[os.uname().machine], header, nothing), "capset")
+    check(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def _limit_resources(job: Record, group: Group) -> None:
