@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError
+from mileage._errors import ChangeError, InfraError
 from mileage.coderl.build import watch as watching
 from mileage.coderl.build.executor import (
     Change,
@@ -187,9 +187,9 @@ def test_a_lock_is_kept_between_jobs_and_given_up_in_time(tmp_path: Path) -> Non
     assert is_free()
 
 
-def test_a_jail_that_cannot_be_made_is_a_build_error(tree: Path, isolation: None) -> None:
+def test_a_jail_that_cannot_be_made_is_a_failure_of_the_machine(tree: Path, isolation: None) -> None:
     jail = make_jail(tree / "absent", TreeMount(tree, "/w", overlay=True), ENV)
-    with pytest.raises(BuildError, match="could not be started"):
+    with pytest.raises(InfraError, match="could not be started"):
         run(tree, "true", jail=jail)
 
 
@@ -229,6 +229,36 @@ class TestIsolation:
         )
         assert "Network is unreachable" in self.output(script)
         assert self.output("cat /proc/net/dev | grep -c :").strip() == "1"
+
+    def test_processes_of_the_job_reach_each_other_over_localhost(self) -> None:
+        script = (
+            '/usr/bin/perl -MIO::Socket::INET -e \'$s = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") '
+            'or die; $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $s->sockport) or die "no: $!"; '
+            'print "connected\\n"\''
+        )
+        assert self.output(script) == "connected\n"
+
+    def test_standard_streams_and_terminals_are_there(self) -> None:
+        script = (
+            "echo out > /dev/stdout; echo err > /dev/stderr; cat /dev/stdin | wc -c; ls /dev/pts /dev/ptmx /dev/tty"
+        )
+        assert self.output(script).split() == ["out", "err", "0", "/dev/ptmx", "/dev/tty", "/dev/pts:", "ptmx"]
+        assert self.output("script -qec 'test -t 1 && echo terminal' /dev/null").strip() == "terminal"
+
+    def test_there_is_no_further_namespace(self) -> None:
+        output = self.output("unshare --user true; unshare --mount true; cat /proc/sys/user/max_user_namespaces")
+        assert output.count("Operation not permitted") == 2
+        assert output.split()[-1] == "0"
+
+    def test_files_without_content_are_bounded_too(self) -> None:
+        script = "i=0; while [ $i -lt 20000 ] && : > /tmp/$i; do i=$((i+1)); done"
+        assert "No space left" in self.output(script)
+
+    def test_changes_that_cannot_be_written_are_the_candidates_fault(self) -> None:
+        (self.tree / "dir").mkdir()
+        for change in (Change("dir", b"x"), Change("file/below", b"x"), Change("big", b"x" * (17 << 20))):
+            with pytest.raises(ChangeError, match="cannot be written"):
+                run(self.tree, "true", jail=self.jail, changes=(change,))
 
     def test_other_processes_are_invisible(self) -> None:
         pids = self.output("for p in /proc/[0-9]*; do echo ${p#/proc/}; done").split()
