@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,54 @@ def test_too_many_processes_is_its_own_outcome(tree: Path, jail: Jail | None) ->
     script = "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done; wait"
     result = run(tree, script, limits=Limits(timeout_seconds=10, max_processes=30), jail=jail)
     assert result.steps[0].outcome is StepOutcome.PROCESSES
+
+
+SHARED = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *sleeper(void *unused) { pause(); return unused; }
+int main(int count, char **words) {
+    if (!strcmp(words[1], "shared")) {
+        size_t size = 300u << 20;
+        memset(mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), 7, size);
+    } else if (!strcmp(words[1], "threads")) {
+        for (int i = 0; i < 60; i++) { pthread_t thread; pthread_create(&thread, 0, sleeper, 0); }
+    } else {
+        return memfd_create("x", 0) < 0 ? 7 : 0;
+    }
+    sleep(10);
+}
+"""
+
+
+@pytest.fixture
+def program(tree: Path, need: Callable[..., None]) -> Path:
+    need("cc")
+    (tree / "shared.c").write_text(SHARED)
+    subprocess.run(("cc", "-pthread", "-o", tree / "program", tree / "shared.c"), check=True)
+    return tree
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["groups", "sampled"])
+@pytest.mark.parametrize(
+    ("way", "outcome"), [("shared", StepOutcome.MEMORY), ("threads", StepOutcome.PROCESSES)], ids=["shared", "threads"]
+)
+def test_shared_memory_and_threads_count_with_and_without_groups(
+    program: Path, jail: Jail | None, way: str, outcome: StepOutcome, groups: bool
+) -> None:
+    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20, max_processes=30)
+    job = Job((("./program", way),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    assert LocalExecutor(None if groups else {}).run(job).steps[0].outcome is outcome
+
+
+def test_memory_files_that_nothing_would_count_are_refused(program: Path, jail: Jail | None) -> None:
+    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20)
+    job = Job((("./program", "memfd"),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    # Without isolation there is no filter.
+    assert LocalExecutor({}).run(job).steps[0].exit_code == (7 if jail else 0)
 
 
 def test_endless_output_keeps_its_beginning_and_its_end(tree: Path, jail: Jail | None) -> None:
