@@ -46,7 +46,7 @@ LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd
 # linux/sockios.h, linux/if.h
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 AF_INET, SOCK_DGRAM_CLOEXEC = 2, 0x80002
-LEAST_INODES, BYTES_PER_INODE = 8192, 4096
+LEAST_INODES, BYTES_PER_INODE = 8192, 16384
 # The least that the kernel takes as the greatest process id of a namespace.
 LEAST_PID_MAX = 301
 # Files that the machine's own root may write without any capability, should mileage itself run as root.
