@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError, UsageError
+from mileage._errors import BuildError, InfraError, UsageError
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.corpus import PatchSample, PatchVerdict
@@ -175,12 +175,12 @@ def test_a_project_that_does_not_build_is_refused_unless_candidates_repair_it(ma
 def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
     def answer(job: Job) -> JobResult:
         if any(b"evil" in (change.content or b"") for change in job.changes):
-            raise BuildError("the build launcher died without an answer: killed")
+            raise InfraError("the build launcher died without an answer: killed")
         return fake_result(0.1)
 
     with make_pool(make_project, work, FakeExecutor(answer), workers=1) as pool:
         results = pool.reward(samples("evil", "good"))
-    assert [result.verdict for result in results] == [PatchVerdict.KILLED, PatchVerdict.PASS]
+    assert [result.verdict for result in results] == [PatchVerdict.INFRA_ERROR, PatchVerdict.PASS]
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,12 @@ import pytest
 
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.completions import candidate, code_of, completion_text
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
-    candidate,
-    code_of,
-    completion_text,
     trl_reward,
     verl_compute_score,
 )
@@ -74,7 +72,7 @@ def test_verl_calls_once_per_solution(pool: BuildReward) -> None:
     score = verl_compute_score(pool)
     assert score("code", "good", {"path": "part.c"})["score"] == 1.0
     answer = score(data_source="code", solution_str="bad", ground_truth=None, extra_info={"path": "part.c", "index": 3})
-    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad"}
+    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad", "masked": False}
     asynchronous = async_verl_compute_score(pool, candidate("part.c"))
     assert asyncio.run(asynchronous("code", "good", "ignored"))["verdict"] == "pass"  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.build.executor import LocalExecutor, TakingTurns
 from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.project.model import Project
@@ -16,7 +17,6 @@ from mileage.coderl.store import KpiStore, kpi_rows
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
-    candidate,
     trl_reward,
     verl_compute_score,
 )

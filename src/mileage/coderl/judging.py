@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -12,7 +13,11 @@ from mileage.coderl.build.executor import Change, JobResult
 from mileage.coderl.corpus import PatchVerdict, judge
 from mileage.coderl.outcomes import Expected, TestFormat, TestResult, TestScore, read_tests
 from mileage.coderl.outcomes.formats import recognised
+from mileage.coderl.outcomes.results import TestOutcome
 from mileage.coderl.project.workarea import walk_files
+
+# Characters of a judgement in a cache, beyond which the messages of its tests are left out.
+MOST_REMEMBERED = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,10 @@ class TestRules:
 
 def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgement:
     """The verdict on a job; commands after the first `compile_steps` run tests."""
-    verdict, diagnostic = judge(result, compile_steps)
     if result.tampered:
         listed = ", ".join(result.tampered[:3])
         return Judgement(PatchVerdict.TAMPERED, f"protected paths were changed while tests ran: {listed}")
+    verdict, diagnostic = judge(result, compile_steps)
     ran = result.steps[compile_steps:]
     if not ran or verdict not in (PatchVerdict.PASS, PatchVerdict.TEST_FAILURE):
         return Judgement(verdict, diagnostic)
@@ -65,6 +70,24 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgem
     if verdict is not PatchVerdict.PASS and rules.exits_cleanly:
         return Judgement(verdict, diagnostic, tests, score, code)
     return Judgement(PatchVerdict.PASS, "", tests, score, code)
+
+
+def remembered(judgement: Judgement) -> str:
+    """A judgement as text for a cache; of very many tests, their messages are left out."""
+    tests = [(test.name, str(test.outcome), test.seconds, test.message) for test in judgement.tests]
+    text = json.dumps({"diagnostic": judgement.diagnostic, "exit_code": judgement.exit_code, "tests": tests})
+    if len(text) <= MOST_REMEMBERED:
+        return text
+    short = [test[:3] for test in tests]
+    return json.dumps({"diagnostic": judgement.diagnostic, "exit_code": judgement.exit_code, "tests": short})
+
+
+def recalled(verdict: PatchVerdict, text: str, rules: TestRules) -> Judgement:
+    """The judgement that `remembered` made a text of."""
+    data = json.loads(text)
+    tests = tuple(TestResult(test[0], TestOutcome(test[1]), *test[2:]) for test in data["tests"])
+    score = rules.expected.score(tests) if rules.expected and tests else None
+    return Judgement(verdict, data["diagnostic"], tests, score, data["exit_code"])
 
 
 def protected_paths(tree: Path, patterns: Sequence[str], outputs: Iterable[str] = ()) -> tuple[str, ...]:

@@ -13,21 +13,30 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 
-from mileage._errors import BuildError, UsageError
-from mileage.coderl.build.cache import ResultCache, content_key, context_key
+from mileage._errors import BuildError, ChangeError, UsageError
+from mileage._version import __version__
+from mileage.coderl.build.cache import ResultCache, content_key, context_key, machine_rows
+from mileage.coderl.build.containment import Isolation, choose_method, containment
 from mileage.coderl.build.diagnostics import first_diagnostic
 from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging, Limits, LocalExecutor
-from mileage.coderl.build.isolation import isolation_problem
-from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method
+from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
 from mileage.coderl.corpus import PatchSample, PatchVerdict
-from mileage.coderl.judging import Judgement, TestRules, grader_tests, judge_job, protected_paths
-from mileage.coderl.outcomes import Expected, TestFormat, TestResult
+from mileage.coderl.judging import (
+    Judgement,
+    TestRules,
+    grader_tests,
+    judge_job,
+    protected_paths,
+    recalled,
+    remembered,
+)
+from mileage.coderl.outcomes import Expected, TestFormat
 from mileage.coderl.outcomes.formats import recognised
 from mileage.coderl.patching import PatchError
 from mileage.coderl.project.fingerprint import ArmSetup, fingerprint
@@ -36,98 +45,41 @@ from mileage.coderl.project.modes import baseline_setup
 from mileage.coderl.project.projects import detect
 from mileage.coderl.project.sources import copy_project
 from mileage.coderl.project.workarea import WorkArea, tree_digest, walk_files
+from mileage.coderl.reward_config import STEPS, RewardConfig, RewardResult
 
-STEPS = ("check", "build", "test")
+__all__ = ["STEPS", "BuildReward", "Isolation", "RewardConfig", "RewardResult"]
 
-
-class Isolation(StrEnum):
-    """Whether candidates run in namespaces of their own."""
-
-    AUTO = "auto"
-    REQUIRE = "require"
-    OFF = "off"
+RETRY_SECONDS = 0.2
+# What a result keeps of what was printed, half of it from the beginning.
+OUTPUT_CHARACTERS = 256 * 1024
 
 
 @dataclass(frozen=True)
-class RewardConfig:
-    """How candidates are judged."""
+class _Judged:
+    """What a candidate's job came to, before it is anybody's reward."""
 
-    steps: tuple[str, ...] = ("build",)
-    """Which of check, build and test a candidate must pass."""
-    workers: int | None = None
-    """Candidates built at the same time; None is one per usable core."""
-    jobs: int = 1
-    """Parallel jobs of each build."""
-    timeout_seconds: float = 120.0
-    memory_bytes: int = 4 << 30
-    disk_bytes: int = 2 << 30
-    """What one candidate may write, where it runs isolated."""
-    max_processes: int = 512
-    network: bool = False
-    isolation: Isolation = Isolation.AUTO
-    warm: bool = True
-    """Start from a built tree; False builds every candidate from clean."""
-    method: SnapshotMethod | None = None
-    """How snapshots are restored; None is the best this machine has."""
-    protected: tuple[str, ...] = ()
-    """Glob patterns of paths that candidates may not change, such as the tests that judge them.
-
-    Where tests are run, these paths are brought back before and read-only meanwhile, and the files that say which tests
-    run and how (`Project.harness`) are protected with them.
-    """
-    grader_tests: Path | None = None
-    """A directory of tests that candidates never see: put over the tree after a candidate has been compiled."""
-    solution: PatchSample | None = None
-    """A candidate known to be right. The tests that it passes are expected; None: those that the base reports."""
-    fail_to_pass: tuple[str, ...] | None = None
-    """Names of the tests that a candidate is to repair; None: those that the base fails."""
-    pass_to_pass: tuple[str, ...] | None = None
-    """Names of the tests that a candidate may not break; None: those that the base passes."""
-    partial_credit: float = 0.0
-    """Reward of a candidate that fails tests, times its share of `fail_to_pass`; 0 if it breaks `pass_to_pass`."""
-    readable: tuple[str, ...] = ()
-    """Further paths of this machine that builds may read."""
-    cache_path: Path | None = None
-    """A file to keep verdicts in between runs."""
-    use_cache: bool = True
-    rewards: Mapping[PatchVerdict, float] = field(default_factory=lambda: {PatchVerdict.PASS: 1.0})
-    """Reward of each verdict; a verdict that is not named earns 0."""
-    allow_broken_base: bool = False
-
-    def __post_init__(self) -> None:
-        unknown = [step for step in self.steps if step not in STEPS]
-        if unknown or not self.steps:
-            raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"workers must be at least 1, not {self.workers}")
-        if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
-            raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
-        if not 0.0 <= self.partial_credit <= 1.0:
-            raise UsageError(f"partial_credit must be from 0 to 1, not {self.partial_credit}")
-        about_tests = {
-            "grader_tests": self.grader_tests,
-            "solution": self.solution,
-            "fail_to_pass": self.fail_to_pass,
-            "pass_to_pass": self.pass_to_pass,
-            "partial_credit": self.partial_credit,
-        }
-        idle = [name for name, value in about_tests.items() if value] if "test" not in self.steps else []
-        if idle:
-            raise UsageError(f"{idle[0]} is about tests: add 'test' to steps")
+    judgement: Judgement
+    wall_seconds: float = 0.0
+    output: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    attempts: int = 1
 
 
-@dataclass(frozen=True)
-class RewardResult:
-    """The verdict on one candidate."""
+def _infra_error(error: Exception) -> _Judged:
+    return _Judged(Judgement(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}"))
 
-    id: str
-    verdict: PatchVerdict
-    reward: float
-    diagnostic: str
-    wall_seconds: float
-    cached: bool
-    tests: tuple[TestResult, ...] = ()
-    """What each test said, where tests were run."""
+
+def _of_job(judgement: Judgement, result: JobResult) -> _Judged:
+    """A judgement with the output and the times of its job."""
+    seconds = {"overhead": result.overhead_seconds}
+    for step in result.steps:
+        name = " ".join(step.argv)
+        seconds[name] = seconds.get(name, 0.0) + step.wall_seconds
+    output = "".join(step.output for step in result.steps)
+    if len(output) > OUTPUT_CHARACTERS:
+        half = OUTPUT_CHARACTERS // 2
+        output = f"{output[:half]}\n... {len(output) - 2 * half} characters left out ...\n{output[-half:]}"
+    return _Judged(judgement, result.wall_seconds, output, seconds)
 
 
 class BuildReward:
@@ -144,9 +96,11 @@ class BuildReward:
     ) -> None:
         self.config = config or RewardConfig()
         self.project = project if isinstance(project, Project) else detect(Path(project))
-        self._setup = setup or baseline_setup(self.project, self.config.jobs)
+        self._setup = self._with_passed(setup or baseline_setup(self.project, self.config.jobs))
         self._executor = executor or LocalExecutor()
         self.workers = self.config.workers or len(os.sched_getaffinity(0))
+        self._closing: list[Callable[[], None]] = []
+        self._is_closed = False
         self._area = WorkArea(work_base)
         try:
             self._start()
@@ -154,15 +108,25 @@ class BuildReward:
             self._area.close()
             raise
 
+    def _with_passed(self, setup: ArmSetup) -> ArmSetup:
+        missing = [name for name in self.config.pass_env if name not in os.environ]
+        if missing:
+            raise UsageError(f"pass_env {missing[0]!r} is not set in this process")
+        return replace(setup, env={**setup.env, **{name: os.environ[name] for name in self.config.pass_env}})
+
     def _start(self) -> None:
         config = self.config
-        self.method = self._choose_method()
+        self.method, fallbacks = choose_method(config.isolation, config.method, self._area.path)
+        self.containment = containment(self.isolated, config.network, fallbacks)
+        for sentence in fallbacks:
+            warnings.warn(sentence, stacklevel=4)
         self._pristine = self._area.path / "pristine"
         self._copy = copy_project(self.project, self._pristine, history=self.project.git)
         for target, source in self._setup.files.items():
             (self._pristine / target).write_bytes((self._pristine / source).read_bytes())
         self.revision = tree_digest(self._pristine)
-        self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes)
+        cores = config.cpu_cores or max(config.jobs, len(os.sched_getaffinity(0)) / self.workers)
+        self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes, cpu_cores=cores)
         compile_steps = self._commands("check", config.jobs) + self._commands("build", config.jobs)
         self._steps = compile_steps + self._commands("test", config.jobs)
         # `cargo test` alone compiles: with no compile step before it, its failure is reported as a test failure.
@@ -173,22 +137,11 @@ class BuildReward:
         self._rules = self._learn_rules()
         rows = fingerprint(self.project, self._setup, self._pristine, self.revision) | self._rule_rows()
         self._context = context_key(self.revision, self._steps, rows)
-        self._cache = ResultCache(config.cache_path) if config.use_cache else None
-        self._pending: dict[str, Future[tuple[Judgement, float]]] = {}
+        confirmations = config.confirmations if "test" in config.steps else 1
+        self._cache = ResultCache(config.cache_path, confirmations) if config.use_cache else None
+        self._pending: dict[str, Future[_Judged]] = {}
         self._pending_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="build-reward")
-
-    def _choose_method(self) -> SnapshotMethod:
-        config = self.config
-        problem = isolation_problem() if config.isolation is not Isolation.OFF else "isolation is off"
-        if problem and config.isolation is Isolation.REQUIRE:
-            raise BuildError(f"candidates cannot be isolated here: {problem}")
-        if config.method:
-            return config.method
-        if config.isolation is Isolation.OFF:
-            best = best_method(self._area.path)
-            return SnapshotMethod.HARD_LINK if best is SnapshotMethod.OVERLAY else best
-        return best_method(self._area.path)
 
     @property
     def isolated(self) -> bool:
@@ -225,7 +178,7 @@ class BuildReward:
 
     def _warm(self, snapshot: Snapshot) -> None:
         # The first build is the cold one, so it gets more time than a candidate.
-        limits = replace(self._limits, timeout_seconds=None)
+        limits = replace(self._limits, timeout_seconds=None, cpu_cores=None)
         if not self.config.warm:
             snapshot.warm((), limits)
             return
@@ -268,57 +221,74 @@ class BuildReward:
         )
 
     def _rule_rows(self) -> dict[str, str]:
-        """What decides verdicts besides the tree and the commands."""
+        """What decides verdicts besides the tree and the commands: limits, surroundings, machine, expected tests."""
         tests = self._judging.tests if self._judging else ()
+        limits = ("timeout_seconds", "memory_bytes", "disk_bytes", "max_processes")
         return {
+            **{f"rule.{name}": repr(vars(self.config)[name]) for name in (*limits, "network", "warm", "readable")},
+            "rule.cpu_cores": repr(self._limits.cpu_cores),
+            "rule.method": str(self.method),
+            "rule.containment": repr(sorted(self.containment.rows.items())),
+            "rule.compile_steps": str(self._compile_steps),
+            "mileage": __version__,
+            **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
             "tests.expected": repr((sorted(self.expected.fail_to_pass), sorted(self.expected.pass_to_pass))),
             "tests.grader": content_key("", tests),
             "tests.protected": repr(self.protected),
         }
 
     def _learn_rules(self) -> TestRules:
-        """Run the tests on the base, and on the solution where there is one, to know what to expect."""
-        form = self.project.test_format
-        if self._judging is None:
-            return TestRules(form)
+        """Judge the base, and the solution where there is one, under a candidate's limits, to know what to expect."""
         snapshot = self._snapshots.get()
+        form = self.project.test_format
         try:
             base, form = self._trial(snapshot, (), form)
-            last = base
+            last = base.judgement
             if self.config.solution:
                 changes = self.config.solution.changes(self._pristine, (*self.project.outputs, *self.protected))
-                last, form = self._trial(snapshot, changes, form)
+                trial, form = self._trial(snapshot, changes, form)
+                last = trial.judgement
         except PatchError as error:
             raise UsageError(f"the solution cannot be applied: {error}") from None
         finally:
             self._snapshots.put(snapshot)
-        expected = Expected.of(base.tests, last.tests if self.config.solution else None)
+        self.base = self._result(PatchSample("base"), base, cached=False)
+        """The verdict on the project as it is."""
+        self._check_base(base.judgement, last)
+        if self._judging is None:
+            return TestRules(form)
+        expected = Expected.of(base.judgement.tests, last.tests if self.config.solution else None)
         named = self.config.fail_to_pass, self.config.pass_to_pass
         expected = Expected(
             expected.fail_to_pass if named[0] is None else frozenset(named[0]),
             expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
         )
-        self._check_base(base, last, expected)
         return TestRules(form, expected, exits_cleanly=last.exit_code == 0)
 
     def _trial(
         self, snapshot: Snapshot, changes: tuple[Change, ...], form: TestFormat | None
-    ) -> tuple[Judgement, TestFormat | None]:
-        """What the tests say about a tree that nothing is expected of yet, and the format they said it in."""
-        limits = replace(self._limits, timeout_seconds=None)
-        result = self._run(snapshot, changes, limits, "base")
+    ) -> tuple[_Judged, TestFormat | None]:
+        """What a tree that nothing is expected of yet comes to, and the format in which its tests said so."""
+        result = self._run(snapshot, changes, self._limits, "base")
         ran = result.steps[self._compile_steps :]
         if form is None and ran:
             form = recognised("\n".join(step.output for step in ran))
-        return judge_job(result, self._compile_steps, TestRules(form)), form
+        return _of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
 
-    def _check_base(self, base: Judgement, last: Judgement, expected: Expected) -> None:
-        """Refuse a base whose tests fail where nobody said that they are to be repaired."""
+    def _check_base(self, base: Judgement, last: Judgement) -> None:
+        """Refuse a base that does not pass, unless it is what candidates are to repair."""
         config = self.config
         if config.solution and last.verdict is not PatchVerdict.PASS:
             raise BuildError(f"the solution does not pass: {last.verdict}: {last.diagnostic}")
-        declared = config.solution or config.fail_to_pass or config.grader_tests or config.allow_broken_base
-        if base.verdict is not PatchVerdict.PASS and not declared:
+        if base.verdict is PatchVerdict.PASS or config.allow_broken_base:
+            return
+        declared = config.solution or config.fail_to_pass or config.grader_tests
+        if base.verdict is not PatchVerdict.TEST_FAILURE:
+            raise BuildError(
+                f"{self.project.name} does not build as it is ({base.verdict}), so no candidate could pass: "
+                f"{base.diagnostic} (allow_broken_base=True if candidates are to repair it)"
+            )
+        if not declared:
             raise BuildError(
                 f"{self.project.name} does not pass its own tests: {base.diagnostic} (name what candidates are to "
                 "repair in fail_to_pass, or set allow_broken_base=True)"
@@ -339,23 +309,31 @@ class BuildReward:
         return [self._threads.submit(self._judge, sample) for sample in samples]
 
     def _judge(self, sample: PatchSample) -> RewardResult:
-        empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
         try:
-            changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+            return self._judge_changes(sample)
         except PatchError as error:
             refused = Judgement(PatchVerdict.DOES_NOT_APPLY, str(error))
-            return self._result(sample, empty if sample.is_empty and not sample.path else refused, 0.0, cached=False)
+            return self._result(sample, _Judged(refused), cached=False)
+        except Exception as error:
+            # Nothing a model writes may end the training; what is not foreseen is no fault of the candidate either.
+            return self._result(sample, _infra_error(error), cached=False)
+
+    def _judge_changes(self, sample: PatchSample) -> RewardResult:
         if sample.is_empty:
-            return self._result(sample, empty, 0.0, cached=False)
+            empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
+            if sample.path:
+                sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+            return self._result(sample, _Judged(empty), cached=False)
+        changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
         if all(self._is_there(change) for change in changes):
             nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
-            return self._result(sample, nothing, 0.0, cached=False)
+            return self._result(sample, _Judged(nothing), cached=False)
         key = content_key(self._context, changes)
         known = self._cache.get(key) if self._cache else None
         if known:
-            return self._result(sample, Judgement(*known), 0.0, cached=True)
-        judgement, seconds, shared = self._build_once(key, changes, sample.id)
-        return self._result(sample, judgement, seconds, cached=shared)
+            return self._result(sample, _Judged(recalled(*known, self._rules)), cached=True)
+        judged, shared = self._build_once(key, changes, sample.id)
+        return self._result(sample, judged, cached=shared)
 
     def _is_there(self, change: Change) -> bool:
         """Whether the project is already what `change` makes of it."""
@@ -364,42 +342,54 @@ class BuildReward:
             return not path.exists()
         return path.is_file() and path.read_bytes() == change.content
 
-    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[Judgement, float, bool]:
+    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[_Judged, bool]:
         """Build a candidate, or wait for another thread that is building the same content."""
         with self._pending_lock:
             running = self._pending.get(key) if self._cache else None
             if running is None:
-                mine: Future[tuple[Judgement, float]] = Future()
+                mine: Future[_Judged] = Future()
                 self._pending[key] = mine
         if running is not None:
-            judgement, _ = running.result()
-            return judgement, 0.0, True
+            return replace(running.result(), wall_seconds=0.0), True
         try:
-            judgement, seconds = self._build(changes, label)
-            mine.set_result((judgement, seconds))
+            judged = self._build(changes, label)
+            mine.set_result(judged)
         except BaseException as error:
             mine.set_exception(error)
             raise
         finally:
             with self._pending_lock:
                 self._pending.pop(key, None)
-        # A partial reward hangs on single tests, which the cache does not keep.
-        if self._cache and not (self.config.partial_credit and judgement.verdict is PatchVerdict.TEST_FAILURE):
-            self._cache.put(key, judgement.verdict, judgement.diagnostic)
-        return judgement, seconds, False
+        if self._cache:
+            self._cache.put(key, judged.judgement.verdict, remembered(judged.judgement))
+        return judged, False
 
-    def _build(self, changes: tuple[Change, ...], label: str) -> tuple[Judgement, float]:
+    def _build(self, changes: tuple[Change, ...], label: str) -> _Judged:
+        """Build a candidate; after a failure of the machine, again."""
+        attempt = 1
+        while True:
+            judged = replace(self._try_build(changes, label), attempts=attempt)
+            failed = judged.judgement.verdict is PatchVerdict.INFRA_ERROR
+            if not failed or self._is_closed or attempt > self.config.retries:
+                return judged
+            time.sleep(RETRY_SECONDS * attempt)
+            attempt += 1
+
+    def _try_build(self, changes: tuple[Change, ...], label: str) -> _Judged:
+        asked = time.perf_counter()
         snapshot = self._snapshots.get()
         started = time.perf_counter()
         try:
             result = self._run(snapshot, changes, self._limits, label)
-            judgement = judge_job(result, self._compile_steps, self._rules)
-        except BuildError as error:
-            # The launcher itself was killed or refused: that is the candidate's doing, the pool serves on.
-            judgement = Judgement(PatchVerdict.KILLED, str(error))
+            judged = _of_job(judge_job(result, self._compile_steps, self._rules), result)
+        except ChangeError as error:
+            judged = _Judged(Judgement(PatchVerdict.DOES_NOT_APPLY, str(error)))
+        except (BuildError, OSError) as error:
+            judged = _infra_error(error)
         finally:
             self._snapshots.put(snapshot)
-        return judgement, time.perf_counter() - started
+        seconds = {"waiting": started - asked, **judged.seconds}
+        return replace(judged, wall_seconds=time.perf_counter() - started, seconds=seconds)
 
     def _run(self, snapshot: Snapshot, changes: tuple[Change, ...], limits: Limits, label: str) -> JobResult:
         """Build and test a candidate.
@@ -424,15 +414,38 @@ class BuildReward:
             if stat.S_ISREG(info.st_mode) and not name.startswith(inputs)
         )
 
-    def _result(self, sample: PatchSample, judgement: Judgement, seconds: float, *, cached: bool) -> RewardResult:
-        verdict = judgement.verdict
-        reward = self.config.rewards.get(verdict, 0.0)
-        if verdict is PatchVerdict.TEST_FAILURE and self.config.partial_credit:
-            reward = max(reward, self.config.partial_credit * judgement.share)
-        return RewardResult(sample.id, verdict, reward, judgement.diagnostic, seconds, cached, judgement.tests)
+    def _result(self, sample: PatchSample, judged: _Judged, *, cached: bool) -> RewardResult:
+        judgement = judged.judgement
+        return RewardResult(
+            id=sample.id,
+            verdict=judgement.verdict,
+            reward=self._reward(judgement),
+            diagnostic=judgement.diagnostic.encode("utf-8", "backslashreplace").decode(),
+            wall_seconds=judged.wall_seconds,
+            cached=cached,
+            tests=judgement.tests,
+            output=judged.output,
+            seconds=judged.seconds,
+            attempts=judged.attempts,
+        )
+
+    def _reward(self, judgement: Judgement) -> float | None:
+        if judgement.verdict is PatchVerdict.INFRA_ERROR:
+            return None
+        reward = self.config.rewards.get(judgement.verdict, 0.0)
+        if judgement.verdict is PatchVerdict.TEST_FAILURE and self.config.partial_credit:
+            return max(reward, self.config.partial_credit * judgement.share)
+        return reward
+
+    def on_close(self, function: Callable[[], None]) -> None:
+        """Call `function` when the pool is closed."""
+        self._closing.append(function)
 
     def close(self) -> None:
         """Kill what is running, remove everything the pool made."""
+        self._is_closed = True
+        for function in self._closing:
+            function()
         if isinstance(self._executor, LocalExecutor):
             self._executor.cancel()
         self._threads.shutdown(cancel_futures=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import BuildError
-from mileage.coderl.build import launcher
+from mileage.coderl.build import watch as watching
 from mileage.coderl.build.executor import (
     Change,
     FakeExecutor,
@@ -253,9 +253,9 @@ class TestIsolation:
 
 def test_a_standstill_of_the_machine_does_not_count_against_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 7.0, 7.0, 7.3])
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(launcher.select, "select", lambda *_: ([5], [], []))
-    watch = object.__new__(launcher.Watch)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(watching.select, "select", lambda *_: ([5], [], []))
+    watch = object.__new__(watching.Watch)
     watch.job, watch.deadline = {"sample_seconds": 0.02}, 10.0
     # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. 0.28 s late is load, not that.
     assert watch.wait([5]) == [5]

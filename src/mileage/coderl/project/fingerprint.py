@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mileage._errors import UnmatchedError
+from mileage.coderl.build.environment import allowed_environment
 from mileage.coderl.project.model import Command, Project
 
 Fingerprint = Mapping[str, str]
@@ -31,7 +32,6 @@ CACHE_VARIABLES = ("RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUST
 LAUNCHER_VARIABLES = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
 FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
 NOT_INSTALLED = "not installed"
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|PRIVATE", re.IGNORECASE)
 
 _LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
 _THREADS = re.compile(r"-Z\s*threads=(\S+)")
@@ -51,10 +51,10 @@ def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
 
 
 def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment all arms share: the user's, without volatile variables and compiler caches."""
-    env = dict(os.environ if source is None else source)
+    """The environment all arms share: what toolchains read of the user's, without compiler caches."""
     dropped = VOLATILE | set(CACHE_VARIABLES) | set(LAUNCHER_VARIABLES)
-    env = {name: value for name, value in env.items() if name not in dropped and not _SECRET.search(name)}
+    allowed = allowed_environment(os.environ if source is None else source)
+    env = {name: value for name, value in allowed.items() if name not in dropped}
     env["CCACHE_DISABLE"] = "1"
     # A build may call sccache by itself: it then fills its cache and reads nothing from it.
     env["SCCACHE_RECACHE"] = "1"
