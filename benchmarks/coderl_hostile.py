@@ -1,4 +1,4 @@
-"""The hostile corpus: candidates that attack the machine, watched from outside while honest ones are judged beside them.
+"""The hostile corpus: candidates that attack the machine, watched from outside, with honest ones judged beside them.
 
     python benchmarks/coderl_hostile.py --output benchmarks/results/coderl_hostile.json
 
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import tempfile
 import threading
 import time
@@ -23,74 +24,72 @@ from typing import Any
 
 from mileage.coderl import BuildReward, PatchSample, RewardConfig, RewardResult
 
+SOURCE = Path(__file__).with_suffix(".c")
 PROCESSES, MEMORY, DISK, SECONDS = 64, 256 << 20, 512 << 20, 5.0
 OUTER_PROCESSES, OUTER_MEMORY = 1500, 3 << 30
-MAKEFILE = (
-    "app: main.c part.c part.h\n\tcc -pthread -o app main.c part.c\ntest: app\n\t./app\n"
-)
+MAKEFILE = "app: main.c part.c part.h\n\tcc -pthread -o app main.c part.c\ntest: app\n\t./app\n"
 PART = '#include "part.h"\nint part(int x) { return x + 1; }\n'
 MAIN = '#include "part.h"\nint main(void) { return part(1) == 2 ? 0 : 1; }\n'
-HEAD = """
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/vm_sockets.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/ipc.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
-#include <sys/shm.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-static void fill(const char *name) {
-    static char block[1 << 20];
-    memset(block, 7, sizeof block);
-    int file = open(name, O_CREAT | O_WRONLY, 0600);
-    for (int i = 0; i < 3000; i++) if (write(file, block, sizeof block) <= 0) { perror(name); exit(3); }
+# The attacks of coderl_hostile.c, whose functions have these names with underscores, and the verdicts that are right.
+ATTACKS: dict[str, tuple[str, ...]] = {
+    "fork bomb": (
+        "killed",
+        "timeout",
+    ),
+    "respawning swarm": (
+        "killed",
+        "timeout",
+    ),
+    "swarm that ignores signals": ("killed",),
+    "double-forked daemons": ("pass",),
+    "threads": ("killed",),
+    "stops its neighbours": ("timeout",),
+    "kills its neighbours": (
+        "timeout",
+        "test-failure",
+    ),
+    "private memory": ("killed",),
+    "shared memory, 1.5 GB": ("killed",),
+    "memfd, 1.6 GB": (
+        "killed",
+        "test-failure",
+    ),
+    "System V segments": (
+        "killed",
+        "test-failure",
+    ),
+    "memory in 40 processes": ("killed",),
+    "disk": (
+        "killed",
+        "test-failure",
+    ),
+    "disk under the tree": (
+        "killed",
+        "test-failure",
+    ),
+    "disk by /dev/shm": (
+        "killed",
+        "test-failure",
+    ),
+    "files without number": (
+        "killed",
+        "timeout",
+        "test-failure",
+    ),
+    "nested user namespace with a tmpfs": ("test-failure",),
+    "nested namespace by clone": ("test-failure",),
+    "mounting": ("test-failure",),
+    "io_uring": ("test-failure",),
+    "socket to the hypervisor": ("test-failure",),
+    "socket to the world": ("test-failure",),
+    "spins": ("timeout",),
+    "spins in 60 processes": ("timeout",),
+    "sleeps": ("timeout",),
+    "prints without end": ("timeout",),
+    "dumps core": ("test-failure",),
+    "localhost, an honest server": ("pass",),
+    "a terminal, honestly": ("pass",),
 }
-static void *sleeper(void *unused) { pause(); return unused; }
-int main(void) {
-"""
-# Name, what the attack does, and the verdicts that are right.
-ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "fork bomb": ("for (;;) fork();", ("killed", "timeout")),
-    "respawning swarm": ("for (int i = 0; i < 6; i++) fork(); for (;;) { if (fork()) _exit(0); setsid(); }", ("killed", "timeout")),
-    "swarm that ignores signals": ("signal(SIGTERM, SIG_IGN); signal(SIGHUP, SIG_IGN); for (;;) { if (!fork()) { setsid(); for (;;) pause(); } }", ("killed",)),
-    "double-forked daemons": ("for (int i = 0; i < 20; i++) if (!fork()) { setsid(); if (!fork()) for (;;) pause(); _exit(0); } return 0;", ("pass",)),
-    "threads": ("for (;;) { pthread_t t; if (pthread_create(&t, 0, sleeper, 0)) return 3; }", ("killed",)),
-    "stops its neighbours": ("kill(-1, SIGSTOP); for (;;) pause();", ("timeout",)),
-    "kills its neighbours": ("kill(-1, SIGKILL); kill(1, SIGKILL); for (;;) pause();", ("timeout", "test-failure")),
-    "private memory": ("for (;;) { char *p = malloc(32 << 20); memset(p, 7, 32 << 20); }", ("killed",)),
-    "shared memory, 1.5 GB": ("size_t n = 1500u << 20; char *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); memset(p, 7, n); return 0;", ("killed",)),
-    "memfd, 1.6 GB": ("static char b[1 << 20]; memset(b, 7, sizeof b); int f = memfd_create(\"x\", 0); for (int i = 0; i < 1600; i++) if (write(f, b, sizeof b) < 0) return 3; return 0;", ("killed", "test-failure")),
-    "System V segments": ("for (int i = 0; i < 60; i++) { int s = shmget(IPC_PRIVATE, 32 << 20, IPC_CREAT | 0600); void *p = shmat(s, 0, 0); if (p == (void *)-1) return 3; memset(p, 7, 32 << 20); shmdt(p); } return 0;", ("killed", "test-failure")),
-    "memory in 40 processes": ("for (int i = 0; i < 40; i++) if (!fork()) { char *p = malloc(32 << 20); memset(p, i, 32 << 20); pause(); } for (;;) pause();", ("killed",)),
-    "disk": ("fill(\"/tmp/big\"); return 0;", ("killed", "test-failure")),
-    "disk under the tree": ("fill(\"big\"); return 0;", ("killed", "test-failure")),
-    "disk by /dev/shm": ("fill(\"/dev/shm/big\"); return 0;", ("killed", "test-failure")),
-    "files without number": ("char n[64]; for (int i = 0;; i++) { sprintf(n, \"/tmp/f%d\", i); if (open(n, O_CREAT | O_WRONLY, 0600) < 0 && errno != EMFILE) return 3; close(3); }", ("killed", "timeout", "test-failure")),
-    "nested user namespace with a tmpfs": ("if (unshare(CLONE_NEWUSER | CLONE_NEWNS) || mount(\"t\", \"/tmp\", \"tmpfs\", 0, \"size=4g\")) return 3; fill(\"/tmp/big\"); return 0;", ("test-failure",)),
-    "nested namespace by clone": ("if (syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) < 0) return 3; return 0;", ("test-failure",)),
-    "mount": ("return mount(\"t\", \"/tmp\", \"tmpfs\", 0, \"\") ? 3 : 0;", ("test-failure",)),
-    "io_uring": ("char p[512] = {0}; return syscall(425, 8, p) < 0 ? 3 : 0;", ("test-failure",)),
-    "socket to the hypervisor": ("return socket(AF_VSOCK, SOCK_STREAM, 0) < 0 ? 3 : 0;", ("test-failure",)),
-    "socket to the world": ("int s = socket(AF_INET, SOCK_STREAM, 0); struct sockaddr_in a = {AF_INET, htons(53), {inet_addr(\"192.0.2.1\")}}; return connect(s, (void *)&a, sizeof a) ? 3 : 0;", ("test-failure",)),
-    "spins": ("for (;;);", ("timeout",)),
-    "spins in 60 processes": ("for (int i = 0; i < 59; i++) if (!fork()) for (;;); for (;;);", ("timeout",)),
-    "sleeps": ("for (;;) pause();", ("timeout",)),
-    "prints without end": ("for (;;) puts(\"x\");", ("timeout",)),
-    "dumps core": ("abort();", ("test-failure",)),
-    "localhost, an honest server": ("int s = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0); struct sockaddr_in a = {AF_INET, htons(4711), {htonl(INADDR_LOOPBACK)}}; if (bind(s, (void *)&a, sizeof a) || listen(s, 1)) return 3; return connect(c, (void *)&a, sizeof a) ? 3 : 0;", ("pass",)),
-    "a terminal, honestly": ("int m = posix_openpt(O_RDWR); if (m < 0 || grantpt(m) || unlockpt(m)) return 3; return open(ptsname(m), O_RDWR) < 0 ? 4 : 0;", ("pass",)),
-}  # fmt: skip
 # Judged beside every attack.
 NEIGHBOURS = {
     "same meaning": ("part.c", PART.replace("x + 1", "1 + x"), "pass"),
@@ -133,11 +132,10 @@ class Groups:
                     row = self.seen.setdefault("outer" if path == base else path.name, {})
                     row[key] = max(row.get(key, 0), *(_number(path / name) for name in names))
 
-    def outer(self) -> dict[str, int]:
-        """The most that was seen since the last call in all groups together."""
-        self.seen.pop("outer", None)
+    def forget(self) -> None:
+        """Begin anew; the kernel's own peak of processes of all groups together cannot be reset."""
         (self.memory / "memory.max_usage_in_bytes").write_text("0")
-        return self.seen
+        self.seen.clear()
 
     def close(self) -> None:
         self._stop.set()
@@ -161,11 +159,15 @@ def make_project(root: Path) -> Path:
     return root
 
 
-def attack(pool: BuildReward, groups: Groups, name: str, body: str) -> dict[str, Any]:
+def source_of(attack: str) -> str:
+    function = re.sub(r"\W+", "_", attack.lower()).strip("_")
+    return f"#define ATTACK {function}\n{SOURCE.read_text()}"
+
+
+def attack(pool: BuildReward, groups: Groups, name: str) -> dict[str, Any]:
     """One attack, with honest candidates beside it: verdicts, times, and the peaks of every group that was seen."""
-    groups.outer()
-    groups.seen.clear()
-    sample = PatchSample(name, path="main.c", content=HEAD + body + "\n}\n")
+    groups.forget()
+    sample = PatchSample(name, path="main.c", content=source_of(name))
     began = time.monotonic()
     (future,) = pool.submit([sample])
     beside = [PatchSample(key, path=path, content=text) for key, (path, text, _) in NEIGHBOURS.items()]
@@ -192,7 +194,7 @@ def attack(pool: BuildReward, groups: Groups, name: str, body: str) -> dict[str,
 def faults(row: dict[str, Any], loose: bool) -> list[str]:
     """What of the promise was broken."""
     found = []
-    right = ATTACKS[row["attack"]][1]
+    right = ATTACKS[row["attack"]]
     if row["verdict"] not in right:
         found.append(f"verdict {row['verdict']}, not {' or '.join(right)}")
     processes = row["all_processes" if loose else "peak_processes"]
@@ -201,8 +203,8 @@ def faults(row: dict[str, Any], loose: bool) -> list[str]:
         found.append(f"{processes} processes")
     if memory > MEMORY / 2**20:
         found.append(f"{memory} MB")
-    if row["timed_seconds"] > SECONDS + 1:
-        found.append(f"{row['timed_seconds']} s")
+    if row["wall_seconds"] > SECONDS + 1:
+        found.append(f"{row['wall_seconds']} s")
     wrong = [key for key, verdict in row["neighbours"].items() if verdict != NEIGHBOURS[key][2]]
     if wrong:
         found.append(f"neighbours judged otherwise: {', '.join(wrong)}")
@@ -224,10 +226,9 @@ def main() -> None:
                 max_processes=PROCESSES, use_cache=False,
             )  # fmt: skip
             with BuildReward(make_project(Path(name)), config) as pool:
-                for attack_name, (body, _) in ATTACKS.items():
+                for attack_name in ATTACKS:
                     if not options.only or attack_name in options.only:
-                        row = attack(pool, groups, attack_name, body)
-                        row["timed_seconds"] = row["wall_seconds"]
+                        row = attack(pool, groups, attack_name)
                         row["faults"] = faults(row, options.loose)
                         rows.append(row)
                         print(json.dumps(row), flush=True)

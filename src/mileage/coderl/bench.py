@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mileage._errors import UnmatchedError, UsageError
+from mileage._errors import InfraError, UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
 from mileage.coderl.build.executor import JobRunner, Limits, LocalExecutor
 from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
@@ -152,11 +152,11 @@ def run_bench(
             on_progress(Progress(0, len(arms) * config.runs * len(kinds), "preparing"))
             samples = measure(arms, config.runs, kinds=kinds, seed=config.seed, on_sample=on_sample)
             inputs = _check_again(plans, arms, inputs, project, revision)
-            inputs, verdicts = _measure_corpus(inputs, plans, project, config, work_base, on_progress)
+            inputs, verdicts, fallbacks = _measure_corpus(inputs, plans, project, config, work_base, on_progress)
             report = build_report(
                 project=project.name, kind=project.kind, revision=_revision(project.root, revision),
                 started_at=started_at, settings=config.settings, arms=inputs, samples=samples,
-                notes=_notes(project, copy, arms, area), machine=_machine(), corpus=verdicts,
+                notes=[*_notes(project, copy, arms, area), *fallbacks], machine=_machine(), corpus=verdicts,
             )  # fmt: skip
         except BaseException:
             if store:
@@ -252,10 +252,14 @@ def _check_flags(plan: _Plan, arm: BuildArm) -> None:
 def _measure_corpus(
     inputs: Sequence[ArmInput], plans: Sequence[_Plan], project: Project, config: BenchConfig, work_base: Path | None,
     on_progress: Callable[[Progress], None],
-) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:  # fmt: skip
-    """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline."""
+) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]], tuple[str, ...]]:  # fmt: skip
+    """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline.
+
+    What the machine failed to judge counts for no rate. Last come sentences on what is contained less than asked.
+    """
     if not config.corpus:
-        return tuple(inputs), {}
+        return tuple(inputs), {}, ()
+    fallbacks: dict[str, None] = {}
     verdicts: dict[str, dict[str, int]] = {}
     rates: dict[str, float] = {}
     total = len(config.corpus)
@@ -265,13 +269,17 @@ def _measure_corpus(
             continue
         rules = RewardConfig(steps=config.corpus_steps, jobs=1, timeout_seconds=config.timeout_seconds, use_cache=False)
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
+            fallbacks |= dict.fromkeys(pool.containment.fallbacks)
             found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
                 found.append(future.result().verdict)
                 on_progress(Progress(number, total, f"{plan.name} corpus"))
         verdicts[plan.name] = count_verdicts(found)
-        rates[plan.name] = found.count(PatchVerdict.PASS) / total
-    return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts
+        judged = total - found.count(PatchVerdict.INFRA_ERROR)
+        if judged == 0:
+            raise InfraError(f"no candidate of the corpus could be judged for {plan.name}: the machine failed on each")
+        rates[plan.name] = found.count(PatchVerdict.PASS) / judged
+    return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts, tuple(fallbacks)
 
 
 def _revision(root: Path, digest: str) -> str:

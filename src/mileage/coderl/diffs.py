@@ -93,7 +93,7 @@ def _sections(lines: list[str], fuzzy: bool) -> Iterator[FilePatch]:
             file.old_path = line.removeprefix("rename from ")
         elif line.startswith("rename to "):
             file.new_path = line.removeprefix("rename to ")
-        elif line.startswith("@@ ") or (fuzzy and line.startswith("@@")):
+        elif line.startswith("@@"):
             hunk, index = _read_hunk(lines, index, fuzzy)
             file.hunks.append(hunk)
             continue
@@ -144,7 +144,15 @@ def _read_counted(lines: list[str], index: int, hunk: Hunk, old_left: int, new_l
         old_left -= kind in " -"
         new_left -= kind in " +"
         index += 1
+    if index < len(lines) and _goes_on(lines, index):
+        raise PatchError(f"a hunk has more lines than its header says: {shown(lines[index].strip())}")
     return index
+
+
+def _goes_on(lines: list[str], index: int) -> bool:
+    """Whether the line after a hunk looks like one more of it; a mail's signature does not."""
+    line = lines[index]
+    return bool(line.strip()) and line[0] in " +-" and line.strip() != "--" and not _starts_file(lines, index)
 
 
 def _read_uncounted(lines: list[str], index: int, hunk: Hunk) -> int:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from mileage._errors import UsageError
+from mileage._errors import BuildError, UsageError
 from mileage.coderl.build.executor import Change, JobResult
 from mileage.coderl.corpus import PatchVerdict, judge
 from mileage.coderl.outcomes import Expected, TestFormat, TestResult, TestScore, read_tests
 from mileage.coderl.outcomes.formats import recognised
 from mileage.coderl.outcomes.results import TestOutcome
 from mileage.coderl.project.workarea import walk_files
+from mileage.coderl.reward_config import RewardConfig
 
+# What a result keeps of what was printed, half of it from the beginning.
+OUTPUT_CHARACTERS = 256 * 1024
 # Characters of a judgement in a cache, beyond which the messages of its tests are left out.
 MOST_REMEMBERED = 256 * 1024
 
@@ -35,6 +38,35 @@ class Judgement:
     def share(self) -> float:
         """The share of the expected tests that partial credit counts; 0 where no test was run."""
         return self.score.share if self.score else 0.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a candidate's job came to, before it is anybody's reward."""
+
+    judgement: Judgement
+    wall_seconds: float = 0.0
+    output: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    attempts: int = 1
+
+
+def infra_error(error: Exception) -> Judged:
+    """What a candidate comes to that the machine failed."""
+    return Judged(Judgement(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}"))
+
+
+def of_job(judgement: Judgement, result: JobResult) -> Judged:
+    """A judgement with the output and the times of its job."""
+    seconds = {"overhead": result.overhead_seconds}
+    for step in result.steps:
+        name = " ".join(step.argv)
+        seconds[name] = seconds.get(name, 0.0) + step.wall_seconds
+    output = "".join(step.output for step in result.steps)
+    if len(output) > OUTPUT_CHARACTERS:
+        half = OUTPUT_CHARACTERS // 2
+        output = f"{output[:half]}\n... {len(output) - 2 * half} characters left out ...\n{output[-half:]}"
+    return Judged(judgement, result.wall_seconds, output, seconds)
 
 
 @dataclass(frozen=True)
@@ -70,6 +102,24 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgem
     if verdict is not PatchVerdict.PASS and rules.exits_cleanly:
         return Judgement(verdict, diagnostic, tests, score, code)
     return Judgement(PatchVerdict.PASS, "", tests, score, code)
+
+
+def check_base(name: str, config: RewardConfig, base: Judgement, last: Judgement) -> None:
+    """Refuse a base that does not pass, unless candidates are to repair it; `last` is the solution's, if any."""
+    if config.solution and last.verdict is not PatchVerdict.PASS:
+        raise BuildError(f"the solution does not pass: {last.verdict}: {last.diagnostic}")
+    if base.verdict is PatchVerdict.PASS or config.allow_broken_base:
+        return
+    if base.verdict is not PatchVerdict.TEST_FAILURE:
+        raise BuildError(
+            f"{name} does not build as it is ({base.verdict}), so no candidate could pass: {base.diagnostic} "
+            "(allow_broken_base=True if candidates are to repair it)"
+        )
+    if not (config.solution or config.fail_to_pass or config.grader_tests):
+        raise BuildError(
+            f"{name} does not pass its own tests: {base.diagnostic} (name what candidates are to repair in "
+            "fail_to_pass, or set allow_broken_base=True)"
+        )
 
 
 def remembered(judgement: Judgement) -> str:

@@ -22,7 +22,7 @@ def choice(name: str, value: object, known: type[Choice]) -> Choice:
         return known(value)
     except ValueError:
         if isinstance(value, str):
-            raise UnknownNameError(name, value, list(known)) from None
+            raise UnknownNameError(name, value, [str(member) for member in known]) from None
         raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}") from None
 
 

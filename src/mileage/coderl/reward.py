@@ -14,9 +14,9 @@ import stat
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mileage._errors import BuildError, ChangeError, UsageError
@@ -28,10 +28,14 @@ from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging,
 from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
 from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.judging import (
+    Judged,
     Judgement,
     TestRules,
+    check_base,
     grader_tests,
+    infra_error,
     judge_job,
+    of_job,
     protected_paths,
     recalled,
     remembered,
@@ -52,36 +56,6 @@ __all__ = ["STEPS", "BuildReward", "Isolation", "RewardConfig", "RewardResult"]
 RETRY_SECONDS = 0.2
 # Nothing but its own object hangs on such a file, so even a careless Makefile sees that it has changed.
 TRANSLATED_ALONE = frozenset({".c", ".cc", ".cpp", ".cxx"})
-# What a result keeps of what was printed, half of it from the beginning.
-OUTPUT_CHARACTERS = 256 * 1024
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """What a candidate's job came to, before it is anybody's reward."""
-
-    judgement: Judgement
-    wall_seconds: float = 0.0
-    output: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    attempts: int = 1
-
-
-def _infra_error(error: Exception) -> _Judged:
-    return _Judged(Judgement(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}"))
-
-
-def _of_job(judgement: Judgement, result: JobResult) -> _Judged:
-    """A judgement with the output and the times of its job."""
-    seconds = {"overhead": result.overhead_seconds}
-    for step in result.steps:
-        name = " ".join(step.argv)
-        seconds[name] = seconds.get(name, 0.0) + step.wall_seconds
-    output = "".join(step.output for step in result.steps)
-    if len(output) > OUTPUT_CHARACTERS:
-        half = OUTPUT_CHARACTERS // 2
-        output = f"{output[:half]}\n... {len(output) - 2 * half} characters left out ...\n{output[-half:]}"
-    return _Judged(judgement, result.wall_seconds, output, seconds)
 
 
 class BuildReward:
@@ -141,7 +115,7 @@ class BuildReward:
         self._context = context_key(self.revision, self._steps, rows)
         confirmations = config.confirmations if "test" in config.steps else 1
         self._cache = ResultCache(config.cache_path, confirmations) if config.use_cache else None
-        self._pending: dict[str, Future[_Judged]] = {}
+        self._pending: dict[str, Future[Judged]] = {}
         self._pending_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="build-reward")
 
@@ -256,7 +230,7 @@ class BuildReward:
             self._snapshots.put(snapshot)
         self.base = self._result(PatchSample("base"), base, cached=False)
         """The verdict on the project as it is."""
-        self._check_base(base.judgement, last)
+        check_base(self.project.name, self.config, base.judgement, last)
         if self._judging is None:
             return TestRules(form)
         expected = Expected.of(base.judgement.tests, last.tests if self.config.solution else None)
@@ -269,32 +243,13 @@ class BuildReward:
 
     def _trial(
         self, snapshot: Snapshot, changes: tuple[Change, ...], form: TestFormat | None
-    ) -> tuple[_Judged, TestFormat | None]:
+    ) -> tuple[Judged, TestFormat | None]:
         """What a tree that nothing is expected of yet comes to, and the format in which its tests said so."""
         result = self._run(snapshot, changes, self._limits, "base")
         ran = result.steps[self._compile_steps :]
         if form is None and ran:
             form = recognised("\n".join(step.output for step in ran))
-        return _of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
-
-    def _check_base(self, base: Judgement, last: Judgement) -> None:
-        """Refuse a base that does not pass, unless it is what candidates are to repair."""
-        config = self.config
-        if config.solution and last.verdict is not PatchVerdict.PASS:
-            raise BuildError(f"the solution does not pass: {last.verdict}: {last.diagnostic}")
-        if base.verdict is PatchVerdict.PASS or config.allow_broken_base:
-            return
-        declared = config.solution or config.fail_to_pass or config.grader_tests
-        if base.verdict is not PatchVerdict.TEST_FAILURE:
-            raise BuildError(
-                f"{self.project.name} does not build as it is ({base.verdict}), so no candidate could pass: "
-                f"{base.diagnostic} (allow_broken_base=True if candidates are to repair it)"
-            )
-        if not declared:
-            raise BuildError(
-                f"{self.project.name} does not pass its own tests: {base.diagnostic} (name what candidates are to "
-                "repair in fail_to_pass, or set allow_broken_base=True)"
-            )
+        return of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
 
     def reward(self, samples: Sequence[PatchSample]) -> list[RewardResult]:
         """Judge `samples` and return their results in the same order."""
@@ -315,25 +270,25 @@ class BuildReward:
             return self._judge_changes(sample)
         except PatchError as error:
             refused = Judgement(PatchVerdict.DOES_NOT_APPLY, str(error))
-            return self._result(sample, _Judged(refused), cached=False)
+            return self._result(sample, Judged(refused), cached=False)
         except Exception as error:
             # Nothing a model writes may end the training; what is not foreseen is no fault of the candidate either.
-            return self._result(sample, _infra_error(error), cached=False)
+            return self._result(sample, infra_error(error), cached=False)
 
     def _judge_changes(self, sample: PatchSample) -> RewardResult:
         if sample.is_empty:
             empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
             if sample.path:
                 sample.changes(self._pristine, (*self.project.outputs, *self.protected))
-            return self._result(sample, _Judged(empty), cached=False)
+            return self._result(sample, Judged(empty), cached=False)
         changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
         if all(self._is_there(change) for change in changes):
             nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
-            return self._result(sample, _Judged(nothing), cached=False)
+            return self._result(sample, Judged(nothing), cached=False)
         key = content_key(self._context, changes)
         known = self._cache.get(key) if self._cache else None
         if known:
-            return self._result(sample, _Judged(recalled(*known, self._rules)), cached=True)
+            return self._result(sample, Judged(recalled(*known, self._rules)), cached=True)
         judged, shared = self._build_once(key, changes, sample.id)
         return self._result(sample, judged, cached=shared)
 
@@ -344,12 +299,12 @@ class BuildReward:
             return not path.exists()
         return path.is_file() and path.read_bytes() == change.content
 
-    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[_Judged, bool]:
+    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[Judged, bool]:
         """Build a candidate, or wait for another thread that is building the same content."""
         with self._pending_lock:
             running = self._pending.get(key) if self._cache else None
             if running is None:
-                mine: Future[_Judged] = Future()
+                mine: Future[Judged] = Future()
                 self._pending[key] = mine
         if running is not None:
             return replace(running.result(), wall_seconds=0.0), True
@@ -366,7 +321,7 @@ class BuildReward:
             self._cache.put(key, judged.judgement.verdict, remembered(judged.judgement))
         return judged, False
 
-    def _build(self, changes: tuple[Change, ...], label: str) -> _Judged:
+    def _build(self, changes: tuple[Change, ...], label: str) -> Judged:
         """Build a candidate; after a failure of the machine, again."""
         attempt = 1
         while True:
@@ -377,17 +332,17 @@ class BuildReward:
             time.sleep(RETRY_SECONDS * attempt)
             attempt += 1
 
-    def _try_build(self, changes: tuple[Change, ...], label: str) -> _Judged:
+    def _try_build(self, changes: tuple[Change, ...], label: str) -> Judged:
         asked = time.perf_counter()
         snapshot = self._snapshots.get()
         started = time.perf_counter()
         try:
             result = self._run(snapshot, changes, self._limits, label)
-            judged = _of_job(judge_job(result, self._compile_steps, self._rules), result)
+            judged = of_job(judge_job(result, self._compile_steps, self._rules), result)
         except ChangeError as error:
-            judged = _Judged(Judgement(PatchVerdict.DOES_NOT_APPLY, str(error)))
+            judged = Judged(Judgement(PatchVerdict.DOES_NOT_APPLY, str(error)))
         except (BuildError, OSError) as error:
-            judged = _infra_error(error)
+            judged = infra_error(error)
         finally:
             self._snapshots.put(snapshot)
         seconds = {"waiting": started - asked, **judged.seconds}
@@ -421,7 +376,7 @@ class BuildReward:
             if stat.S_ISREG(info.st_mode) and not name.startswith(inputs)
         )
 
-    def _result(self, sample: PatchSample, judged: _Judged, *, cached: bool) -> RewardResult:
+    def _result(self, sample: PatchSample, judged: Judged, *, cached: bool) -> RewardResult:
         judgement = judged.judgement
         return RewardResult(
             id=sample.id,

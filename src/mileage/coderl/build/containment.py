@@ -67,12 +67,12 @@ def containment(isolated: bool, network: bool = False, fallbacks: tuple[str, ...
     groups = usable_hierarchies()
     rows = {
         "processes": _processes(groups.get(cgroups.PIDS), isolated),
-        "memory": str(groups[cgroups.MEMORY]) + ", swap included"
+        "memory": str(groups[cgroups.MEMORY]) + " with swap"
         if cgroups.MEMORY in groups
         else f"{SAMPLED}: what processes have mapped",
         "cpu": str(groups[cgroups.CPU]) if cgroups.CPU in groups else NOT_LIMITED,
-        "disk": "a file system in memory, which counts as memory too" if isolated else NOT_LIMITED,
-        "files": "a root of its own, the machine's tools read-only" if isolated else "all that the user may touch",
+        "disk": "a file system in memory that counts as memory" if isolated else NOT_LIMITED,
+        "files": "a root of its own with read-only tools" if isolated else "all that the user may touch",
         "network": "loopback alone" if isolated and not network else "the machine's",
         "system calls": "seccomp filter" if isolated and os.uname().machine in AUDIT_ARCH else "all",
     }

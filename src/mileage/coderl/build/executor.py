@@ -262,13 +262,19 @@ def usable_hierarchies() -> Mapping[str, Hierarchy]:
     """The control groups that jobs of this machine can really be put into: it is tried once, for real."""
     found = find_hierarchies()
     remove_leftovers(found)
-    usable: dict[str, Hierarchy] = {}
-    for name, hierarchy in found.items():
-        limits = Limits(timeout_seconds=10, memory_bytes=64 << 20, max_processes=16, cpu_cores=1.0)
-        with contextlib.suppress(BuildError):
-            LocalExecutor({name: hierarchy}).run(Job((("true",),), "/", {"PATH": "/usr/bin:/bin"}, limits=limits))
-            usable[name] = hierarchy
-    return usable
+    if not found or _can_hold_jobs(found):
+        return found
+    return {name: hierarchy for name, hierarchy in found.items() if _can_hold_jobs({name: hierarchy})}
+
+
+def _can_hold_jobs(hierarchies: Mapping[str, Hierarchy]) -> bool:
+    limits = Limits(timeout_seconds=10, memory_bytes=64 << 20, max_processes=16, cpu_cores=1.0)
+    try:
+        return (
+            LocalExecutor(hierarchies).run(Job((("true",),), "/", {"PATH": "/usr/bin:/bin"}, limits=limits)).succeeded
+        )
+    except BuildError:
+        return False
 
 
 @contextlib.contextmanager
