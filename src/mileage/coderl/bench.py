@@ -90,6 +90,8 @@ def plan_arms(project: Project, config: BenchConfig) -> tuple[_Plan, ...]:
     plans = [_Plan(BASELINE, "the project as it is", base)]
     for name in config.modes:
         mode = find_mode(name, project)
+        if mode.check:
+            mode.check(base, project)
         plans.append(_Plan(name, mode.about, mode.change(base, project), mode))
     return tuple(plans)
 

@@ -105,10 +105,10 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
 
 
 def _gain(comparison: Comparison | None) -> str:
-    gain = comparison.training_loop_gain if comparison else None
-    if gain is None or gain.value is None:
+    if comparison is None or comparison.training_loop_gain is None:
         return ""
-    return f"{gain.value:.2f}×" + (f" [{gain.interval.low:.2f}, {gain.interval.high:.2f}]" if gain.interval else "")
+    ends = comparison.training_loop_gain_interval
+    return f"{comparison.training_loop_gain:.2f}×" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
 
 
 def _details(report: BenchReport) -> tuple[Table, ...]:

@@ -13,11 +13,10 @@ from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
 from mileage.experiments import Cause, Caveat, Estimate, Outcome, Verdict, find_caveats
-from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_ratio
+from mileage.stats import Interval, median_estimate, median_ratio_estimate, verdict_of_ratio
 
 # 1: first version.
-# 2: `training_loop_gain` has an interval; `not_cold` of an arm.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 # A build from clean that takes less than this share of what the check of one edited line takes has not been one.
 NOT_COLD_SHARE = 0.5
 
@@ -68,8 +67,10 @@ class Comparison:
     cold_speedup: Estimate | None
     """The baseline's median over the mode's; None without a sample of either."""
     incremental_speedup: Estimate | None
-    training_loop_gain: Estimate | None
-    """KPI 4: how much faster the whole loop turns, with the interval of the speedup that it follows from."""
+    training_loop_gain: float | None
+    """KPI 4: how much faster the whole loop turns."""
+    training_loop_gain_interval: Interval | None = None
+    """What the interval of the speedup makes of it: it only grows with the speedup, so the ends carry over."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,6 @@ class BenchReport:
         for comparison, plain in zip(self.comparisons, data["comparisons"], strict=True):
             for name, speedup in (("cold", comparison.cold_speedup), ("incremental", comparison.incremental_speedup)):
                 plain |= {f"{name}_speedup": _estimate_dict(speedup), f"{name}_verdict": verdict_words(speedup)}
-            plain["training_loop_gain"] = _estimate_dict(comparison.training_loop_gain)
         data["warnings"] = [
             {"kind": str(each), "arm": each.arm, "sample_kind": each.kind, "evidence": each.evidence}
             for each in self.warnings
@@ -196,22 +196,15 @@ def _comparison(
         return median_ratio_estimate(before, after) if before and after else None
 
     cold = None if baseline.not_cold or arm.not_cold else speedup(SampleKind.COLD)
+    gain = functools.partial(training_loop_gain, rollout_fraction=settings.rollout_fraction)
+    ends = cold.interval if cold else None
     return Comparison(
         mode=arm.name,
         cold_speedup=cold,
         incremental_speedup=speedup(SampleKind.INCREMENTAL),
-        training_loop_gain=_loop_gain(cold, settings.rollout_fraction),
+        training_loop_gain=gain(cold.value) if cold and cold.value else None,
+        training_loop_gain_interval=replace(ends, low=gain(ends.low), high=gain(ends.high)) if ends else None,
     )
-
-
-def _loop_gain(speedup: Estimate | None, fraction: float) -> Estimate | None:
-    """The gain of the loop: it only grows with the speedup of builds, so the ends of the interval carry over."""
-    if speedup is None or speedup.value is None:
-        return None
-    gain = functools.partial(training_loop_gain, rollout_fraction=fraction)
-    ends = speedup.interval
-    interval = replace(ends, low=gain(ends.low), high=gain(ends.high)) if ends else None
-    return replace(speedup, value=gain(speedup.value), interval=interval)
 
 
 def build_report(

@@ -54,6 +54,8 @@ from mileage.coderl.reward_config import STEPS, RewardConfig, RewardResult
 __all__ = ["STEPS", "BuildReward", "Isolation", "RewardConfig", "RewardResult"]
 
 RETRY_SECONDS = 0.2
+# Nothing but its own object hangs on such a file, so even a careless Makefile sees that it has changed.
+TRANSLATED_ALONE = frozenset({".c", ".cc", ".cpp", ".cxx"})
 
 
 class BuildReward:
@@ -350,14 +352,19 @@ class BuildReward:
         """Build and test a candidate.
 
         Build tools know which files they read, and not which they would have read had they been there: a header that
-        shadows another, a module with two homes. So one that adds or removes a file is built with all sources new.
+        shadows another, a module with two homes. So one that adds or removes a file is built with all sources new; and
+        where Makefiles are to name what depends on what, so is one that changes anything but a C source.
         """
-        moved = self.config.warm and any(
-            change.content is None or not (self._pristine / change.path).exists() for change in changes
-        )
+        moved = self.config.warm and any(map(self._may_be_missed, changes))
         renewed = self._source_names if moved else ()
         removed = self.project.configured if moved else ()
         return snapshot.run(self._steps, changes, limits, label, self._judging, renewed, removed)
+
+    def _may_be_missed(self, change: Change) -> bool:
+        """Whether a build tool may overlook what hangs on a change."""
+        if change.content is None or not (self._pristine / change.path).exists():
+            return True
+        return not self.project.knows_dependencies and Path(change.path).suffix not in TRANSLATED_ALONE
 
     @functools.cached_property
     def _source_names(self) -> tuple[str, ...]:

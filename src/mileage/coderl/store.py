@@ -100,7 +100,6 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
         against = comparisons.get(arm.name)
         cold = against.cold_speedup if against else None
         quick = against.incremental_speedup if against else None
-        gain = against.training_loop_gain if against else None
         rows.append(BuildKpi(
             run_id=run_id, seq=seq, project=report.project, mode=arm.name,
             baseline_cold_secs=base.cold.value if base.cold and not base.not_cold else None,
@@ -118,7 +117,7 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
             rollout_fraction=report.settings.rollout_fraction,
             rollout_bound_per_cluster_hr=arm.kpis.rollout_bound_samples_per_cluster_hour,
             training_loop_per_cluster_hr=arm.kpis.training_loop_samples_per_cluster_hour,
-            training_loop_gain=gain.value if gain else None, revision=report.revision,
+            training_loop_gain=against.training_loop_gain if against else None, revision=report.revision,
             ts=report.started_at,
         ))  # fmt: skip
     return tuple(rows)

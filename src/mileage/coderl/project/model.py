@@ -38,6 +38,8 @@ class Project:
     clean: tuple[Command, ...] = ()
     outputs: tuple[str, ...] = ()
     """Directories and files (globs below the root) that a build makes. Empty: a cold build starts from a new copy."""
+    knows_dependencies: bool = True
+    """Whether the build system itself finds out which files each of its outputs is made of."""
     configured: tuple[str, ...] = ()
     """Files in which a build keeps what it found out about its sources; a candidate that adds or removes one is built
     without them."""

@@ -38,6 +38,8 @@ class Mode:
     kinds: frozenset[str] | None = None
     fill_runs: int = 0
     """Runs before the measurement that fill what the mode keeps (a compiler cache); they are not counted."""
+    check: Callable[[ArmSetup, Project], None] | None = None
+    """Refuses a toolchain that the mode cannot work with, before anything is built."""
 
 
 def _append(setup: ArmSetup, **flags: str) -> ArmSetup:
@@ -78,26 +80,21 @@ def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
     return _append(setup, CFLAGS="-g0", CXXFLAGS="-g0")
 
 
-def _need_nightly(name: str, setup: ArmSetup, project: Project) -> None:
-    """Refuse a mode whose flag only a nightly compiler takes."""
+def _need_nightly(setup: ArmSetup, project: Project) -> None:
+    """Refuse a compiler that does not take unstable flags."""
     said = tool_version(("rustc", "--version"), setup.env, project.root)
     if setup.env.get("RUSTC_BOOTSTRAP") or said == NOT_INSTALLED or re.search(r"-(?:nightly|dev)\b", said):
         return
-    raise UsageError(f"mode {name!r} needs a nightly compiler, this is {said}: add --toolchain nightly")
+    raise UsageError(f"this mode needs a nightly compiler, and {said} is none: add --toolchain nightly")
 
 
-def _threads(setup: ArmSetup, project: Project) -> ArmSetup:
-    _need_nightly("threads", setup, project)
-    return _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}")
-
-
-def _cranelift(setup: ArmSetup, project: Project) -> ArmSetup:
-    _need_nightly("cranelift", setup, project)
+def _need_cranelift(setup: ArmSetup, project: Project) -> None:
+    """Refuse a toolchain without the Cranelift back end."""
+    _need_nightly(setup, project)
     sysroot = tool_version(("rustc", "--print", "sysroot"), setup.env, project.root)
     if sysroot != NOT_INSTALLED and not any(Path(sysroot).glob("lib/rustlib/*/codegen-backends/*cranelift*")):
         add = "rustup component add rustc-codegen-cranelift-preview"
         raise UsageError(f"mode 'cranelift' needs a component that this toolchain lacks: {add}")
-    return _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift")
 
 
 def _sccache(setup: ArmSetup, project: Project) -> ArmSetup:
@@ -118,8 +115,11 @@ BUILT_IN = {
         Mode("mold", "linker", "link with mold", _linker("mold"), ("mold",), _CARGO | _C),
         Mode("lld", "linker", "link with lld", _linker("lld"), ("ld.lld",), _CARGO | _C),
         Mode("wild", "linker", "link with wild", _linker("wild"), ("wild",), _CARGO | _C),
-        Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)", _threads, (), _CARGO),
-        Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)", _cranelift, (), _CARGO),
+        Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)",
+             lambda setup, _: _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}"), (), _CARGO, check=_need_nightly),
+        Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)",
+             lambda setup, _: _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift"), (), _CARGO,
+             check=_need_cranelift),
         Mode("sccache", "compiler_cache", "sccache, filled", _sccache, ("sccache",), _CARGO | {"cmake"}, 1),
         Mode("ccache", "compiler_cache", "ccache, filled", _ccache, ("ccache",), frozenset({"cmake"}), 1),
         Mode("no-debuginfo", "debug_info", "no debug information", _no_debug_info, (), _CARGO | _C),

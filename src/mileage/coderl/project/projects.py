@@ -44,7 +44,7 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
             )
     if chosen is not None and chosen not in MAKERS:
         raise UnknownNameError("project kind", chosen, MAKERS)
-    project = MAKERS[chosen](root) if chosen else Project("custom", root, root.name, (), ())
+    project = MAKERS[chosen](root) if chosen else Project("custom", root, root.name, (), (), knows_dependencies=False)
     project = _override(project, table)
     if edit_file:
         project = replace(project, edit=line_edit(edit_file), edit_command=None)
@@ -176,6 +176,7 @@ def _make(root: Path) -> Project:
         test=((*build, has_test[1]),) if has_test else (),
         harness=("GNUmakefile", "Makefile", "makefile"),
         clean=(("make", has_clean[1]),) if has_clean else (),
+        knows_dependencies=False,
         edit=central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "make": ("make", "--version")},
     )
