@@ -8,6 +8,7 @@ from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
+from mileage.coderl.outcomes import Expected, TestFormat, TestOutcome, TestResult, read_tests
 from mileage.coderl.project.model import Project
 from mileage.coderl.project.projects import detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
@@ -28,6 +29,7 @@ __all__ = [
     "BenchConfig",
     "BenchReport",
     "BuildReward",
+    "Expected",
     "Isolation",
     "KpiSettings",
     "KpiStore",
@@ -40,6 +42,9 @@ __all__ = [
     "RewardResult",
     "SnapshotMethod",
     "TakingTurns",
+    "TestFormat",
+    "TestOutcome",
+    "TestResult",
     "Verdict",
     "async_trl_reward",
     "async_verl_compute_score",
@@ -48,6 +53,7 @@ __all__ = [
     "detect",
     "kpi_rows",
     "load_corpus",
+    "read_tests",
     "run_bench",
     "to_html",
     "to_json",
