@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +141,37 @@ def test_python_candidates_earn_what_their_tests_say(isolation: None, python: Pa
         "shadows-pytest": PatchVerdict.DOES_NOT_APPLY,
         "site": PatchVerdict.DOES_NOT_APPLY,
     }
+
+
+DEEP = """import os, pathlib
+os.makedirs(".mileage-build", exist_ok=True)
+case = '<testsuite><testcase classname="tests.test_%s" name="%s"/></testsuite>'
+for number in range(1200):
+    pathlib.Path(f".mileage-build/{number}.xml").write_text(case % ("a", "test_adds"))
+pathlib.Path("calc.py").write_text("def add(a, b):\\n    return 0\\n")
+for _ in range(1500):
+    os.mkdir("deep")
+    os.chdir("deep")
+"""
+
+
+def test_reports_that_were_there_before_the_tests_are_no_reports(isolation: None, python: Path, work: Path) -> None:
+    # The build runs a script of the candidate's, which leaves reports behind and a tree too deep to walk.
+    (python / "rl-bench.toml").write_text(
+        "[rl-bench]\nkind = 'python'\nbuild = 'python3 plan.py'\ntest_format = 'junit'\n"
+        f"test = '{sys.executable} -m pytest -q --junitxml=.mileage-build/tests.xml'\n"
+        "test_reports = ['.mileage-build/**/*.xml']\n"
+    )
+    (python / "plan.py").write_text("")
+    shallow = DEEP.replace("range(1500)", "range(0)")
+    samples = [
+        PatchSample("leaves reports", path="plan.py", content=shallow),
+        PatchSample("and a deep tree", path="plan.py", content=DEEP),
+    ]
+    with BuildReward(python, RewardConfig(("build", "test"), workers=1, protected=("tests",)), work_base=work) as pool:
+        results = pool.reward(samples)
+    assert [result.reward for result in results] == [0.0, 0.0]
+    assert results[0].verdict is PatchVerdict.TEST_FAILURE
 
 
 def test_without_isolation_tests_that_are_rewritten_while_they_run_are_noticed(python: Path, work: Path) -> None:

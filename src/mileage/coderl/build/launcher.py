@@ -175,8 +175,8 @@ def run_job(job: Record, is_init: bool) -> Record:
         if index == judging.step:
             try:
                 judging.before_tests()
-            except OSError as error:
-                if not in_memory:
+            except (OSError, RecursionError) as error:
+                if isinstance(error, OSError) and not in_memory:
                     raise
                 return {"steps": results, "tampered": [f"what cannot be restored: {error}"]}
         results.append(watch.run(step))
@@ -184,7 +184,10 @@ def run_job(job: Record, is_init: bool) -> Record:
             break
     if not 0 <= judging.step < len(results):
         return {"steps": results}
-    return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
+    try:
+        return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
+    except RecursionError:
+        return {"steps": results, "tampered": ["a tree too deep to be read"]}
 
 
 def _report(result: Record) -> None:

@@ -119,13 +119,13 @@ class Judging:
 
     def _report_files(self) -> list[str]:
         found = [name for pattern in self.reports for name in glob.iglob(f"{self.tree}/{pattern}", recursive=True)]
-        return sorted(set(found))[:MOST_REPORTS]
+        return sorted(set(found))
 
     def read_reports(self) -> dict[str, str]:
         """What the tests wrote about themselves, up to a total size."""
         read: dict[str, str] = {}
         left = REPORT_BYTES
-        for name in self._report_files():
+        for name in self._report_files()[:MOST_REPORTS]:
             with contextlib.suppress(OSError), _open_regular(name) as file:
                 data = file.read(left + 1)
                 left -= len(data)
