@@ -98,6 +98,8 @@ NEIGHBOURS = {
     "does not compile": ("part.c", PART.replace("x + 1", "y"), "compile-error"),
 }
 
+HONEST = {name: verdict for name, (_, _, verdict) in NEIGHBOURS.items()}
+
 
 class Groups:
     """Control groups of this benchmark, and what is seen in those below them."""
@@ -216,7 +218,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     limits = f"Limits: {PROCESSES} processes, {MEMORY >> 20} MB, {DISK >> 20} MB of disk, {SECONDS:.0f} s."
     body = [
         (row["attack"], row["verdict"], row["wall_seconds"], row["peak_processes"], row["peak_memory_mb"],
-         "the same" if not any("neighbours" in fault for fault in row["faults"]) else "others", "; ".join(row["faults"]) or "no")
+         "the same" if row["neighbours"] == HONEST else "others", "; ".join(row["faults"]) or "no")
         for row in rows
     ]  # fmt: skip
     header = ("attack", "verdict", "seconds", "most processes", "most memory, MB", "honest verdicts", "promise broken")
