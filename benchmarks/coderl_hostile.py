@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _harness import markdown_table
 from mileage.coderl import BuildReward, PatchSample, RewardConfig, RewardResult
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -96,6 +97,8 @@ NEIGHBOURS = {
     "wrong answer": ("part.c", PART.replace("x + 1", "x + 2"), "test-failure"),
     "does not compile": ("part.c", PART.replace("x + 1", "y"), "compile-error"),
 }
+
+HONEST = {name: verdict for name, (_, _, verdict) in NEIGHBOURS.items()}
 
 
 class Groups:
@@ -211,6 +214,17 @@ def faults(row: dict[str, Any], loose: bool) -> list[str]:
     return found
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    limits = f"Limits: {PROCESSES} processes, {MEMORY >> 20} MB, {DISK >> 20} MB of disk, {SECONDS:.0f} s."
+    body = [
+        (row["attack"], row["verdict"], row["wall_seconds"], row["peak_processes"], row["peak_memory_mb"],
+         "the same" if row["neighbours"] == HONEST else "others", "; ".join(row["faults"]) or "no")
+        for row in rows
+    ]  # fmt: skip
+    header = ("attack", "verdict", "seconds", "most processes", "most memory, MB", "honest verdicts", "promise broken")
+    return f"# Attacks on the reward pool\n\n{limits}\n\n{markdown_table(header, body)}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
@@ -240,6 +254,7 @@ def main() -> None:
         limits = {"processes": PROCESSES, "memory_mb": MEMORY >> 20, "disk_mb": DISK >> 20, "seconds": SECONDS}
         record = {"limits": limits, "kernel": platform.release(), "broken": len(broken), "attacks": rows}
         options.output.write_text(json.dumps(record, indent=2) + "\n")
+        options.output.with_suffix(".md").write_text(table(rows))
     raise SystemExit(1 if broken else 0)
 
 

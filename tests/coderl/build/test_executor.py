@@ -18,6 +18,7 @@ from mileage.coderl.build.executor import (
     Jail,
     Job,
     JobResult,
+    Judging,
     Limits,
     LocalExecutor,
     StepOutcome,
@@ -243,6 +244,10 @@ def test_a_jail_that_cannot_be_made_is_a_failure_of_the_machine(tree: Path, isol
         run(tree, "true", jail=jail)
 
 
+# More directories within each other than Python recurses.
+DEEP = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done"
+
+
 class TestIsolation:
     """What an isolated job can see and reach."""
 
@@ -309,6 +314,17 @@ class TestIsolation:
         for change in (Change("dir", b"x"), Change("file/below", b"x"), Change("big", b"x" * (17 << 20))):
             with pytest.raises(ChangeError, match="cannot be written"):
                 run(self.tree, "true", jail=self.jail, changes=(change,))
+
+    @pytest.mark.parametrize("script", ["head -c 64000000 /dev/zero > big; true", DEEP])
+    def test_a_tree_that_cannot_be_judged_is_the_candidates_doing(self, script: str) -> None:
+        source = self.tree.with_name("judge")
+        source.mkdir()
+        (source / "tests").write_bytes(b"x" * 100_000)
+        judging = Judging(1, source, ("tests",), ("tests", "*.lock"))
+        steps = (("sh", "-c", script), ("true",))
+        job = Job(steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=60), jail=self.jail, judging=judging)
+        result = LocalExecutor().run(job)
+        assert result.tampered[0].startswith("the tree cannot be restored or read")
 
     def test_other_processes_are_invisible(self) -> None:
         pids = self.output("for p in /proc/[0-9]*; do echo ${p#/proc/}; done").split()

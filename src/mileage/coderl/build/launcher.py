@@ -30,6 +30,8 @@ from .trees import JUDGE, Judging, renew_sources, write_changes
 from .watch import PR_SET_DUMPABLE, Watch
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
+    from collections.abc import Iterator
+
     from mileage._records import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -157,11 +159,15 @@ def enter_root(root: str) -> None:
     os.rmdir("/.host")
 
 
+class StrangeTreeError(Exception):
+    """A tree that a candidate left so that what judges it cannot be restored or read."""
+
+
 def run_job(job: Record, is_init: bool) -> Record:
     """Write the changes, run the steps up to the first that fails, and measure them."""
     watch = Watch(job, is_init)
     # In memory, a tree is full or strange because of the candidate; on disk there may be other reasons.
-    in_memory = job["isolate"] and not job["isolate"]["tree"]["upper"]
+    in_memory = bool(job["isolate"] and not job["isolate"]["tree"]["upper"])
     try:
         write_changes(job["cwd"], job["changes"])
     except OSError as error:
@@ -170,24 +176,32 @@ def run_job(job: Record, is_init: bool) -> Record:
         raise
     renew_sources(job["cwd"], job["renewed"], job["removed"])
     judging = Judging(job, is_init)
-    results = []
-    for index, step in enumerate(job["steps"]):
-        if index == judging.step:
-            try:
-                judging.before_tests()
-            except (OSError, RecursionError) as error:
-                if isinstance(error, OSError) and not in_memory:
-                    raise
-                return {"steps": results, "tampered": [f"what cannot be restored: {error}"]}
-        results.append(watch.run(step))
-        if results[-1]["outcome"] != "exited" or results[-1]["exit_code"] != 0:
-            break
-    if not 0 <= judging.step < len(results):
-        return {"steps": results}
+    results: list[Record] = []
     try:
-        return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
-    except RecursionError:
-        return {"steps": results, "tampered": ["a tree too deep to be read"]}
+        for index, step in enumerate(job["steps"]):
+            if index == judging.step:
+                with _candidates_fault(in_memory):
+                    judging.before_tests()
+            results.append(watch.run(step))
+            if results[-1]["outcome"] != "exited" or results[-1]["exit_code"] != 0:
+                break
+        if not 0 <= judging.step < len(results):
+            return {"steps": results}
+        with _candidates_fault(in_memory):
+            return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
+    except StrangeTreeError as error:
+        return {"steps": results, "tampered": [str(error)]}
+
+
+@contextlib.contextmanager
+def _candidates_fault(in_memory: bool) -> Iterator[None]:
+    """Take a tree that cannot be worked with for the candidate's doing, where nobody else can have made it so."""
+    try:
+        yield
+    except (OSError, RecursionError) as error:
+        if in_memory:
+            raise StrangeTreeError(f"the tree cannot be restored or read: {error}") from None
+        raise
 
 
 def _report(result: Record) -> None:
