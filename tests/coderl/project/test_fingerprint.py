@@ -203,3 +203,23 @@ def test_a_toolchain_that_is_not_installed_is_refused(cargo_project: Path, work:
     executor = FakeExecutor(lambda job: fake_result(1.0))
     with pytest.raises(UsageError, match="toolchain 'no-such-toolchain' is not installed"):
         run_bench(detect(cargo_project), config, executor=executor, work_base=work)
+
+
+@pytest.mark.parametrize("replaced", ["core/src/lib.rs", "Cargo.toml"])
+def test_files_that_a_mode_replaces_are_part_of_its_difference(cargo_project: Path, work: Path, replaced: str) -> None:
+    (cargo_project / "other").write_text("# other\n" + (cargo_project / "Cargo.toml").read_text())
+    modes = "".join(
+        f"[rl-bench.modes.{name}]\ndifference = '{difference}'\nfiles = {{ '{replaced}' = 'other' }}\nenv = {env}\n"
+        for name, difference, env in (
+            ("sneaky", "linker", "{ RUSTFLAGS = '-Clink-arg=-fuse-ld=bfd' }"),
+            ("declared", "files", "{}"),
+        )
+    )
+    (cargo_project / "rl-bench.toml").write_text(modes)
+    project = detect(cargo_project)
+    executor = FakeExecutor(lambda job: fake_result(1.0))
+    with pytest.raises(UnmatchedError, match=f"files.{replaced}"):
+        run_bench(project, BenchConfig(runs=1, jobs=1, modes=("sneaky",)), executor=executor, work_base=work)
+    report = run_bench(project, BenchConfig(runs=1, jobs=1, modes=("declared",)), executor=executor, work_base=work)
+    assert report.arms[1].difference is not None
+    assert report.arms[1].difference.key == f"files.{replaced}"
