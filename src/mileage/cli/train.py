@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ def train(wanted: Arguments) -> None:
 
 def _agents(wanted: Arguments) -> Iterator[Agent]:
     """Those to train, each made when its turn comes."""
+    from mileage.recording import announce
     from mileage.training.agents import agent_class
 
     if wanted.resume is not None:
@@ -78,6 +80,19 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
     assert wanted.env is not None
     common = wanted.agent()
     for seed in range(wanted.seed, wanted.seed + wanted.seeds):
+        if wanted.ledger:  # the first was announced before this was imported
+            announce.announce(
+                sys.argv,
+                db=wanted.db,
+                name=wanted.name or "",
+                algorithm=wanted.algorithm,
+                env_id=wanted.env,
+                seed=seed,
+                price=wanted.price,
+                instance=wanted.instance,
+                spot=wanted.spot,
+                first=seed == wanted.seed,
+            )
         yield agent_class(wanted.algorithm)(wanted.env, seed=seed, **common)
 
 

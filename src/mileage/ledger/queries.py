@@ -10,15 +10,41 @@ import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import schema
-from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
+from mileage.ledger.rows import (
+    ROW_TYPES,
+    BuildKpi,
+    BuildSample,
+    Checkpoint,
+    ClosedBy,
+    End,
+    Episode,
+    Phase,
+    Profile,
+    Row,
+    Run,
+)
 from mileage.ledger.runs import RUNNING, RecordedRun
 from mileage.ledger.selectors import Selector
+
+
+def rows_of(connection: sa.Connection, run_id: str) -> list[Row]:
+    """All rows of a run of every kind, its own row first and its end last."""
+    found: list[Row] = []
+    for kind, table in schema.TABLES.items():
+        rows = connection.execute(sa.select(table).where(table.c.run_id == run_id))
+        found += [ROW_TYPES[kind](*row) for row in rows]
+    return found
 
 
 def run(connection: sa.Connection, run_id: str) -> Run | None:
     """The run called `run_id`."""
     row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
     return Run(*row) if row else None
+
+
+def has_run(connection: sa.Connection, run_id: str) -> bool:
+    """Whether there is a run called `run_id`."""
+    return connection.execute(sa.select(schema.run.c.run_id).where(schema.run.c.run_id == run_id)).first() is not None
 
 
 def ends(connection: sa.Connection, run_id: str) -> list[End]:

@@ -24,6 +24,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "profile": ("run_id", "seq"),
     "sample": ("run_id", "order"),
     "kpi": ("run_id", "seq"),
+    "note": ("run_id", "note_id"),
     "end": ("run_id", "closed_by"),
 }
 """Primary keys: what makes delivering a row twice the same as delivering it once."""
@@ -36,6 +37,7 @@ TABLE_NAMES: dict[str, str] = {
     "profile": "ledger_profile",
     "sample": "rl_sample",
     "kpi": "rl_kpi",
+    "note": "ledger_note",
     "end": "ledger_end",
 }
 
@@ -59,6 +61,7 @@ episode = _table("episode")
 profile = _table("profile")
 sample = _table("sample")
 kpi = _table("kpi")
+note = _table("note")
 end = _table("end")
 TABLES: dict[str, sa.Table] = {
     "run": run,
@@ -68,6 +71,7 @@ TABLES: dict[str, sa.Table] = {
     "profile": profile,
     "sample": sample,
     "kpi": kpi,
+    "note": note,
     "end": end,
 }
 

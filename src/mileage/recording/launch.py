@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
 from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
+from mileage.ledger.secrets import scrubbed_command, scrubbed_value
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
 
@@ -39,29 +39,27 @@ def launched_run(
     step_budget: int | None,
     step_rule: str,
     parent_run_id: str | None,
-    identified: bool,
+    announced: Run | None = None,
 ) -> Run:
-    """The row of a run that is being launched now; the arguments are those of `Ledger.run`.
+    """The row of a run that is being launched now, under the id of one that was `announced` for it.
 
-    A run that is not `identified`, because nothing of it is written, has no revision and no machine: finding them takes
-    longer than a short run.
+    The other arguments are those of `Ledger.run`. The row has no revision and no machine yet: see `identified`.
     """
     now = time.time()
-    machine = fingerprint() if identified else None
     row = Run(
-        run_id=new_run_id(now),
+        run_id=announced.run_id if announced else new_run_id(now),
         name=name,
-        launched_at=now,
+        launched_at=announced.launched_at if announced else now,
         started_at=now - clock.times().wall_seconds,
-        launched_by=_user(),
+        launched_by=liveness.user_name(),
         host=liveness.host_name(),
         pid=os.getpid(),
         process_token=liveness.own_token(),
         framework=framework,
         algorithm=algorithm,
         env_id=env_id if env_id is not None else panel.env_id if panel else "",
-        config=check_json("config", dict(config)),
-        git_revision=_revision() if identified else None,
+        config=check_json("config", scrubbed_value(dict(config))),
+        git_revision=None,
         command=_command(),
         seed=None if seed is None else check_training_seed(seed),
         panel=panel.to_json() if panel else None,
@@ -73,8 +71,8 @@ def launched_run(
         step_budget=step_budget,
         step_rule=step_rule,
         accounting_window=ACCOUNTING_WINDOW,
-        machine=check_json("machine", machine.as_dict() if machine else {}),
-        machine_id=machine.hardware_id if machine else "",
+        machine="{}",
+        machine_id="",
         instances=instances,
         instance=price.instance,
         price_usd_per_hour=price.usd_per_hour,
@@ -86,19 +84,22 @@ def launched_run(
     return check_run(row)
 
 
+def identified(row: Run) -> Run:
+    """`row` with the revision and the machine, which take longer to find than a short run lasts."""
+    machine = fingerprint()
+    return row._replace(
+        git_revision=_revision(),
+        machine=check_json("machine", scrubbed_value(machine.as_dict())),
+        machine_id=machine.hardware_id,
+    )
+
+
 def _revision() -> str | None:
     from mileage.recording.revision import git_revision  # what starts processes takes a while to import
 
     return git_revision()
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return str(os.getuid())
-
-
 def _command() -> str:
-    text = " ".join(sys.argv)[:2000]
+    text = scrubbed_command(sys.argv)[:2000]
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
