@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 
-from mileage._records import ReadRecord, Record
+from mileage._records import ReadRecord, Record, strict_json
 from mileage.bench.suite import OURS, BenchReport
 from mileage.experiments import Cause, Caveat
 from mileage.experiments.timing import ratio_of
@@ -134,7 +133,7 @@ def _grouped(cases: Sequence[ReadRecord]) -> list[str]:
 
 def to_json(report: BenchReport) -> str:
     """Everything, raw samples included."""
-    return json.dumps(report.record())
+    return strict_json(report.record())
 
 
 def to_markdown(report: BenchReport) -> str:

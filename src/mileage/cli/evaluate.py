@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from mileage._records import strict_json
 
 
 def evaluate(
@@ -46,7 +47,7 @@ def evaluate(
             "target": None if goal is None else str(goal),
             "met": met,
         }
-        print(json.dumps(summary, indent=2))
+        print(strict_json(summary, indent=2))
     else:
         print(f"{agent.env_id}: {len(result)} held-out episodes, policy after {agent.steps:,} steps")
         print(f"mean return {result.mean_return:.1f} (IQM {result.iqm_return:.1f}, median {result.median_return:.1f}, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
@@ -153,7 +153,7 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
 
     panel = SeedPanel.of(runs)
     if wanted.json_output:
-        print(json.dumps(panel.as_dict(), indent=2))
+        print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
     if len(runs) < wanted.seeds or runs[-1].reason == "interrupted":

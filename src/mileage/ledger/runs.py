@@ -9,7 +9,19 @@ from functools import cached_property
 from typing import Any
 
 from mileage._records import ReadRecord
-from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
+from mileage.ledger.rows import (
+    BuildKpi,
+    BuildSample,
+    Checkpoint,
+    End,
+    EndState,
+    Episode,
+    Note,
+    NoteKind,
+    Phase,
+    Profile,
+    Run,
+)
 from mileage.ledger.targets import Evaluation
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
 from mileage.metrics import Phase as PhaseName
@@ -33,6 +45,16 @@ class EvalPoint:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sighting:
+    """How far a run that goes on was at its last sign of life."""
+
+    wall_seconds: float
+    env_steps: int = 0
+    success_rate: float | None = None
+    mean_return: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class RecordedRun:
     """One run, from launch to end; rows that were not read are absent."""
 
@@ -50,6 +72,10 @@ class RecordedRun:
     """Timed builds, of a build benchmark."""
     kpis: tuple[BuildKpi, ...] = ()
     """What a build benchmark found."""
+    notes: tuple[Note, ...] = ()
+    """What was said about it afterwards."""
+    last_seen: Sighting | None = None
+    """Of a run that goes on: how far it was when it last gave a sign of life."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
     in_ledger: bool = True
@@ -96,6 +122,11 @@ class RecordedRun:
     def config(self) -> ReadRecord:
         """All hyperparameters."""
         return {name: _frozen(value) for name, value in json.loads(self.run.config).items()}
+
+    @property
+    def voided(self) -> bool:
+        """Whether somebody has said that it does not count."""
+        return any(note.kind == NoteKind.VOID for note in self.notes)
 
     # How it went
 
@@ -168,15 +199,7 @@ class RecordedRun:
         """What metrics are derived from."""
         end, last = self.end, self.checkpoints[-1] if self.checkpoints else None
         if end is None:
-            wall = sum(self.phases.values())
-            return Totals(
-                wall,
-                self.phases,
-                last.step if last else 0,
-                self.run.instances,
-                self.run.price_usd_per_hour,
-                peaks={name: getattr(last, name) if last else None for name in PEAKS},
-            )
+            return self._totals_so_far(last)
         known: dict[str, float] = {
             PhaseName.EVAL: end.eval_seconds,
             PhaseName.INIT: end.init_seconds,
@@ -194,6 +217,23 @@ class RecordedRun:
             end.success_rate,
             end.mean_return,
             {name: getattr(end, name) for name in PEAKS},
+        )
+
+    def _totals_so_far(self, last: Checkpoint | None) -> Totals:
+        """What a run that goes on had used at its last sign of life."""
+        seen = self.last_seen or Sighting(0.0)
+        known = sum(self.phases.values())
+        wall = max(known, seen.wall_seconds)
+        other = self.phases.get(PhaseName.OTHER, 0.0) + wall - known
+        return Totals(
+            wall,
+            {**self.phases, PhaseName.OTHER: other},
+            last.step if last else seen.env_steps,
+            self.run.instances,
+            self.run.price_usd_per_hour,
+            success_rate=seen.success_rate,
+            mean_return=seen.mean_return,
+            peaks={name: getattr(last, name) if last else None for name in PEAKS},
         )
 
     def metric(self, name: str) -> float | None:

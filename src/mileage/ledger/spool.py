@@ -57,14 +57,14 @@ def _rooms() -> list[Path]:
     """Directories of this user's alone, as a rule on other file systems, for rows that find no room elsewhere."""
     import tempfile
 
-    found = []
-    for place in dict.fromkeys((tempfile.gettempdir(), "/dev/shm")):
-        room = Path(place) / f"mileage-spool-{os.getuid()}"
-        with contextlib.suppress(OSError):
-            room.mkdir(mode=0o700, exist_ok=True)
-            if room.stat().st_uid == os.getuid() and not room.is_symlink():
-                found.append(room)
-    return found
+    places = dict.fromkeys((tempfile.gettempdir(), "/dev/shm"))
+    rooms = [Path(place) / f"mileage-spool-{os.getuid()}" for place in places]
+    return [room for room in rooms if not room.exists() or _is_ours(room)]
+
+
+def _is_ours(room: Path) -> bool:
+    """Whether a directory that anyone could have made is this user's."""
+    return not room.is_symlink() and room.stat().st_uid == os.getuid()
 
 
 def _without_user(url: str) -> str:
@@ -159,8 +159,12 @@ class Spool:
     def _open_another(self) -> bool:
         """Go on in the next directory that takes a file, which begins with the run."""
         while self._others:
+            directory = self._others.pop(0)
             with contextlib.suppress(OSError):
-                file = _File(self._others.pop(0) / self._name)
+                directory.parent.mkdir(mode=0o700, exist_ok=True)
+                if not _is_ours(directory.parent):
+                    continue
+                file = _File(directory / self._name)
                 file.append(self._header + (encode([self._run]) if self._run else b""))
                 self._files.append(file)
                 return True

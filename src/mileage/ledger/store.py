@@ -21,7 +21,8 @@ from mileage.ledger import liveness, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import open_engine, reason, settle, shown, writing
 from mileage.ledger.reading import open_to_read
-from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Phase, Row, Run
+from mileage.ledger.redaction import redact
+from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Note, Phase, Row, Run
 from mileage.ledger.secrets import scrubbed_row
 from mileage.ledger.summary import Ending, Progress, end_row
 
@@ -190,6 +191,16 @@ class Store:
                 kind: connection.exec_driver_sql(self._insert[kind], values).rowcount
                 for kind, values in by_kind.items()
             }
+
+    def redact(self, run_id: str, field: str, why: str) -> Note:
+        """Empty `field` of a run's record for good; the note that says so is returned."""
+        try:
+            with writing(self.engine) as connection:
+                note = redact(connection, run_id, field, why)
+            settle(self.engine)  # the journal must not keep it either
+        except SQLAlchemyError as error:
+            raise LedgerError(f"the ledger at {self.shown_url} cannot be written: {reason(error)}") from error
+        return note
 
     def beat(self, run_id: str, wall_seconds: float) -> None:
         """Say that `run_id` is alive."""

@@ -115,11 +115,10 @@ def settle(error: BaseException | None) -> None:
     """The command is over, by `error` if there is one: say what became of a run that was announced and never began."""
     if _pending is None:
         return
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in _STOPPED_CODES):
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(error, KeyboardInterrupt) or code in _STOPPED_CODES:
         _pending.end(EndState.STOPPED, "stopped before training began")
-    elif error is None or isinstance(error, UsageError):
-        _pending.end()
-    elif isinstance(error, SystemExit) and error.code in (0, 2, None):
+    elif error is None or isinstance(error, UsageError | SystemExit):
         _pending.end()
     else:
         _pending.end(EndState.FAILED, f"{type(error).__name__}: {error}")

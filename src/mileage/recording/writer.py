@@ -179,7 +179,7 @@ class Writer:
         lost = self._backlog.lost + self._backlog.unwritten
         if lost:
             self._say(f"{lost} ledger rows of run {self.run.run_id} could not be written anywhere and are lost")
-        if lost == 0 or self._spool.size:
+        else:
             self._say(
                 f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
             )
@@ -234,6 +234,8 @@ class Writer:
             return
         try:
             if now - self._database_beat_at >= DATABASE_BEAT_SECONDS:
+                if self._database_beat_at == 0.0:
+                    self._store.recover()  # what others left behind, once, and never when this run is about to end
                 self._database_beat_at = now
                 self._store.beat(self.run.run_id, self.wall_seconds)
             if now - self._settle_at >= SETTLE_SECONDS:

@@ -51,9 +51,7 @@ def upgrade() -> None:
 def _protect_postgres() -> None:
     refuse = "EXECUTE FUNCTION ledger_append_only()"
     for verb in ("UPDATE", "DELETE"):
-        op.execute(
-            f"CREATE TRIGGER ledger_note_no_{verb.lower()} BEFORE {verb} ON ledger_note FOR EACH ROW {refuse}"
-        )
+        op.execute(f"CREATE TRIGGER ledger_note_no_{verb.lower()} BEFORE {verb} ON ledger_note FOR EACH ROW {refuse}")
     asked = sa.text("SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(:name) AND tgname = :name || '_no_update'")
     for table in KEYS:  # another tool may change rows of a table that it made
         if op.get_bind().execute(asked, {"name": table}).scalar():
