@@ -95,6 +95,11 @@ class _File:
             raise
         self.size += len(data)
 
+    def close(self, *, remove: bool) -> None:
+        if remove:
+            self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+
     def clear(self) -> None:
         os.ftruncate(self.fd, 0)
         self.size = 0
@@ -165,7 +170,11 @@ class Spool:
                 if not _is_ours(directory.parent):
                     continue
                 file = _File(directory / self._name)
-                file.append(self._header + (encode([self._run]) if self._run else b""))
+                try:
+                    file.append(self._header + (encode([self._run]) if self._run else b""))
+                except OSError:
+                    file.close(remove=True)
+                    continue
                 self._files.append(file)
                 return True
         return False
@@ -188,9 +197,7 @@ class Spool:
     def close(self, *, remove: bool) -> None:
         """Close the files; `remove` them if all of it has been delivered."""
         for file in self._files:
-            if remove:
-                file.path.unlink(missing_ok=True)
-            os.close(file.fd)
+            file.close(remove=remove)
 
 
 @dataclass(frozen=True)
