@@ -32,3 +32,8 @@ def _finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def named(source: object, names: str) -> Record:
+    """Attributes of `source` by name, those in `names`: for whoever calls them the same."""
+    return {name: getattr(source, name) for name in names.split()}

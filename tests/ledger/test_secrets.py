@@ -64,7 +64,8 @@ def test_values_are_hidden_by_the_name_they_stand_under() -> None:
         "on": True,
     }
     assert scrubbed_value(given) == {
-        "lr": 0.1, "db": {"password": "***", "url": "postgresql://a:***@c/d"}, "keys": ["k"], "max_tokens": 5, "on": True,
+        "lr": 0.1, "db": {"password": "***", "url": "postgresql://a:***@c/d"}, "keys": ["k"], "max_tokens": 5,
+        "on": True,
     }  # fmt: skip
     assert scrubbed_json('{"lr":0.1}') == '{"lr":0.1}'
     assert scrubbed_json('{"api_key":"x","lr":0.1}') == '{"api_key":"***","lr":0.1}'

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import strict_json
@@ -22,21 +23,21 @@ app = typer.Typer(help="Recorded runs: what they reached and what they cost.", n
 
 FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
 
-Db = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Run = Annotated[str, typer.Argument(help="Run id or its beginning, or a name that only one run has.")]
-Why = Annotated[str, typer.Option("--reason", "-r", help="Why, in a few words; kept with the run.")]
+Db = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Run = Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")]
+Why = Annotated[str, Option("--reason", "-r", help="Why, in a few words; kept with the run.")]
 Selection = Annotated[
     str | None,
-    typer.Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
+    Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
 ]
 
 
 @app.command("list")
 def list_runs(
     selection: Selection = None,
-    limit: Annotated[int, typer.Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
-    state: Annotated[str | None, typer.Option(help="Only runs in this state, such as reached or crashed.")] = None,
+    limit: Annotated[int, Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
+    state: Annotated[str | None, Option(help="Only runs in this state, such as reached or crashed.")] = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -69,7 +70,7 @@ def list_runs(
 @app.command()
 def show(
     run: Run,
-    checkpoints: Annotated[int, typer.Option(help="How many checkpoints to show, spread over the run.")] = 10,
+    checkpoints: Annotated[int, Option(help="How many checkpoints to show, spread over the run.")] = 10,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -95,16 +96,14 @@ def show(
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
-    b: Annotated[str, typer.Argument(help="The second set of runs.")],
+    a: Annotated[str, Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
+    b: Annotated[str, Argument(help="The second set of runs.")],
     allow_unmatched: Annotated[
-        list[str] | None, typer.Option(help="A field of the matching contract that may differ; labels the output.")
+        list[str] | None, Option(help="A field of the matching contract that may differ; labels the output.")
     ] = None,
     sequential: Annotated[
         bool,
-        typer.Option(
-            "--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."
-        ),
+        Option("--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."),
     ] = False,
     db: Db = None,
     json_output: AsJson = False,
@@ -125,11 +124,11 @@ def compare(
 @app.command()
 def export(
     selection: Selection = None,
-    format_: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
+    format_: Annotated[str, Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
     table: Annotated[
-        str, typer.Option(help="Rows of CSV and Parquet: runs, checkpoints, phases, episodes or notes.")
+        str, Option(help="Rows of CSV and Parquet: runs, checkpoints, phases, episodes or notes.")
     ] = "runs",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -150,20 +149,20 @@ def export(
 
 @app.command("import")
 def import_runs(
-    files: Annotated[list[Path], typer.Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
-    name: Annotated[str | None, typer.Option(help="Name of the runs (the file's name by default).")] = None,
-    framework: Annotated[str, typer.Option(help="What trained them.")] = "unknown",
-    algorithm: Annotated[str, typer.Option(help="Such as ppo.")] = "",
-    env: Annotated[str, typer.Option(help="Environment id.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Training seed.")] = None,
-    panel: Annotated[Path | None, typer.Option(help="JSON file of the held-out panel they were evaluated on.")] = None,
-    target: Annotated[str | None, typer.Option(help='Such as "success_rate>=0.9".')] = None,
-    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19.")] = None,
-    instance: Annotated[str | None, typer.Option(help="Instance in the price book.")] = None,
-    state: Annotated[str | None, typer.Option(help="How the run ended, where the target does not say.")] = None,
-    accounting_window: Annotated[str, typer.Option(help="What the file's time counts.")] = "as imported",
+    files: Annotated[list[Path], Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
+    name: Annotated[str | None, Option(help="Name of the runs (the file's name by default).")] = None,
+    framework: Annotated[str, Option(help="What trained them.")] = "unknown",
+    algorithm: Annotated[str, Option(help="Such as ppo.")] = "",
+    env: Annotated[str, Option(help="Environment id.")] = "",
+    seed: Annotated[int | None, Option(help="Training seed.")] = None,
+    panel: Annotated[Path | None, Option(help="JSON file of the held-out panel they were evaluated on.")] = None,
+    target: Annotated[str | None, Option(help='Such as "success_rate>=0.9".')] = None,
+    price: Annotated[str | None, Option(help="Dollars an hour, such as 2.20 or 0.35+0.19.")] = None,
+    instance: Annotated[str | None, Option(help="Instance in the price book.")] = None,
+    state: Annotated[str | None, Option(help="How the run ended, where the target does not say.")] = None,
+    accounting_window: Annotated[str, Option(help="What the file's time counts.")] = "as imported",
     column: Annotated[
-        list[str] | None, typer.Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
+        list[str] | None, Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
     ] = None,
     db: Db = None,
     json_output: AsJson = False,
@@ -181,19 +180,11 @@ def import_runs(
         rows: list[Row] = []
         for file in files:
             settings = ImportSettings(
-                name=name or file.stem,
-                framework=framework,
-                algorithm=algorithm,
-                env_id=env,
-                seed=seed,
-                panel=Panel.from_json(_read_text(panel)) if panel else None,
-                target=Target.parse(target) if target else None,
-                price=price,
-                instance=instance,
-                state=EndState(state) if state else None,
-                accounting_window=accounting_window,
+                name or file.stem, framework, algorithm, env, seed,
+                Panel.from_json(_read_text(panel)) if panel else None, Target.parse(target) if target else None,
+                price, instance, EndState(state) if state else None, accounting_window=accounting_window,
                 columns=_columns(column or []),
-            )
+            )  # fmt: skip
             rows += read_rows(file, settings)
         done = take_in(store, rows)
     if json_output:
@@ -222,7 +213,7 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
 
 @app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(help="New file: an SQLite ledger, or what pg_restore takes.")],
+    file: Annotated[Path, Argument(help="New file: an SQLite ledger, or what pg_restore takes.")],
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -245,7 +236,7 @@ def void(run: Run, reason: Why = "", db: Db = None, json_output: AsJson = False)
 @app.command()
 def annotate(
     run: Run,
-    text: Annotated[str, typer.Argument(help="What is worth knowing about the run.")],
+    text: Annotated[str, Argument(help="What is worth knowing about the run.")],
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -258,7 +249,7 @@ def annotate(
 @app.command()
 def redact(
     run: Run,
-    field: Annotated[str, typer.Argument(help="Such as command, config, config.KEY, reason or claimed.")],
+    field: Annotated[str, Argument(help="Such as command, config, config.KEY, reason or claimed.")],
     reason: Why = "",
     db: Db = None,
     json_output: AsJson = False,

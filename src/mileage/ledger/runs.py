@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from mileage._records import ReadRecord
+from mileage.ledger import liveness
+from mileage.ledger.panels import Panel
+from mileage.ledger.prices import Price
 from mileage.ledger.rows import (
+    FORMAT_VERSION,
     BuildKpi,
     BuildSample,
     Checkpoint,
@@ -21,8 +26,9 @@ from mileage.ledger.rows import (
     Phase,
     Profile,
     Run,
+    new_run_id,
 )
-from mileage.ledger.targets import Evaluation
+from mileage.ledger.targets import Evaluation, Target
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
 from mileage.metrics import Phase as PhaseName
 
@@ -200,24 +206,14 @@ class RecordedRun:
         end, last = self.end, self.checkpoints[-1] if self.checkpoints else None
         if end is None:
             return self._totals_so_far(last)
-        known: dict[str, float] = {
-            PhaseName.EVAL: end.eval_seconds,
-            PhaseName.INIT: end.init_seconds,
-            PhaseName.COMPILE: end.compile_seconds,
-        }
+        names = (PhaseName.EVAL, PhaseName.INIT, PhaseName.COMPILE)
+        known: dict[str, float] = {name: getattr(end, f"{name}_seconds") for name in names}
         # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
         return Totals(
-            end.wall_seconds,
-            {**known, PhaseName.OTHER: end.wall_seconds - sum(known.values())},
-            end.env_steps,
-            self.run.instances,
-            self.run.price_usd_per_hour,
-            end.wall_to_target,
-            end.steps_to_target,
-            end.success_rate,
-            end.mean_return,
-            {name: getattr(end, name) for name in PEAKS},
-        )
+            end.wall_seconds, {**known, PhaseName.OTHER: end.wall_seconds - sum(known.values())}, end.env_steps,
+            self.run.instances, self.run.price_usd_per_hour, end.wall_to_target, end.steps_to_target,
+            end.success_rate, end.mean_return, {name: getattr(end, name) for name in PEAKS},
+        )  # fmt: skip
 
     def _totals_so_far(self, last: Checkpoint | None) -> Totals:
         """What a run that goes on had used at its last sign of life."""
@@ -288,6 +284,16 @@ class RecordedRun:
 
 RunRecord = RecordedRun
 """The former name of what `learn` returns."""
+
+
+def new_run(name: str, now: float, panel: Panel | None, target: Target | None, price: Price, **facts: Any) -> Run:
+    """The row of a run that is launched `now` by this process; `facts` are the fields that follow from nothing else."""
+    return Run(
+        run_id=new_run_id(now), name=name, launched_at=now, host=liveness.host_name(), pid=os.getpid(),
+        panel=panel.to_json() if panel else None, panel_id=panel.panel_id if panel else None,
+        success=panel.success if panel else None, target=str(target) if target else None, instance=price.instance,
+        price_usd_per_hour=price.usd_per_hour, price=price.to_json(), format_version=FORMAT_VERSION, **facts,
+    )  # fmt: skip
 
 
 def episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> list[Episode]:

@@ -22,17 +22,9 @@ class ActorCritic(FlatPolicy):
     """
 
     def __init__(
-        self,
-        obs_size: int,
-        n_actions: int,
-        action_low: ArrayLike = (),
-        action_high: ArrayLike = (),
-        *,
-        hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
-        log_std_init: float = 0.0,
-        seed: int = 0,
-    ) -> None:
+        self, obs_size: int, n_actions: int, action_low: ArrayLike = (), action_high: ArrayLike = (), *,
+        hidden: Sequence[int] = (64, 64), activation: str = "tanh", log_std_init: float = 0.0, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(obs_size, n_actions, action_low, action_high, hidden, activation)
         self.actor_sizes = (obs_size, *self.hidden, n_actions or self.action_size)
         self.critic_sizes = (obs_size, *self.hidden, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from typing import Any
 
 from mileage._records import ReadRecord
 from mileage._seeding import check_training_seed
@@ -12,7 +12,8 @@ from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
-from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
+from mileage.ledger.rows import Run, check_json, check_run
+from mileage.ledger.runs import new_run
 from mileage.ledger.secrets import scrubbed_command, scrubbed_value
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
@@ -22,65 +23,24 @@ ACCOUNTING_WINDOW = "wall-clock"
 
 
 def launched_run(
-    name: str,
-    clock: PhaseClock,
-    *,
-    panel: Panel | None,
-    target: Target | None,
-    price: Price,
-    instances: int,
-    seed: int | None,
-    config: ReadRecord,
-    algorithm: str,
-    env_id: str | None,
-    framework: str,
-    eval_every_steps: int | None,
-    batch_size: int | None,
-    step_budget: int | None,
-    step_rule: str,
-    parent_run_id: str | None,
-    announced: Run | None = None,
-) -> Run:
+    name: str, clock: PhaseClock, *, panel: Panel | None, target: Target | None, price: Price, seed: int | None,
+    config: ReadRecord, env_id: str | None, announced: Run | None = None, **facts: Any,
+) -> Run:  # fmt: skip
     """The row of a run that is being launched now, under the id of one that was `announced` for it.
 
     The other arguments are those of `Ledger.run`. The row has no revision and no machine yet: see `identified`.
     """
     now = time.time()
-    row = Run(
-        run_id=announced.run_id if announced else new_run_id(now),
-        name=name,
-        launched_at=announced.launched_at if announced else now,
-        started_at=now - clock.times().wall_seconds,
-        launched_by=liveness.user_name(),
-        host=liveness.host_name(),
-        pid=os.getpid(),
-        process_token=liveness.own_token(),
-        framework=framework,
-        algorithm=algorithm,
+    row = new_run(
+        name, now, panel, target, price, started_at=now - clock.times().wall_seconds,
+        launched_by=liveness.user_name(), process_token=liveness.own_token(),
         env_id=env_id if env_id is not None else panel.env_id if panel else "",
-        config=check_json("config", scrubbed_value(dict(config))),
-        git_revision=None,
-        command=_command(),
-        seed=None if seed is None else check_training_seed(seed),
-        panel=panel.to_json() if panel else None,
-        panel_id=panel.panel_id if panel else None,
-        success=panel.success if panel else None,
-        target=str(target) if target else None,
-        eval_every_steps=eval_every_steps,
-        batch_size=batch_size,
-        step_budget=step_budget,
-        step_rule=step_rule,
-        accounting_window=ACCOUNTING_WINDOW,
-        machine="{}",
-        machine_id="",
-        instances=instances,
-        instance=price.instance,
-        price_usd_per_hour=price.usd_per_hour,
-        price=price.to_json(),
-        parent_run_id=parent_run_id,
-        mileage_version=__version__,
-        format_version=FORMAT_VERSION,
-    )
+        config=check_json("config", scrubbed_value(dict(config))), git_revision=None, command=_command(),
+        seed=None if seed is None else check_training_seed(seed), accounting_window=ACCOUNTING_WINDOW, machine="{}",
+        machine_id="", mileage_version=__version__, **facts,
+    )  # fmt: skip
+    if announced is not None:
+        row = row._replace(run_id=announced.run_id, launched_at=announced.launched_at)
     return check_run(row)
 
 

@@ -105,7 +105,5 @@ def policy_row(checkpoints: Iterable[Checkpoint]) -> Record:
 
 def unpacked(row: Record) -> Record:
     """`row` with its JSON texts as values."""
-    return {
-        name: json.loads(value) if name in JSON_FIELDS and isinstance(value, str) else value
-        for name, value in row.items()
-    }
+    texts = {name: json.loads(row[name]) for name in JSON_FIELDS if isinstance(row.get(name), str)}
+    return row | texts

@@ -89,12 +89,7 @@ def _progress(stream: RunStream, init_seconds: float) -> Iterator[str]:
 
 
 def _line(
-    recorded: RecordedRun,
-    wall_seconds: float,
-    event: str,
-    key: str,
-    value: object,
-    metadata: Record | None = None,
+    recorded: RecordedRun, wall_seconds: float, event: str, key: str, value: object, metadata: Record | None = None
 ) -> str:
     record = {
         "namespace": NAMESPACE,
