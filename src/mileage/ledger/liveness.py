@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 from pathlib import Path
 
 STALE_AFTER_SECONDS = 600.0
@@ -21,7 +20,7 @@ STALE_NEARBY_SECONDS = 120.0
 @functools.cache
 def host_name() -> str:
     """This machine's name."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 @functools.cache

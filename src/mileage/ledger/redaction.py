@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def new_note(run_id: str, kind: NoteKind, text: str, field: str | None = None) -
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     text = scrubbed_text(check_text("text of a note", text))
-    return Note(run_id, f"{stamp}-{secrets.token_hex(4)}", now, user_name(), kind.value, field, text)
+    return Note(run_id, f"{stamp}-{os.urandom(4).hex()}", now, user_name(), kind.value, field, text)
 
 
 def redact(connection: sa.Connection, run_id: str, field: str, why: str) -> Note:

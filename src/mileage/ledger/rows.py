@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
-import secrets
 import time
 import types
 import typing
@@ -336,7 +336,7 @@ def new_run_id(now: float | None = None) -> str:
     """A fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{secrets.token_hex(4)}"
+    return f"{stamp}-{os.urandom(4).hex()}"
 
 
 def check_run_id(run_id: str) -> str:

@@ -31,19 +31,18 @@ _NAME = (
 """The names of settings that are secret; a length (`max_tokens`) or a special token of a vocabulary is none of them."""
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"'&;,]+)"""
 
-_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+# Compiled when they are first needed, which takes longer than everything else before a run is on disk.
+_SECRET_NAME = rf"(?i){_NAME}"
 # A user and a password before the @ of an address; a password may hold what ought to have been encoded, even an @.
-_ADDRESS = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)")
-_WHOLE_ADDRESS = re.compile(
-    r"(?P<before>\A(?:-[\w-]+=)?[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)(?P<secret>.+)(?=@[^@]*\Z)", re.DOTALL
+_ADDRESS = r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)"
+_WHOLE_ADDRESS = r"(?s)(?P<before>\A(?:-[\w-]+=)?[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)(?P<secret>.+)(?=@[^@]*\Z)"
+_SETTING = (
+    rf"(?i)(?P<before>(?<![\w-]){_NAME}[\"']?(?:\s*[=:]\s*|%3d))"
+    rf"(?P<secret>(?:(?:Bearer|Basic|Token)\s+)?{_VALUE})"
 )
-_SETTING = re.compile(
-    rf"(?P<before>(?<![\w-]){_NAME}[\"']?(?:\s*[=:]\s*|%3[dD]))(?P<secret>(?:(?:Bearer|Basic|Token)\s+)?{_VALUE})",
-    re.IGNORECASE,
-)
-_OPTION = re.compile(rf"(?P<before>(?<!\S)--?{_NAME}\s+)(?P<secret>(?!-){_VALUE})", re.IGNORECASE)
-_BEARER = re.compile(r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=-]{12,})")
-_ISSUED = re.compile(
+_OPTION = rf"(?i)(?P<before>(?<!\S)--?{_NAME}\s+)(?P<secret>(?!-){_VALUE})"
+_BEARER = r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=-]{12,})"
+_ISSUED = (
     r"(?P<before>)(?P<secret>\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
     r"|sk-[A-Za-z0-9_-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,}|pypi-[\w-]{30,}"
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
@@ -77,7 +76,7 @@ def scrubbed_text(text: str) -> str:
     if not _hints(text):
         return text
     for rule in _RULES:
-        text = rule.sub(_hide, text)
+        text = re.sub(rule, _hide, text)
     return text
 
 
@@ -99,7 +98,7 @@ def scrubbed_value(value: Any) -> Any:
 
 
 def _scrubbed_entry(name: str, value: Any) -> Any:
-    if isinstance(value, str | int | float) and not isinstance(value, bool) and _SECRET_NAME.fullmatch(name):
+    if isinstance(value, str | int | float) and not isinstance(value, bool) and _is_secret(name):
         return HIDDEN if value != "" else value
     return scrubbed_value(value)
 
@@ -120,6 +119,11 @@ def _may_hold_secrets(text: str) -> bool:
     return _hints(text) or any(value in text for value in _environment_secrets())
 
 
+def _is_secret(name: str) -> bool:
+    """Whether a setting of this name is one."""
+    return _hints(name) and re.fullmatch(_SECRET_NAME, name) is not None
+
+
 def _hints(text: str) -> bool:
     lower = text.lower()
     return any(hint in lower for hint in _HINTS)
@@ -135,9 +139,9 @@ def scrubbed_command(arguments: Sequence[str]) -> str:
             secret = False
             continue
         name = argument.lstrip("-")
-        secret = argument.startswith("-") and "=" not in argument and _SECRET_NAME.fullmatch(name) is not None
+        secret = argument.startswith("-") and "=" not in argument and _is_secret(name)
         # An argument that is an address as a whole may have blanks in its password.
-        shown.append(scrubbed_text(_WHOLE_ADDRESS.sub(_hide, argument)))
+        shown.append(scrubbed_text(re.sub(_WHOLE_ADDRESS, _hide, argument) if "://" in argument else argument))
     return " ".join(shown)
 
 
@@ -164,10 +168,10 @@ def _environment_secrets() -> tuple[str, ...]:
 def _secrets_of_environment(_: int) -> tuple[str, ...]:
     found = set()
     for name, value in os.environ.items():
-        if _SECRET_NAME.fullmatch(name):
+        if _is_secret(name):
             found.add(value)
         elif "://" in value:
-            found |= {match["secret"] for match in _ADDRESS.finditer(value)}
+            found |= {match["secret"] for match in re.finditer(_ADDRESS, value)}
     # A path is no secret, whatever the variable is called: GIT_ASKPASS, SSH_AUTH_SOCK.
     secrets = [value for value in found if len(value) >= _SHORTEST_VALUE and not value.startswith("/")]
     return tuple(sorted(secrets, key=len, reverse=True))

@@ -13,7 +13,6 @@ memory meanwhile has a limit. A database file that somebody removes or replaces 
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -29,8 +28,6 @@ from mileage.recording.backlog import Backlog
 
 if TYPE_CHECKING:
     from mileage.ledger.store import Store
-
-log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
 """Rows further apart than this are written by the calling thread, at once."""
@@ -296,4 +293,6 @@ class Writer:
     def _say(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            log.warning("%s", sentence)
+            import logging  # takes as long as everything that is imported before the run is on disk
+
+            logging.getLogger("mileage.ledger").warning("%s", sentence)
