@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from mileage._errors import MileageError
 from mileage.recording import announce
 
 
@@ -28,7 +29,7 @@ def announced_training(arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        announce.settle(error.__context__ if isinstance(error, SystemExit) and error.__context__ else error)
+        announce.settle(error.__context__ if isinstance(error.__context__, MileageError) else error)
         raise
     announce.settle(None)
 

@@ -47,7 +47,7 @@ def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True
     engine = connect(url, create=create)
     try:
         _ensure_schema(engine, url)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         engine.dispose()
         raise LedgerError(f"the ledger at {shown(url)} cannot be opened: {reason(error)}") from error
     except BaseException:

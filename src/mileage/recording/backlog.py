@@ -103,9 +103,10 @@ class Backlog:
             self.lost += before - len(self._unflushed)
 
     def pending(self) -> Pending:
-        """What is to be delivered now."""
+        """What is to be delivered now: what is on disk, and the rest where the disk does not take it."""
         with self._file_lock, self._lock:
-            return Pending([*self._undelivered, *self._unflushed], self.on_disk_only, self._spool.size)
+            rest = self._unflushed if self.stuck else []
+            return Pending([*self._undelivered, *rest], self.on_disk_only, self._spool.size)
 
     def from_disk(self) -> list[Row]:
         """Every row that is still on disk or in memory."""
