@@ -136,7 +136,7 @@ class Agent:
             env = make_vec(
                 self.spec, self.config.n_envs, seed=self.seed, threads=self.threads, processes=self.processes
             )
-            self._team = Team(self.threads)
+            self._team = Team(self.threads, adaptive=True)
             learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
             if self._kept is not None:
                 source, saved = self._kept
@@ -271,7 +271,7 @@ class Agent:
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
-        team = Team(self.threads)
+        team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
                 return make_evaluator(self.policy, self.spec, panel or self.default_panel(), team)()
