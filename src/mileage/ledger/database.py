@@ -24,7 +24,7 @@ log = logging.getLogger("mileage.ledger")
 
 BUSY_TIMEOUT_SECONDS = 60.0
 CONNECT_TIMEOUT_SECONDS = 5
-FIRST_WITHOUT_SECRETS = "0005"
+FIRST_WITHOUT_SECRETS = "0004"
 """Schemas before this one may hold rows with passwords."""
 _MIGRATION_LOCK = 0x6D696C65  # "mile": the advisory lock that lets one process migrate a server's schema
 

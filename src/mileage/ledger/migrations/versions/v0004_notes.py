@@ -9,7 +9,7 @@ from alembic import op
 
 from mileage.ledger.redaction import scrub
 
-revision = "0005"
+revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
@@ -44,8 +44,8 @@ def upgrade() -> None:
         _protect_postgres()
     else:
         _protect_sqlite()
-    scrub(op.get_bind(), "secrets were taken out when the schema became 0005")
-    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0005', '0.1.0', :now)").bindparams(now=time.time()))
+    scrub(op.get_bind(), "secrets were taken out when the schema became 0004")
+    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0004', '0.1.0', :now)").bindparams(now=time.time()))
 
 
 def _protect_postgres() -> None:
