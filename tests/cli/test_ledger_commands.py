@@ -205,6 +205,15 @@ def test_a_voided_run_stays_and_is_labelled_everywhere(runs: list[Run], tmp_path
     assert [note["kind"] for note in document["runs"][0]["notes"]] == ["void", "annotation"]
 
 
+def test_a_voided_run_is_left_out_of_comparisons(runs: list[Run]) -> None:
+    run_cli("void", runs[0].run_id)
+    assert run_json("compare", "cheap", "dear")["a"]["runs"] == 2
+    for run in runs[1:3]:
+        run_cli("void", run.run_id)
+    with pytest.raises(UsageError, match="all 3 runs of 'cheap' are void"):
+        run_cli("compare", "cheap", "dear")
+
+
 def test_redact_takes_a_field_out_and_says_so(runs: list[Run]) -> None:
     assert run_cli("redact", runs[0].run_id, "command", "-r", "a key").startswith("redacted command")
     shown = run_cli("show", runs[0].run_id)
