@@ -11,6 +11,8 @@ MileageError                     base; the CLI prints it as one sentence and exi
 │   └── LedgerMovedError         the database was removed, replaced or emptied while a run wrote to it
 ├── UnmatchedError               two sets of runs that may not be compared
 └── BuildError                   a project that rl-bench cannot copy, detect or build
+    ├── InfraError               the machine, not the build, failed: launcher, mounts, control groups, disk
+    └── ChangeError              changes that cannot be written into a tree
 """
 
 from __future__ import annotations
@@ -76,3 +78,11 @@ class UnmatchedError(MileageError):
 
 class BuildError(MileageError):
     """A project that rl-bench cannot copy, detect or build."""
+
+
+class InfraError(BuildError):
+    """The machine, not the build, failed: launcher, mounts, control groups, disk."""
+
+
+class ChangeError(BuildError):
+    """Changes that cannot be written into a tree."""

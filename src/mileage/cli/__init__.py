@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 
@@ -31,3 +32,10 @@ def _run() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        # The disk is no bug of anyone's: full, over quota, read-only or broken.
+        if "--debug" in sys.argv or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
+        sys.exit(1)

@@ -126,7 +126,13 @@ def schema_version(engine: sa.Engine) -> str | None:
 
 
 def _ensure_schema(engine: sa.Engine, url: str) -> None:
-    version = schema_version(engine)
+    try:
+        version = schema_version(engine)
+    except OperationalError as error:
+        # Another process is making this file right now: look again when it has finished.
+        if "locked" not in str(error):
+            raise
+        version = None
     if version is not None and version > HEAD:
         raise _newer(engine, url, version)
     if version != HEAD:
@@ -196,6 +202,23 @@ def _newer(engine: sa.Engine, url: str, version: str) -> SchemaError:
     )
 
 
+def _use_wal(engine: sa.Engine) -> None:
+    """Switch a file to WAL: that needs the file to itself and does not wait, so this waits for those who look at it."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_SECONDS
+    raw = engine.raw_connection()
+    try:
+        while True:
+            try:
+                raw.cursor().execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+    finally:
+        raw.close()
+
+
 @contextlib.contextmanager
 def _migration_lock(engine: sa.Engine, url: str) -> Iterator[None]:
     """Let one process at a time change the schema."""
@@ -207,12 +230,7 @@ def _migration_lock(engine: sa.Engine, url: str) -> Iterator[None]:
             raise LedgerError(f"the ledger at {path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            # WAL is a property of the file: switching needs the file to itself and does not wait, hence under the lock.
-            raw = engine.raw_connection()
-            try:
-                raw.cursor().execute("PRAGMA journal_mode=WAL")
-            finally:
-                raw.close()
+            _use_wal(engine)
             yield
         finally:
             os.close(fd)
