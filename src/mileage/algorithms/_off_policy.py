@@ -16,7 +16,7 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._records import Record, named
 from mileage._types import F32, F64, Array, Bool
-from mileage.algorithms._config import OffPolicyConfig
+from mileage.algorithms._config import OffPolicyConfig, scheduled
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.buffers.batch import Batch
@@ -54,6 +54,8 @@ class OffPolicy(StatefulLearner):
         self.steps_per_iteration = self.n_envs * config.train_every
         self._steps = 0
         self.updates = 0
+        self.rate = config.learning_rate
+        """Adam's step size now."""
         self.action_rng = random.streams(seed, self.n_envs, "action")
         self.episode: F64 = np.zeros((self.n_envs, 2))
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
@@ -105,6 +107,10 @@ class OffPolicy(StatefulLearner):
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
 
+    def _set_rate(self, rate: float) -> None:
+        """Learn with this step size from now on."""
+        self.rate = rate
+
     @abc.abstractmethod
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
@@ -125,6 +131,8 @@ class OffPolicy(StatefulLearner):
         enough = self._steps >= config.learning_starts and len(self.replay) >= config.batch
         if enough and config.gradient_steps > 0:
             with clock.phase(Phase.LEARN):
+                if config.learning_rate_schedule != "constant":
+                    self._set_rate(scheduled(config.learning_rate, config.learning_rate_schedule, progress))
                 losses = self.learn(config.gradient_steps)
         episodes, returns, lengths = self._sums
         return OffPolicyStats(

@@ -142,6 +142,10 @@ class TwinCritic(OffPolicy):
         self.act_kernel(self.act_frame.record)
         return self.act_frame.array("env_action")
 
+    def _set_rate(self, rate: float) -> None:
+        super()._set_rate(rate)
+        self.update_frame.set(**dict.fromkeys(self.rates, rate))
+
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         self.replay.sample(self.config.batch, out=self.batch, batches=n_updates)

@@ -153,6 +153,10 @@ class DQN(OffPolicy):
         self.actions[:, 0] = self._choices
         return self._choices
 
+    def _set_rate(self, rate: float) -> None:
+        super()._set_rate(rate)
+        self.update_frame.set(rate=rate)
+
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         config = self.config

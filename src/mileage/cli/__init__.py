@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 def main() -> None:
@@ -11,6 +12,7 @@ def main() -> None:
     from mileage._errors import MileageError
     from mileage.cli.app import app
 
+    warnings.showwarning = _say
     try:
         app()
     except MileageError as error:
@@ -21,3 +23,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    """A warning as one sentence, wherever it comes from."""
+    print(f"mileage: {message}", file=sys.stderr)
