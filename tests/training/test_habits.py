@@ -72,7 +72,7 @@ def test_vectors_say_how_many() -> None:
 
 
 def test_what_is_no_environment_is_a_sentence() -> None:
-    with pytest.raises(UsageError, match="^env must be an id, an environment, or a function .*, not int$"):
+    with pytest.raises(UsageError, match=r"^env must be an id, an environment, or a function .*, not int$"):
         tiny(5)
     with pytest.raises(UsageError, match="makes a str, not one of Gymnasium's"):
         tiny(lambda: "CartPole-v1")
@@ -80,7 +80,7 @@ def test_what_is_no_environment_is_a_sentence() -> None:
 
 def test_the_name_of_a_network_may_come_first() -> None:
     assert tiny("MlpPolicy", "CartPole-v1").env_id == "CartPole-v1"
-    with pytest.raises(UsageError, match="^give one environment"):
+    with pytest.raises(UsageError, match=r"^give one environment"):
         tiny("CartPole-v1", "CartPole-v1")
 
 
@@ -159,7 +159,7 @@ def test_another_environment_with_the_same_spaces() -> None:
         agent.set_env(gymnasium.make("CartPole-v1", max_episode_steps=20))
         np.testing.assert_array_equal(agent.policy.params, before)
         assert agent.learn(64, eval_every=0).steps == 128
-        with pytest.raises(UsageError, match="^obs_size of 'Acrobot-v1' is 6, not 4 as before$"):
+        with pytest.raises(UsageError, match=r"^obs_size of 'Acrobot-v1' is 6, not 4 as before$"):
             agent.set_env("Acrobot-v1")
 
 
@@ -177,7 +177,7 @@ def test_a_rate_may_be_a_function_of_what_is_left(algorithm: str, env: str, tmp_
     assert not np.allclose(function.policy.params, trained(learning_rate=1e-3).policy.params, rtol=1e-3, atol=1e-5)
     function.save(tmp_path / "agent.safetensors")
     assert mileage.load(tmp_path / "agent.safetensors").config == function.config
-    with pytest.raises(UsageError, match="^learning_rate must be a function whose values are 0 or more"):
+    with pytest.raises(UsageError, match=r"^learning_rate must be a function whose values are 0 or more"):
         trained(learning_rate=lambda left: -left)
 
 

@@ -113,6 +113,10 @@ class OffPolicyConfig:
     """Share that target networks move towards the learned ones when they move."""
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 for no limit."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: str = "relu"

@@ -17,6 +17,7 @@ from mileage._errors import UsageError
 from mileage._records import Record, named
 from mileage._types import F32, F64, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig, scheduled
+from mileage.algorithms._scaling import Scaling
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.buffers.batch import Batch
@@ -68,6 +69,9 @@ class OffPolicy(StatefulLearner):
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
         self._following = np.zeros_like(self.obs)
+        self.scaling = Scaling(config, policy, self.n_envs)
+        self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
+        """The same as networks see it."""
         self._build()
 
     @property
@@ -123,6 +127,7 @@ class OffPolicy(StatefulLearner):
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
+                self._look()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
@@ -143,6 +148,18 @@ class OffPolicy(StatefulLearner):
             truncations=self._truncations,
         )
 
+    def _look(self) -> None:
+        """Bring `shown` up to date, before actions are chosen."""
+        if self.scaling.observations:
+            self.scaling.see(self.obs)
+            self.scaling.scale_obs(self.obs, self.shown)
+
+    def scale_batch(self) -> None:
+        """Scale what was sampled, by the statistics as they are now."""
+        for rows in (self.batch.obs, self.batch.next_obs):
+            self.scaling.scale_obs(rows, rows)
+        self.scaling.scale_rewards(self.batch.rewards)
+
     def _step(self, chosen: Array) -> None:
         """Step all environments once and store the transitions."""
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
@@ -155,6 +172,7 @@ class OffPolicy(StatefulLearner):
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self.obs, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
+        self.scaling.reward(reward, terminated | truncated)
         self._steps += self.n_envs
         self._returns += reward
         self._lengths += 1.0
@@ -165,10 +183,10 @@ class OffPolicy(StatefulLearner):
             self.episode[done] = 0.0
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return self.policy.live_arrays() | {"action_rng": self.action_rng}
+        return self.policy.live_arrays() | {"action_rng": self.action_rng} | self.scaling.arrays()
 
     def _episode_arrays(self) -> dict[str, Array]:
-        return {"episode": self.episode, "obs": self.obs}
+        return {"episode": self.episode, "obs": self.obs} | self.scaling.episode_arrays()
 
     def _replay_arrays(self) -> dict[str, Array]:
         return {f"{_REPLAY}{name}": array for name, array in self.replay.saved_arrays().items()}

@@ -143,7 +143,7 @@ class DQN(OffPolicy):
         )  # fmt: skip
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.ACT, **(network | named(self, "obs action_rng n_envs")), actions=self._choices,
+            kernel.ACT, **(network | named(self, "action_rng n_envs")), obs=self.shown, actions=self._choices,
             works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
         )  # fmt: skip
 
@@ -163,6 +163,7 @@ class DQN(OffPolicy):
         self.totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
+            self.scale_batch()
             self.updates = int(
                 self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )

@@ -147,7 +147,7 @@ class _Episodes:
         which = self.of_row[rows]
         self._returns[which] += reward[rows]
         self._lengths[which] += 1
-        if self._lengths[which[0]] >= _ENDLESS:
+        if math.isinf(limit) and self._lengths[which].max() >= _ENDLESS:
             raise UsageError(
                 f"a held-out episode of {self._panel.env_id} has not ended after {_ENDLESS:,} steps: give its panel "
                 "max_episode_steps"
