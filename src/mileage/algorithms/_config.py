@@ -229,7 +229,8 @@ def tabulated(values: ReadRecord) -> Record:
         if not callable(value):
             continue
         points = [value(1.0 - i / (_POINTS - 1)) for i in range(_POINTS)]
-        if not all(isinstance(each, numbers.Real) and 0.0 <= each < math.inf for each in points) or not max(points):
+        right = all(isinstance(each, numbers.Real) and 0.0 <= float(each) < math.inf for each in points)
+        if not right or not max(points):
             raise UsageError(f"{name} must be a function whose values are 0 or more and finite, not {points[0]!r}")
         found[name] = float(max(points))
         found[f"{name}_schedule"] = _TABLE + " ".join(f"{each / max(points):.7g}" for each in points)

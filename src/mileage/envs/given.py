@@ -45,13 +45,12 @@ def _of_object(env: object, kwargs: Record) -> tuple[EnvSpec, Record, int | None
     if isinstance(env, gymnasium.Env):
         return (*_of_instance(env, kwargs), None)
     if isinstance(env, gymnasium.vector.VectorEnv):
-        inner = env.unwrapped
-        if not isinstance(inner, gymnasium.vector.SyncVectorEnv) or inner is not env:
+        if not isinstance(env, gymnasium.vector.SyncVectorEnv):
             raise UsageError(
                 f"env is a {type(env).__name__}, whose environments cannot be taken out: give one of them, or a "
                 "function that makes one, and n_envs"
             )
-        return (*_of_instance(inner.envs[0], kwargs), inner.num_envs)
+        return (*_of_instance(env.envs[0], kwargs), env.num_envs)
     if _is_from(env, "stable_baselines3", "VecEnv"):
         if type(env).__name__ != "DummyVecEnv":
             raise UsageError(
