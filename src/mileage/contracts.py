@@ -244,6 +244,8 @@ class Learner(abc.ABC):
 
     Config: ClassVar[type]
     """Of its configurations; an instance is a `LearnerConfig`."""
+    image_defaults: ClassVar[Record] = {}
+    """Hyperparameters whose defaults are others where the network is a convolutional one."""
     own_threads: ClassVar[bool] = False
     """Whether it has threads of its own that work while it does; `rest` ends them."""
     config: LearnerConfig

@@ -103,6 +103,8 @@ class OffPolicyConfig:
     """`constant`, or `linear` to 0 at the end of training."""
     learning_starts: int = 1000
     """Steps taken at random before learning starts."""
+    hold: int = 1
+    """Steps for which each of these random actions is held: longer pushes reach further than a tremble."""
     capacity: int = 1_000_000
     """Transitions that the replay buffer holds."""
     gamma: float = 0.99
@@ -124,7 +126,7 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step")
+        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step", "hold")
         zero_or_more(self, "gradient_steps", "learning_starts", "max_grad_norm")
         widths = self.hidden
         require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")

@@ -101,7 +101,9 @@ class OffPolicy(StatefulLearner):
         """Write `actions` as they are stored, and return them as the environment wants them."""
 
     def _act_randomly(self) -> Array:
-        """As `_act`, uniformly at random."""
+        """As `_act`, uniformly at random, for `hold` steps each."""
+        if (self._steps // self.n_envs) % self.config.hold:
+            return self._held()
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
             choices = np.minimum((draws[:, 0] * self.policy.n_actions).astype(np.int64), self.policy.n_actions - 1)
@@ -110,6 +112,13 @@ class OffPolicy(StatefulLearner):
         self.actions[:] = 2.0 * draws - 1.0
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
+
+    def _held(self) -> Array:
+        """The actions of the step before, as the environment wants them."""
+        if self.policy.n_actions:
+            return self.actions[:, 0].astype(np.int64)
+        low, high = self.policy.low, self.policy.high
+        return np.asarray(low + 0.5 * (self.actions + 1.0) * (high - low), np.float32)
 
     def _set_rate(self, rate: float) -> None:
         """Learn with this step size from now on."""
@@ -186,7 +195,8 @@ class OffPolicy(StatefulLearner):
         return self.policy.live_arrays() | {"action_rng": self.action_rng} | self.scaling.arrays()
 
     def _episode_arrays(self) -> dict[str, Array]:
-        return {"episode": self.episode, "obs": self.obs} | self.scaling.episode_arrays()
+        held = {"actions": self.actions} if self.config.hold > 1 else {}
+        return {"episode": self.episode, "obs": self.obs} | self.scaling.episode_arrays() | held
 
     def _replay_arrays(self) -> dict[str, Array]:
         return {f"{_REPLAY}{name}": array for name, array in self.replay.saved_arrays().items()}

@@ -20,7 +20,7 @@ from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage._types import Array
 from mileage.algorithms._config import checked, tabulated
-from mileage.algorithms.backends import choose_backend, is_native
+from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
 from mileage.contracts import Learner, LearnerConfig, Saved
 from mileage.envs.given import described
@@ -97,7 +97,8 @@ class Agent:
         if backend == "auto" and is_native(policy):
             backend = machine.get("backend", backend)
         compile = compile or (machine.get("compile", False) if backend == "torch" else False)  # noqa: A001
-        self.config = self._make_config(known | hyperparameters)
+        usual = self.algorithm.learner().image_defaults if NETWORKS.get(str(policy)) == "cnn" else {}
+        self.config = self._make_config(usual | known | hyperparameters)
         self.horizon = 0
         self.run_id: str | None = None
         """The run in the ledger that this agent was last trained in."""

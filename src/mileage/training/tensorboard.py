@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -44,6 +45,16 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is left."""
         self._writer.close()
+
+
+@contextlib.contextmanager
+def live_scalars(directory: str | os.PathLike[str]) -> Iterator[TensorBoard]:
+    """A callback that writes below `directory`, closed at the end."""
+    board = TensorBoard(directory)
+    try:
+        yield board
+    finally:
+        board.close()
 
 
 def _numbers(stats: object) -> Iterator[tuple[str, float]]:

@@ -60,8 +60,8 @@ class Formed(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
 
     def _explain(self, error: Exception, verb: str, form: str) -> NoReturn:
         """Raise `error`, or a sentence if Gymnasium's wrappers stumbled over what the environment returned."""
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        if isinstance(error, UsageError) or "gymnasium" not in last.filename.replace("\\", "/").split("/"):
+        *_, (last, _) = traceback.walk_tb(error.__traceback__)
+        if isinstance(error, UsageError) or str(last.f_globals.get("__name__")).split(".")[0] != "gymnasium":
             raise error
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{verb} of environment {self._name!r} must return {form}: {said}") from error
