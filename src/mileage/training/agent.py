@@ -153,7 +153,7 @@ class Agent:
             env = make_vec(
                 self.spec, self.config.n_envs, seed=self.seed, threads=self.threads, processes=self.processes
             )
-            self._team = Team(self.threads)
+            self._team = Team(self.threads, adaptive=True)
             learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
             if self._kept is not None:
                 source, saved, changed = self._kept
@@ -322,7 +322,7 @@ class Agent:
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
-        team = Team(self.threads)
+        team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
                 exam = self.default_panel() if panel is None else self._checked(panel)
