@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 
 
 def main() -> None:
@@ -22,6 +23,7 @@ def _run() -> None:
     from mileage._errors import MileageError
     from mileage.cli.app import app
 
+    warnings.showwarning = _say
     try:
         app()
     except MileageError as error:
@@ -39,3 +41,8 @@ def _run() -> None:
         where = f" ({error.filename})" if error.filename else ""
         print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
         sys.exit(1)
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    """A warning as one sentence, wherever it comes from."""
+    print(f"mileage: {message}", file=sys.stderr)

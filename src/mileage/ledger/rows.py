@@ -38,6 +38,8 @@ class EndState(StrEnum):
     """Its target was met by a checkpoint."""
     NOT_REACHED = "not_reached"
     """It used its budget without meeting the target."""
+    FINISHED = "finished"
+    """It used its budget, and had no target to meet."""
     FAILED = "failed"
     """It raised an error."""
     CRASHED = "crashed"

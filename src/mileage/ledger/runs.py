@@ -87,6 +87,16 @@ class RecordedRun:
     in_ledger: bool = True
     """Whether a ledger has it; False for a run that was measured and not written."""
 
+    def __repr__(self) -> str:
+        final, when = self.final, "" if self.wall_to_target is None else f" in {self.wall_to_target:.2f} s"
+        score = "not evaluated" if final is None else f"mean return {final.mean_return:.6g}"
+        return (
+            f"<{type(self).__name__} {self.run_id}: {self.algorithm or self.run.name} on {self.env}, seed {self.seed}\n"
+            f"  {self.state}{when}{f' ({self.reason})' if self.reason else ''}, target {self.target}\n"
+            f"  {self.steps:,} steps, {self.wall_seconds:.2f} s, {score} at the end of {len(self.evaluations)} "
+            "evaluations>"
+        )
+
     # What was launched
 
     @property

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mileage._errors import UsageError
 from mileage._records import ReadRecord
-from mileage.ledger.address import database_url
+from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
 from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
@@ -131,6 +131,7 @@ class Ledger:
         return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
 
     def _writer(self, row: Run) -> Writer:
+        check_is_database(self.url)
         from mileage.recording.writer import Writer  # what a run that is not written need not wait for
 
         return Writer(row, self.url, launched=False)
