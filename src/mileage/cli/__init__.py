@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 
 
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence and exit code 2."""
+    if "train" in sys.argv[1:2]:
+        from mileage.cli.announced import announced_training
+
+        with announced_training(sys.argv):
+            _run()
+    else:
+        _run()
+
+
+def _run() -> None:
     # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
     from mileage._errors import MileageError
     from mileage.cli.app import app
 
+    warnings.showwarning = _say
     try:
         app()
     except MileageError as error:
@@ -29,3 +41,8 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
         sys.exit(1)
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    """A warning as one sentence, wherever it comes from."""
+    print(f"mileage: {message}", file=sys.stderr)
