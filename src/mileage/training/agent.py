@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +30,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
-from mileage.training import asked, checkpoints, copies, session
+from mileage.training import asked, checkpoints, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
@@ -437,12 +437,10 @@ class Agent:
         self.spec, self.env_id, self.env_kwargs, self.panel = spec, env_id, kwargs, None
         self._given = env
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return cast(Self, copies.restored(type(self), copies.content(self), self.spec, self.threads))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        found = copies.portable(self, self._given)
-        return copies.restored_by_name, (self.name, copies.content(self), found, self.threads)
+    @property
+    def given_env(self) -> Any:
+        """The environment as it was given: a name or an object."""
+        return self._given
 
     def __enter__(self) -> Self:
         return self

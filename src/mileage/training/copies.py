@@ -33,17 +33,10 @@ def restored(kind: type[Agent], data: bytes, env: Any, threads: int) -> Agent:
         return kind.load(path, env=env, threads=threads)
 
 
-def restored_by_name(name: str, data: bytes, env: Any, threads: int) -> Agent:
-    """As `restored`, for an agent of another process."""
-    from mileage.training.agents import agent_class
-
-    return restored(agent_class(name), data, env, threads)
-
-
-def portable(agent: Agent, env: Any) -> Any:
+def portable(agent: Agent) -> Any:
     """What another process makes the environment of: the name it was given by, or the environment itself."""
-    if isinstance(env, str):
-        return env
+    if isinstance(agent.given_env, str):
+        return agent.given_env
     try:
         pickle.dumps(agent.spec)
     except Exception as error:
