@@ -10,15 +10,18 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import NoReturn
 
 import numpy as np
 
 from mileage._errors import UsageError
 from mileage._records import Record, named
 from mileage._types import F32, F64, Array, Bool
-from mileage.algorithms._config import OffPolicyConfig
+from mileage.algorithms._config import OffPolicyConfig, scheduled
+from mileage.algorithms._diverged import diverged, from_env
+from mileage.algorithms._scaling import Scaling
 from mileage.algorithms._stateful import StatefulLearner
-from mileage.buffers import ReplayBuffer
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.buffers.batch import Batch
 from mileage.contracts import Clock, Policy, Saved, Team, VectorEnv
 from mileage.kernels.arrays import random
@@ -54,6 +57,8 @@ class OffPolicy(StatefulLearner):
         self.steps_per_iteration = self.n_envs * config.train_every
         self._steps = 0
         self.updates = 0
+        self.rate = config.learning_rate
+        """Adam's step size now."""
         self.action_rng = random.streams(seed, self.n_envs, "action")
         self.episode: F64 = np.zeros((self.n_envs, 2))
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
@@ -66,6 +71,9 @@ class OffPolicy(StatefulLearner):
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
         self._following = np.zeros_like(self.obs)
+        self.scaling = Scaling(config, policy, self.n_envs)
+        self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
+        """The same as networks see it."""
         self._build()
 
     @property
@@ -95,7 +103,9 @@ class OffPolicy(StatefulLearner):
         """Write `actions` as they are stored, and return them as the environment wants them."""
 
     def _act_randomly(self) -> Array:
-        """As `_act`, uniformly at random."""
+        """As `_act`, uniformly at random, for `hold` steps each."""
+        if (self._steps // self.n_envs) % self.config.hold:
+            return self._held()
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
             choices = np.minimum((draws[:, 0] * self.policy.n_actions).astype(np.int64), self.policy.n_actions - 1)
@@ -104,6 +114,17 @@ class OffPolicy(StatefulLearner):
         self.actions[:] = 2.0 * draws - 1.0
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
+
+    def _held(self) -> Array:
+        """The actions of the step before, as the environment wants them."""
+        if self.policy.n_actions:
+            return self.actions[:, 0].astype(np.int64)
+        low, high = self.policy.low, self.policy.high
+        return np.asarray(low + 0.5 * (self.actions + 1.0) * (high - low), np.float32)
+
+    def _set_rate(self, rate: float) -> None:
+        """Learn with this step size from now on."""
+        self.rate = rate
 
     @abc.abstractmethod
     def learn(self, n_updates: int) -> dict[str, float]:
@@ -117,6 +138,7 @@ class OffPolicy(StatefulLearner):
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
+                self._look()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
@@ -125,7 +147,11 @@ class OffPolicy(StatefulLearner):
         enough = self._steps >= config.learning_starts and len(self.replay) >= config.batch
         if enough and config.gradient_steps > 0:
             with clock.phase(Phase.LEARN):
+                if config.learning_rate_schedule != "constant":
+                    self._set_rate(scheduled(config.learning_rate, config.learning_rate_schedule, progress))
                 losses = self.learn(config.gradient_steps)
+                if not all(map(math.isfinite, losses.values())):
+                    self._diverged()
         episodes, returns, lengths = self._sums
         return OffPolicyStats(
             losses=losses,
@@ -134,6 +160,35 @@ class OffPolicy(StatefulLearner):
             episode_length=lengths / episodes if episodes else math.nan,
             truncations=self._truncations,
         )
+
+    def _set_priorities(self, replay: PrioritizedReplay, errors: Array) -> None:
+        """Let the last batch be sampled again by its errors, which the buffer refuses if they are not finite."""
+        try:
+            replay.update_priorities(self.batch.indices, errors)
+        except UsageError:
+            self._diverged()
+
+    def _diverged(self) -> NoReturn:
+        """Raise, with the place where something that is not finite came in."""
+        batch = self.batch
+        for name, array in (("observation", batch.obs), ("observation", batch.next_obs), ("reward", batch.rewards)):
+            odd = np.argwhere(~np.isfinite(array))
+            if len(odd):
+                index = int(batch.indices[odd[0][0]]) % self.n_envs
+                raise from_env(self.env.spec.id, name, float(array[tuple(odd[0])]), index, self._steps)
+        raise diverged(self._steps, self.config.learning_rate)
+
+    def _look(self) -> None:
+        """Bring `shown` up to date, before actions are chosen."""
+        if self.scaling.observations:
+            self.scaling.see(self.obs)
+            self.scaling.scale_obs(self.obs, self.shown)
+
+    def scale_batch(self) -> None:
+        """Scale what was sampled, by the statistics as they are now."""
+        for rows in (self.batch.obs, self.batch.next_obs):
+            self.scaling.scale_obs(rows, rows)
+        self.scaling.scale_rewards(self.batch.rewards)
 
     def _step(self, chosen: Array) -> None:
         """Step all environments once and store the transitions."""
@@ -147,6 +202,7 @@ class OffPolicy(StatefulLearner):
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self.obs, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
+        self.scaling.reward(reward, terminated | truncated)
         self._steps += self.n_envs
         self._returns += reward
         self._lengths += 1.0
@@ -157,10 +213,11 @@ class OffPolicy(StatefulLearner):
             self.episode[done] = 0.0
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return self.policy.live_arrays() | {"action_rng": self.action_rng}
+        return self.policy.live_arrays() | {"action_rng": self.action_rng} | self.scaling.arrays()
 
     def _episode_arrays(self) -> dict[str, Array]:
-        return {"episode": self.episode, "obs": self.obs}
+        held = {"actions": self.actions} if self.config.hold > 1 else {}
+        return {"episode": self.episode, "obs": self.obs} | self.scaling.episode_arrays() | held
 
     def _replay_arrays(self) -> dict[str, Array]:
         return {f"{_REPLAY}{name}": array for name, array in self.replay.saved_arrays().items()}

@@ -143,7 +143,7 @@ class DQN(OffPolicy):
         )  # fmt: skip
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.ACT, **(network | named(self, "obs action_rng n_envs")), actions=self._choices,
+            kernel.ACT, **(network | named(self, "action_rng n_envs")), obs=self.shown, actions=self._choices,
             works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
         )  # fmt: skip
 
@@ -153,17 +153,22 @@ class DQN(OffPolicy):
         self.actions[:, 0] = self._choices
         return self._choices
 
+    def _set_rate(self, rate: float) -> None:
+        super()._set_rate(rate)
+        self.update_frame.set(rate=rate)
+
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         config = self.config
         self.totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
+            self.scale_batch()
             self.updates = int(
                 self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )
             if isinstance(self.replay, PrioritizedReplay):
-                self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
+                self._set_priorities(self.replay, np.abs(self._td_errors))
         samples = max(self.totals[kernel.SAMPLES], 1.0)
         return {"loss": self.totals[kernel.LOSS] / samples, "q_value": self.totals[kernel.Q_VALUE] / samples}
 

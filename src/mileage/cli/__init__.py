@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import warnings
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong is one sentence and exit code 2."""
-    # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
-    from mileage._errors import MileageError
-    from mileage.cli.app import app
+    """Run the command line; what a user did wrong is one sentence and an exit code."""
+    if "train" in sys.argv[1:2]:
+        from mileage.cli.announced import announced_training
 
+        with announced_training(sys.argv):
+            _run()
+    else:
+        _run()
+
+
+def _run() -> None:
+    from mileage._errors import MileageError
+
+    warnings.showwarning = _say
     try:
+        # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
+        from mileage.cli.app import app
+
         app()
     except MileageError as error:
         if "--debug" in sys.argv:
             raise
         print(f"mileage: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("mileage: interrupted before the command began", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        # The disk is no bug of anyone's: full, over quota, read-only or broken.
+        if "--debug" in sys.argv or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
+        sys.exit(1)
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    """A warning as one sentence, wherever it comes from."""
+    print(f"mileage: {message}", file=sys.stderr)

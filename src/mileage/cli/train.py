@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
+from mileage._errors import InterruptError, UsageError
+from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.cli.progress import Progress
+    from mileage.ledger.panels import Panel
     from mileage.ledger.runs import RecordedRun
+    from mileage.ledger.targets import Target
     from mileage.training.agent import Agent
+
+# Exit codes of a command whose training a signal ended, by the reason that the run was closed with.
+_SIGNALLED = {"interrupted": 130, "terminated": 143}
+
+
+_EPISODES = "Held-out episodes per evaluation (100, or those of the run that --resume continues)."
+_KEEP_BEST = "Also keep the best checkpoint by evaluation, as best.safetensors."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +45,15 @@ class Arguments(options.RunArguments):
     out: Annotated[Path, Option(help="Directory for checkpoints.")] = Path("runs")
     resume: Annotated[Path | None, Option(help="Checkpoint, or run directory, to continue from.")] = None
     name: Annotated[str | None, Option(help="Name of these runs in the ledger.")] = None
+    episodes: Annotated[int | None, Option(help=_EPISODES)] = None
+    keep_best: Annotated[bool, Option("--keep-best", help=_KEEP_BEST)] = False
+    tensorboard: Annotated[Path | None, Option(help="Directory for TensorBoard's live scalars.")] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
         if self.seeds < 1:
             raise UsageError(f"--seeds must be at least 1, not {self.seeds}")
-        if self.episodes < 1:
+        if self.episodes is not None and self.episodes < 1:
             raise UsageError(f"--episodes must be at least 1, not {self.episodes}")
         if self.resume is None:
             if self.algorithm is None or self.env is None:
@@ -63,13 +77,14 @@ def train(wanted: Arguments) -> None:
     with Progress(shown=not (wanted.json_output or wanted.quiet), price_usd_per_hour=rate) as progress:
         for agent in _agents(wanted):
             runs.append(_run(agent, wanted, progress))
-            if runs[-1].reason == "interrupted":
+            if runs[-1].reason in _SIGNALLED:
                 break
     _show(runs, wanted)
 
 
 def _agents(wanted: Arguments) -> Iterator[Agent]:
     """Those to train, each made when its turn comes."""
+    from mileage.recording import announce
     from mileage.training.agents import agent_class
 
     if wanted.resume is not None:
@@ -79,6 +94,19 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
     assert wanted.env is not None
     common = wanted.agent()
     for seed in range(wanted.seed, wanted.seed + wanted.seeds):
+        if wanted.ledger:  # the first was announced before this was imported
+            announce.announce(
+                sys.argv,
+                db=wanted.db,
+                name=wanted.name or "",
+                algorithm=wanted.algorithm,
+                env_id=wanted.env,
+                seed=seed,
+                price=wanted.price,
+                instance=wanted.instance,
+                spot=wanted.spot,
+                first=seed == wanted.seed,
+            )
         yield agent_class(wanted.algorithm)(wanted.env, seed=seed, **common)
 
 
@@ -96,7 +124,7 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
 
 def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     """Train one agent, with a checkpoint in a directory of its own."""
-    from mileage.cli.paths import CHECKPOINT, run_directory
+    from mileage.cli.paths import BEST, CHECKPOINT, run_directory
     from mileage.ledger.targets import Target
     from mileage.recording.recorder import Ledger
 
@@ -104,19 +132,50 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     goal = None if target is None else Target.parse(target)
     directory = run_directory(wanted.out, agent.name, agent.env_id, agent.seed)
     progress.start(f"seed {agent.seed}", agent.plan_horizon(wanted.steps), agent.steps)
-    with agent:
+    with agent, _said_if_interrupted(agent, directory):
         run = agent.learn(
-            wanted.steps, target=goal, panel=agent.default_panel(goal, wanted.episodes, wanted.success),
+            wanted.steps, target=goal, panel=_panel(agent, wanted, goal),
             eval_every=wanted.eval_every, callback=progress, checkpoint=directory / CHECKPOINT,
+            best_checkpoint=directory / BEST if wanted.keep_best else None,
+            tensorboard=None if wanted.tensorboard is None else wanted.tensorboard / directory.name,
             checkpoint_every=wanted.checkpoint_every, on_compile=progress.compiling,
             ledger=Ledger(wanted.db, enabled=wanted.ledger), name=wanted.name, price_usd_per_hour=wanted.price,
             instance=wanted.instance, spot=wanted.spot,
         )  # fmt: skip
     progress.finish(_one_line(run))
-    if run.reason == "interrupted":
-        code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
-        progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
+    if run.reason in _SIGNALLED:
+        progress.say(f"{run.reason}: saved {directory}; {_continue_with(agent, directory)}")
     return run
+
+
+@contextlib.contextmanager
+def _said_if_interrupted(agent: Agent, directory: Path) -> Iterator[None]:
+    """A sentence for an interrupt that came before the loop could see to it, or a second time."""
+    from mileage.cli.paths import CHECKPOINT
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (directory / CHECKPOINT).exists():
+            raise InterruptError(
+                f"interrupted at once: the last checkpoint is kept; {_continue_with(agent, directory)}"
+            ) from None
+        raise InterruptError("interrupted before there was anything to save") from None
+
+
+def _continue_with(agent: Agent, directory: Path) -> str:
+    code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
+    return f"continue with: mileage train {code}--resume {directory}"
+
+
+def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | None:
+    """The exam that the options ask for; None for that of the run that is resumed."""
+    kept = agent.panel if wanted.resume is not None else None
+    if kept is not None and wanted.episodes is None and wanted.success is None:
+        return None
+    episodes = wanted.episodes or (100 if kept is None else len(kept.seeds))
+    success = wanted.success or (None if kept is None else kept.success)
+    return agent.default_panel(target, episodes, success)
 
 
 def _one_line(run: RecordedRun) -> str:
@@ -131,8 +190,8 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
 
     panel = SeedPanel.of(runs)
     if wanted.json_output:
-        print(json.dumps(panel.as_dict(), indent=2))
+        print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
-    if len(runs) < wanted.seeds or runs[-1].reason == "interrupted":
-        raise typer.Exit(130)
+    if runs[-1].reason in _SIGNALLED:
+        raise typer.Exit(_SIGNALLED[runs[-1].reason])

@@ -59,6 +59,8 @@ class Cause(StrEnum):
     CLAIMED = "claimed", "some runs only claim to have reached the target", "import them with their episodes"
     STOPPED_SHORT = "stopped short", "some runs ended before they could reach this target", "train them further"
     ON_TRUST = "on trust", "not everything about the exam is on record", "state env_version in the panel"
+    NOT_COLD = ("not cold", "NOT COLD: builds from clean took far less time than the check of one edited line, so they "
+                "found work done", "keep what they found out of the measurement")  # fmt: skip
     NO_PRICE = "no price", "not every run has a price", "record runs with --price to compare dollars"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mileage._errors import CheckpointError
 from mileage.algorithms.registry import Algorithm, algorithms, find_algorithm
-from mileage.contracts import EnvSpec
-from mileage.training import checkpoints
+from mileage.training import checkpoints, copies
 from mileage.training.agent import Agent
 
 _classes: dict[Algorithm, type[Agent]] = {}
@@ -25,9 +25,24 @@ def agent_class(name: str) -> type[Agent]:
             "algorithm": algorithm,
             "__doc__": f"{algorithm.title}; hyperparameters are the fields of {configuration}.",
             "__module__": __name__,
+            "__deepcopy__": _copied,
+            "__reduce__": _reduced,
         }
         _classes[algorithm] = type(algorithm.class_name, (Agent,), members)
     return _classes[algorithm]
+
+
+def _copied(agent: Agent, memo: object) -> Agent:
+    return copies.restored(type(agent), copies.content(agent), agent.spec, agent.threads)
+
+
+def _reduced(agent: Agent) -> tuple[Callable[..., Agent], tuple[Any, ...]]:
+    return _restored, (agent.name, copies.content(agent), copies.portable(agent), agent.threads)
+
+
+def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
+    """The agent of another process."""
+    return copies.restored(agent_class(name), data, env, threads)
 
 
 if TYPE_CHECKING:
@@ -61,10 +76,10 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, env: str | EnvSpec | None = None) -> Agent:
-    """Read a checkpoint of any algorithm."""
+def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, **hyperparameters: Any) -> Agent:
+    """Read a checkpoint of any algorithm; `env` and `hyperparameters` replace those that it names."""
     name = checkpoints.read(Path(path))[1].get("algorithm")
     # A name with a colon would import whatever the checkpoint says.
     if not isinstance(name, str) or name not in {each.name for each in algorithms()}:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
-    return agent_class(name).load(path, threads=threads, env=env)
+    return agent_class(name).load(path, threads=threads, env=env, **hyperparameters)

@@ -5,28 +5,46 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mileage._interrupts import told_of_the_end
 from mileage._records import ReadRecord
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, ResourceSampler
+from mileage.recording import announce
 from mileage.recording.recorder import Ledger, RunRecorder
 
 if TYPE_CHECKING:
     from mileage.training.agent import Agent
 
+STEPS_EVERY_SECONDS = 10.0
+"""How often the steps of a run are recorded between its evaluations."""
 LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
 """Where a run is recorded: True is the default ledger, None or False none at all."""
 
 
 def run_clock(ledger: LedgerChoice) -> PhaseClock:
     """The clock of a run: that of the process's first recorded run counts from the start of the process."""
-    return PhaseClock() if ledger is None or ledger is False else PhaseClock.for_run()
+    if ledger is None or ledger is False:
+        return PhaseClock()
+    announced = announce.pending(as_ledger(ledger).url)
+    if announced is not None and announced.start_ns is not None:
+        return PhaseClock(start_ns=announced.start_ns)
+    return PhaseClock.for_run()
+
+
+def as_ledger(ledger: LedgerChoice) -> Ledger:
+    """The ledger that is meant; one that is not written to where none is."""
+    if isinstance(ledger, Ledger):
+        return ledger
+    place = ledger if isinstance(ledger, str | os.PathLike) else None
+    return Ledger(place, enabled=ledger is not None and ledger is not False)
 
 
 def in_turn(*calls: Callable[[EvalPoint], None] | None) -> Callable[[EvalPoint], None]:
@@ -47,12 +65,35 @@ class Session:
         self._recorder = recorder
         self._ledger = ledger
         self._steps_before = steps_before
+        self._noted_at = time.monotonic()
+
+    @property
+    def in_ledger(self) -> bool:
+        """Whether rows are written."""
+        return self._recorder.writes
 
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation."""
+        self._noted_at = time.monotonic()
         self._recorder.checkpoint(
             point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
         )
+
+    def on_steps(self, steps: int) -> None:
+        """Record now and then how far the run is, for the case that its process is killed."""
+        now = time.monotonic()
+        if now - self._noted_at >= STEPS_EVERY_SECONDS:
+            self.note_steps(steps)
+
+    def note_steps(self, steps: int) -> None:
+        """Record how far the run is; nothing if it has ended."""
+        self._noted_at = time.monotonic()
+        if self._recorder.result is None and steps > self._steps_before:
+            self._recorder.checkpoint(steps - self._steps_before)
+
+    def killed(self, reason: str) -> None:
+        """Close the run in the ledger, from whichever thread, before the process ends."""
+        self._recorder.end(EndState.STOPPED, reason)
 
     def finish(
         self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: ReadRecord
@@ -78,8 +119,7 @@ def recorded(
     watched where a ledger was named, unless `resources` says otherwise.
     """
     wanted = ledger is not None and ledger is not False
-    place = ledger if isinstance(ledger, str | os.PathLike) else None
-    book = ledger if isinstance(ledger, Ledger) else Ledger(place, enabled=wanted)
+    book = as_ledger(ledger)
     with book.run(
         name or f"{agent.name}-{agent.env_id}", panel=panel, target=target, price_usd_per_hour=price_usd_per_hour,
         instance=instance, spot=spot, seed=agent.seed, config=dataclasses.asdict(agent.config), algorithm=agent.name,
@@ -89,4 +129,10 @@ def recorded(
     ) as recorder:  # fmt: skip
         if book.enabled:
             agent.run_id = recorder.run_id
-        yield Session(recorder, agent.steps, book)
+        session = Session(recorder, agent.steps, book)
+        with told_of_the_end(session.killed):
+            try:
+                yield session
+            except BaseException:
+                session.note_steps(agent.steps)
+                raise

@@ -12,13 +12,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import F32, U8, Array
+from mileage._types import F32, U8, Array, Bool
 from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
+from mileage.envs.gymnasium.formed import Formed
 from mileage.envs.native.vector import VecEnv
 
 Env = gymnasium.Env[Array, Array | int]
@@ -46,9 +48,13 @@ class GymnasiumEnv(SpacedSpec):
         env.close()
         vars(self).update(self._described(env))
 
+    def made(self) -> Env:
+        """One environment as its author made it."""
+        return Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
+
     def create(self) -> Env:
         """Make one environment with flat observations."""
-        env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
+        env = self.made()
         if self.image:
             env = channels_first(env, self.id)
         elif not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape or ()) != 1:
@@ -109,6 +115,7 @@ class BridgedVecEnv(VectorBase):
         super().__init__(spec, n_envs, obs_shape=spec.obs_shape, obs_dtype=spec.obs_dtype)
         self.max_steps = spec.max_steps
         kind = AsyncVectorEnv if processes else SyncVectorEnv
+        self.pausable = not processes
         # They are copied here in any case.
         self._envs = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         self._first_seed: int | None = seed
@@ -136,6 +143,35 @@ class BridgedVecEnv(VectorBase):
                 self._take_final(int(i), infos["final_obs"][i])
             infos = {**infos, "final_obs": self.final_obs, "_final_obs": ended}
         return self.obs, self.reward, self.terminated, self.truncated, infos
+
+    def begin(self, row: int, seed: int) -> None:
+        """Start an episode in one environment; only where they are in this process."""
+        obs, _ = self._single(row).reset(seed=seed)
+        self._take_row(row, obs)
+
+    def step_some(self, actions: ArrayLike, playing: Bool) -> Step:
+        """Step the environments that `playing` (N,) marks; only where they are in this process."""
+        chosen = [*iterate(self._envs.action_space, self._native_actions(actions))]
+        successes: dict[int, bool] = {}
+        for row in map(int, np.flatnonzero(playing)):
+            obs, reward, terminated, truncated, info = self._single(row).step(chosen[row])
+            self._take_row(row, obs)
+            self.reward[row] = reward
+            self.terminated[row], self.truncated[row] = terminated, truncated and not terminated
+            if "is_success" in info:
+                successes[row] = bool(info["is_success"])
+        infos = {"is_success": np.array([successes.get(row, False) for row in range(self.num_envs)])}
+        return self.obs, self.reward, self.terminated, self.truncated, infos if successes else {}
+
+    def _single(self, row: int) -> Env:
+        """One of the environments in this process."""
+        assert isinstance(self._envs, SyncVectorEnv)
+        return self._envs.envs[row]
+
+    def _take_row(self, row: int, obs: Array) -> None:
+        """Keep what one environment shows now."""
+        self._take_final(row, obs)
+        self.obs[row] = self.final_obs[row]
 
     def close(self) -> None:
         """Close all environments and end their processes."""

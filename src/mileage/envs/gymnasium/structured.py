@@ -16,7 +16,7 @@ from gymnasium import spaces
 from mileage._errors import UsageError
 from mileage._types import U8, Array, ObsLeaf
 from mileage.contracts import EnvSpec
-from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, GymnasiumEnv, gymnasium_make
+from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, GymnasiumEnv
 
 Observation = Array | Mapping[str, Array]
 """As an environment gives it: one array, or several by name."""
@@ -36,7 +36,7 @@ class StructuredEnv(GymnasiumEnv):
         """Make one environment whose observations are arrays or a dict of arrays."""
         if self.image:
             return super().create()
-        env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
+        env = self.made()
         _leaves(env.observation_space, self.id)
         if not isinstance(env.action_space, spaces.Discrete | spaces.Box):
             raise UsageError(f"environment {self.id!r} has actions {env.action_space}: wrap it to take Discrete or Box")
