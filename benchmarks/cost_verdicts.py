@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Sampler = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
-SEED = 20261116
+SEED = 12
 """Of every draw. Tests and intervals were chosen on other draws, so that the committed result is a confirmation."""
 TRUTH_RUNS = 2_000_000
 DRAWS = 500
@@ -115,10 +115,10 @@ def _random(name: str, n: int, success: float, budget: str, late: str, *more: in
 
 
 def coverage(name: str, n: int, success: float, budget: str, late: str, panels: int) -> dict[str, Any]:
-    """How often the intervals of the expected cost and of the typical cost hold the truth, where they are shown."""
+    """How often the interval of the expected cost holds the truth, where it is shown."""
     stop = BUDGETS[budget][0]
     cost, reached = simulate(TIMES[name][0], success, stop, late, _random(name, n, success, budget, late), (panels, n))
-    expected, typical = truth(name, success, stop, late)
+    expected, _ = truth(name, success, stop, late)
     told = None if budget == "unknown" else stop
     shown = np.flatnonzero(reached.any(axis=1))
     hits, bounded, widths, bootstrap = 0, 0, [], 0
@@ -137,8 +137,6 @@ def coverage(name: str, n: int, success: float, budget: str, late: str, panels: 
         "bounded": bounded / len(shown),
         "median_high_over_low": float(np.median(widths)) if widths else None,
         "bootstrap_coverage": bootstrap / len(shown) if n == 5 else None,
-        "typical_panels": int((reached.sum(axis=1) >= 3).sum()),
-        "typical_coverage": typical_coverage(cost, reached, typical),
     }
 
 
@@ -149,6 +147,18 @@ def bootstrap_covers(cost: Floats, reached: Bools, value: float, seed: int) -> b
         resampled = cost[index].sum(axis=1) / reached[index].sum(axis=1)
     low, high = np.quantile(resampled, [0.025, 0.975], method="nearest")
     return bool(low <= value <= high)
+
+
+def typical(name: str, n: int, success: float, budget: str, late: str, panels: int) -> dict[str, Any]:
+    """How often the interval of the typical cost holds the truth, where it is shown."""
+    stop = BUDGETS[budget][0]
+    rng = _random(name, n, success, budget, late, 2)
+    cost, reached = simulate(TIMES[name][0], success, stop, late, rng, (panels, n))
+    _, value = truth(name, success, stop, late)
+    return {
+        "typical_panels": int((reached.sum(axis=1) >= 3).sum()),
+        "typical_coverage": typical_coverage(cost, reached, value),
+    }
 
 
 def typical_coverage(cost: Floats, reached: Bools, value: float) -> float | None:
@@ -267,18 +277,21 @@ def every_cell(panels: int, pairs: int) -> list[dict[str, Any]]:
     grid = []
     for name, n, success, budget, late in cells():
         where = {"times": name, "n": n, "success": success, "budget": budget, "late": late}
-        row = coverage(name, n, success, budget, late, panels) if budget != "different" else {}
-        grid.append({**where, **row, "false_verdicts": false_verdicts(name, n, success, budget, late, pairs)})
+        row = {"false_verdicts": false_verdicts(name, n, success, budget, late, pairs)}
+        if budget != "different":
+            row |= coverage(name, n, success, budget, late, panels) | typical(name, n, success, budget, late, pairs)
+        grid.append(where | row)
         print(grid[-1], flush=True)
     return grid
 
 
 def summary(result: dict[str, Any]) -> dict[str, float]:
-    """The worst of everything."""
+    """The worst of everything; of typical costs, among cells where at least half of the panels have an interval."""
+    often = result["pairs"] / 2
     grid = [row for row in result["grid"] if "coverage" in row]
     return {
         "lowest_coverage": min(row["coverage"] for row in grid),
-        "lowest_typical_coverage": min(row["typical_coverage"] for row in grid if row["typical_panels"] >= 300),
+        "lowest_typical_coverage": min(row["typical_coverage"] for row in grid if row["typical_panels"] >= often),
         "highest_false_verdicts": max(row["false_verdicts"] for row in result["grid"]),
         "highest_false_verdicts_at_planned_looks": max(row["false_verdicts"] for row in result["planned_looks"]),
     }

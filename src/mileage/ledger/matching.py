@@ -118,9 +118,9 @@ def _part_differences(name: str, a: Sequence[Run], b: Sequence[Run]) -> tuple[Di
     keys = dict.fromkeys(key for side in sides for record in side for key in record or {})
     found = []
     for key in keys:
-        values = [tuple(dict.fromkeys(_short(key, (record or {}).get(key)) for record in side)) for side in sides]
-        if len({*values[0], *values[1]}) > 1:
-            found.append(Difference(f"{title}.{key}", *values))
+        one, other = (tuple(dict.fromkeys(_short(key, (record or {}).get(key)) for record in side)) for side in sides)
+        if len({*one, *other}) > 1:
+            found.append(Difference(f"{title}.{key}", one, other))
     return tuple(found)
 
 

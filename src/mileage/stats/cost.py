@@ -27,10 +27,11 @@ from mileage._types import F64, Bool
 from mileage.stats.intervals import DEFAULT_LEVEL, FEWEST_RUNS, Interval, samples, too_few
 
 DEFAULT_DRAWS = 20_000
-# The prior on the log-scale variance weighs as much as one run whose log-cost deviates by 1.1, a factor of three: three
-# runs that happen to agree do not show that a fourth one would (costs with two modes, ten times apart).
-PRIOR_RUNS = 1.0
-PRIOR_SCATTER = 1.2
+# The prior on the log-scale variance weighs as much as five runs whose log-costs deviate by 0.9 each, a factor of 2.4:
+# three runs that happen to agree do not show that a fourth one would (costs with two modes, ten times apart), and three
+# that do not say nothing of factors of a million.
+PRIOR_RUNS = 5.0
+PRIOR_SCATTER = 4.0
 # Successes are few whole numbers, and the lower end of an interval errs where the upper one does not: it asks for this
 # share of the error.
 _LOWER_SHARE = 0.4
