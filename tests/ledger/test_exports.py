@@ -101,7 +101,7 @@ def test_csv_has_one_line_per_row_and_no_formula(recorded: RecordedRun) -> None:
     lines = list(csv.DictReader(io.StringIO(tables.csv_text([recorded], "checkpoints"))))
     assert [line["step"] for line in lines] == ["1000", "2000", "3000", "4000", "5000"]
     assert [line["phase"] for line in table_rows([recorded], "phases")] == ["rollout", "learn", "eval"]
-    assert [line["seed"] for line in table_rows([recorded], "episodes")] == [2**31, 2**31 + 1, 2**31 + 2]
+    assert [line["seed"] for line in table_rows([recorded], "episodes")] == [*Panel.default("CartPole-v1", 3).seeds] * 5
     with pytest.raises(UsageError, match="table 'profiles' is not known"):
         table_rows([recorded], "profiles")
 

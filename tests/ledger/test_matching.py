@@ -90,10 +90,10 @@ def test_a_refusal_says_what_is_different_about_the_panels() -> None:
     with pytest.raises(UnmatchedError) as caught:
         check_matched([examined_by()], [examined_by(seeds=held_out_seeds(7), max_episode_steps=200)])
     lines = str(caught.value).splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["field", "panel_id", "panel.seeds", "panel.max_episode_steps"]
-    assert "5 seeds from" in lines[3]
-    assert "7 seeds from" in lines[3]
-    assert lines[4].split() == ["panel.max_episode_steps", "none", "200"]
+    assert [line.split()[0] for line in lines[1:5]] == ["field", "panel_id", "panel.max_episode_steps", "panel.seeds"]
+    assert "5 seeds from" in lines[4]
+    assert "7 seeds from" in lines[4]
+    assert lines[3].split() == ["panel.max_episode_steps", "none", "200"]
     assert examined_by().panel_id in lines[2]  # whole, not cut
 
 

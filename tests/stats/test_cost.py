@@ -105,10 +105,17 @@ def test_a_failure_that_nobody_has_seen_and_nobody_has_priced_has_no_upper_bound
 
 
 def test_an_upper_end_of_forty_digits_is_no_upper_bound() -> None:
-    # One success of three: nothing is known about how successes scatter.
-    interval = expected_cost(RunCosts.of([1.0, 5.0, 5.0], [True, False, False])).interval
+    # Two successes a factor of 10,000 apart: nothing is known about what the next one costs.
+    interval = expected_cost(RunCosts.of([0.01, 100.0, 5.0], [True, True, False])).interval
     assert interval is not None
     assert str(interval).endswith("to no upper bound")
+
+
+def test_one_success_of_three_has_an_upper_bound_somebody_can_use() -> None:
+    known = expected_cost(RunCosts.of([1.0, 5.0, 5.0], [True, False, False]))
+    assert known.interval is not None
+    assert known.value is not None
+    assert known.interval.high < 30 * known.value
 
 
 def test_success_probability_part_is_the_jeffreys_posterior() -> None:
