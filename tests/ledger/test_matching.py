@@ -109,9 +109,7 @@ def test_a_loop_that_does_not_know_the_environments_version_is_taken_at_its_word
     loop, trained, other = examined_by(), examined_by(env_version="abc"), examined_by(env_version="def")
     found = check_matched([loop], [trained])
     assert found.label is None
-    assert found.notes == (
-        "the panel of A does not state env_version: that it is the same is taken on trust",
-    )
+    assert found.notes == ("the panel of A does not state env_version: that it is the same is taken on trust",)
     assert check_matched([trained], [trained]).notes == ()
     with pytest.raises(UnmatchedError, match=r"panel.env_version\s+abc\s+def"):
         check_matched([trained], [other])

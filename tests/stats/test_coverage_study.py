@@ -60,9 +60,7 @@ def test_the_study_judges_as_the_product_does(study: ModuleType, times: str, n: 
 
 
 def test_the_study_bounds_typical_costs_as_the_product_does(study: ModuleType) -> None:
-    cost, reached = study.simulate(
-        study.TIMES["gamma 2"][0], 0.8, 10.0, "counted", np.random.default_rng(5), (200, 5)
-    )
+    cost, reached = study.simulate(study.TIMES["gamma 2"][0], 0.8, 10.0, "counted", np.random.default_rng(5), (200, 5))
     intervals = [typical_cost(RunCosts.of(c, r)).interval for c, r in zip(cost, reached, strict=True)]
     shown = [interval for interval in intervals if interval is not None]
     inside = sum(1.0 in interval for interval in shown) / len(shown)

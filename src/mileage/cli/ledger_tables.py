@@ -66,13 +66,9 @@ def print_list(records: Sequence[RecordedRun]) -> None:
 
 
 def _state(record: RecordedRun) -> str:
-    """How a run ended, and whether it counts."""
-    return record.state.replace("_", " ") + (", void" if record.voided else "")
-
-
-def _state(record: RecordedRun) -> str:
+    """How a run ended, whether it goes on from another and whether it counts."""
     resumed = "" if record.before is None else ", resumed"
-    return record.state.replace("_", " ") + resumed
+    return record.state.replace("_", " ") + resumed + (", void" if record.voided else "")
 
 
 def _cell(record: RecordedRun, metric: RunMetric) -> str:

@@ -67,7 +67,7 @@ def as_claim(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     before: Any = json.loads(checkpoint.claimed) if checkpoint.claimed else {}
     claimed = check_json("claimed", {**figures, **(before if isinstance(before, dict) else {"figures": before})})
-    return checkpoint._replace(**dict.fromkeys(_FIGURES), claimed=claimed)
+    return checkpoint._replace(success_rate=None, mean_return=None, target_value=None, target_met=None, claimed=claimed)
 
 
 def _checkpoint(

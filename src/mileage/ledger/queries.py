@@ -243,8 +243,7 @@ def with_parents(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list
         found, parent_id = Before(), run.run.parent_run_id
         while parent_id is not None and parent_id not in found.run_ids:
             if parent_id not in known:
-                for parent in records(connection, Selector(run_ids=(parent_id,))):
-                    known[parent.run_id] = parent
+                known.update((each.run_id, each) for each in records(connection, Selector(run_ids=(parent_id,))))
             parent = known.get(parent_id)
             if parent is None or parent.end is None:
                 return replace(found, missing=parent_id)

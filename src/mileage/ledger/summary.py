@@ -91,11 +91,12 @@ def end_row(run: Run, progress: Progress, ending: Ending) -> End:
     last = progress.last
     eval_seconds = ending.phases.get(Phase.EVAL, last.eval_seconds if last else 0.0)
     totals = _totals(run, ending.wall_seconds, eval_seconds)
+    seen = progress.judged() | progress.peaks
     return End(
         run_id=run.run_id, closed_by=ending.closed_by.value, state=ending.state.value, reason=ending.reason,
         ended_at=ending.ended_at, env_steps=progress.env_steps, wall_seconds=ending.wall_seconds,
         train_seconds=metrics.train_seconds(totals), eval_seconds=eval_seconds,
         init_seconds=ending.phases.get(Phase.INIT, 0.0), compile_seconds=ending.phases.get(Phase.COMPILE, 0.0),
         billable_seconds=metrics.billable_seconds(totals), cost_usd=metrics.cost_usd(totals),
-        checkpoints=progress.checkpoints, gpus=ending.gpus, **progress.judged(), **progress.peaks,
+        checkpoints=progress.checkpoints, gpus=ending.gpus, **seen,
     )  # fmt: skip

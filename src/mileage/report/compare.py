@@ -76,7 +76,8 @@ class Comparison:
         listed = list(self.config.items())[:MOST_DIFFERENCES]
         rows += [(f"config: {plain(name, 40)}", first, second) for name, (first, second) in listed]
         if len(self.config) > len(listed):
-            rows.append(("config: more settings that differ", *[f"{len(self.config) - len(listed)}"] * 2))
+            more = f"{len(self.config) - len(listed)}"
+            rows.append(("config: more settings that differ", more, more))
         header = ("", "A", "B")
         return Table.of(header, [row for row in rows if row[1:] != ("–", "–")], left=header)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,17 +107,17 @@ def median_ratio_estimate(numerator: ArrayLike, denominator: ArrayLike, level: f
     if runs < FEWEST_RUNS:
         return Estimate(ratio, None, too_few(runs), runs)
     scatter = [np.pi / 2 * float(np.log(side).var(ddof=1)) for side in (above, below)]
-    half = welch_half_width(*scatter, len(above), len(below), 1.0 - level)
+    half = welch_half_width(scatter, (len(above), len(below)), 1.0 - level)
     return Estimate(ratio, Interval(ratio * math.exp(-half), ratio * math.exp(half), level), "", runs)
 
 
-def welch_half_width(variance_a: float, variance_b: float, n_a: int, n_b: int, alpha: float) -> float:
-    """Half the width of Welch's interval of a difference of means, of samples with these variances and sizes."""
-    errors = (variance_a / n_a, variance_b / n_b)
+def welch_half_width(variances: Sequence[float], sizes: Sequence[int], alpha: float) -> float:
+    """Half the width of Welch's interval of a difference of means, of two samples with these variances and sizes."""
+    errors = [variance / n for variance, n in zip(variances, sizes, strict=True)]
     total = sum(errors)
     if total == 0.0:
         return 0.0
     from scipy.special import stdtrit  # as above
 
-    freedom = total**2 / sum(error**2 / (n - 1) for error, n in zip(errors, (n_a, n_b), strict=True))
+    freedom = total**2 / sum(error**2 / (n - 1) for error, n in zip(errors, sizes, strict=True))
     return float(stdtrit(freedom, 1.0 - alpha / 2.0)) * math.sqrt(total)

@@ -86,7 +86,7 @@ class Relabelled:
     def p_value(self, divisor: float = 1.0) -> float:
         """Two-sided, twice the smaller tail, of arms that are alike once A's costs are divided by `divisor`."""
         low, high = tails(self.gaps(divisor))
-        return float(min(1.0, 2 * min(low, high)))
+        return min(1.0, 2 * min(float(low), float(high)))
 
     def smallest_p_value(self) -> float:
         """What no outcome of so few runs could get below."""

@@ -73,7 +73,7 @@ def typical_ratio(a: RunCosts, b: RunCosts, alpha: float) -> TypicalRatio | None
         return None
     variances = [float(side.var(ddof=1)) for side in logs]
     gap = float(logs[0].mean() - logs[1].mean())
-    half = welch_half_width(*variances, *sizes, alpha)
+    half = welch_half_width(variances, sizes, alpha)
     interval = Interval(math.exp(gap - half), math.exp(gap + half), 1 - alpha)
     errors = [variance / n for variance, n in zip(variances, sizes, strict=True)]
     if sum(errors) == 0.0:
