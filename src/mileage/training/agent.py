@@ -257,9 +257,10 @@ class Agent:
                     self.prepare(on_compile)
                 with clock.phase(Phase.INIT):
                     learner = self.learner
-                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
+                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team) if every else None
                 self.horizon, self.target, self.panel = horizon, goal, panel
-                self.run_defaults |= {"eval_every": every, "eval_share": share}
+                if every:
+                    self.run_defaults |= {"eval_every": every, "eval_share": share}
                 best = None if best_checkpoint is None else Path(best_checkpoint)
                 outcome = runner.run(
                     learner, evaluate,
@@ -289,7 +290,7 @@ class Agent:
         if eval_every is not None:
             return asked.whole("eval_every", eval_every, 0), 0.0
         by_kernels = isinstance(self.spec, NativeEnv) and self.backend == "native"
-        unsaid = "eval_every" not in self.run_defaults and not by_kernels
+        unsaid = not self.run_defaults.get("eval_every") and not by_kernels
         return self.usual_eval_every(horizon), self.run_defaults.get("eval_share", _EVAL_SHARE if unsaid else 0.0)
 
     def _usual_panel(self, target: Target | None) -> Panel:
@@ -400,7 +401,9 @@ class Agent:
                 **(kept.config | changes),
             )  # fmt: skip
             if "panel" in kept.run_defaults:
-                agent.panel = Panel.from_dict(kept.run_defaults.pop("panel"))
+                exam = Panel.from_dict(kept.run_defaults.pop("panel"))
+                same = exam.env_id in (agent.env_id, agent.spec.id) and exam.env_version in ("", agent.spec.version)
+                agent.panel = exam if same else None
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id
@@ -437,7 +440,10 @@ class Agent:
         self._given = env
 
     def __deepcopy__(self, memo: object) -> Self:
-        return cast(Self, copies.restored(type(self), copies.content(self), self.spec, self.threads))
+        env = self._given if isinstance(self._given, str) else self.spec
+        other = cast(Self, copies.restored(type(self), copies.content(self), env, self.threads))
+        other.env_id, other.env_kwargs = self.env_id, dict(self.env_kwargs)
+        return other
 
     def __reduce__(self) -> tuple[Any, ...]:
         found = copies.portable(self, self._given)

@@ -180,7 +180,7 @@ class _Allowance:
 
 
 def run(
-    learner: Learner, evaluate: Callable[[], Evaluation], plan: Plan, clock: PhaseClock, *, steps: int = 0,
+    learner: Learner, evaluate: Callable[[], Evaluation] | None, plan: Plan, clock: PhaseClock, *, steps: int = 0,
     callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
     on_evaluation: Callable[[EvalPoint], None] | None = None, save_best: Callable[[], None] | None = None,
 ) -> Outcome:  # fmt: skip
@@ -206,7 +206,7 @@ def run(
             due = steps >= next_eval
             if due:
                 next_eval = _next(steps, plan.eval_every)
-            if plan.eval_every and (steps >= plan.horizon or (due and allowance.allows(clock))):
+            if evaluate is not None and plan.eval_every and (steps >= plan.horizon or (due and allowance.allows(clock))):
                 with eval_phase:
                     evaluation = evaluate()
                 allowance.note(evaluation)
