@@ -206,7 +206,8 @@ def run(
             due = steps >= next_eval
             if due:
                 next_eval = _next(steps, plan.eval_every)
-            if evaluate is not None and plan.eval_every and (steps >= plan.horizon or (due and allowance.allows(clock))):
+            wanted = steps >= plan.horizon or (due and allowance.allows(clock))
+            if evaluate is not None and plan.eval_every and wanted:
                 with eval_phase:
                     evaluation = evaluate()
                 allowance.note(evaluation)
