@@ -59,10 +59,11 @@ class Session:
 
     def __init__(self, recorder: RunRecorder, steps_before: int) -> None:
         self._recorder = recorder
-        self._steps_before = steps_before
+        self._steps_before = self._recorded_steps = steps_before
 
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation."""
+        self._recorded_steps = point.steps
         self._recorder.checkpoint(
             point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
         )
@@ -71,7 +72,8 @@ class Session:
         self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: ReadRecord
     ) -> RecordedRun:
         """Record the last checkpoint, what the algorithm counted, and how the run ended."""
-        if checkpoint is not None:
+        # A run that was not evaluated at its end has taken these steps all the same.
+        if checkpoint is not None or steps > self._recorded_steps:
             self._recorder.checkpoint(steps - self._steps_before, path=checkpoint)
         if summary:
             self._recorder.profile(summary)
