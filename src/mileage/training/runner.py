@@ -157,7 +157,7 @@ class _Allowance:
     def trained(self, stats: IterationStats, steps: int) -> None:
         """Take note of an iteration."""
         self._steps += steps
-        if stats.episodes:
+        if self._share and stats.episodes:
             self._length = stats.episode_length
 
     def note(self, evaluation: Evaluation) -> None:
