@@ -5,7 +5,7 @@
 Candidates are chosen to make the two differ: headers that shadow others, modules with two homes, files that go, build
 files that change, files that configuring looked for. Each is judged from clean once, and from the warm tree in the
 given order, backwards, and in two shuffled ones, without a cache of verdicts. A candidate that adds or removes a file
-is built with all sources new; the table says which those are. Exit code 1 if any two verdicts differ.
+is built with all sources new (`adds or removes`). Exit code 1 if any two verdicts differ.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def main() -> None:
                         "candidate": sample.id,
                         "from clean": verdicts[0],
                         "warm, 4 orders": verdicts[1],
-                        "all sources new": "yes" if moves_files(root, sample) else "",
+                        "adds or removes": "yes" if moves_files(root, sample) else "",
                         "equal": "yes" if verdicts[0] == verdicts[1] else "NO",
                     }
                 )

@@ -10,7 +10,7 @@ import pytest
 import extras
 
 # A developer's own settings must not reach the tests, nor their runs the developer's ledger.
-for _name in ("MILEAGE_DB", "MILEAGE_WORK", "MILEAGE_PRICES"):
+for _name in ("MILEAGE_CHECK", "MILEAGE_DB", "MILEAGE_PRICES", "MILEAGE_WORK"):
     os.environ.pop(_name, None)
 
 # A busy machine may take any time for an example: no test asserts one.

@@ -5,14 +5,17 @@ MileageError                     base; the CLI prints it as one sentence and exi
 ├── UnknownNameError (UsageError) a name that is not registered: env, algorithm, preset, instance
 ├── MissingExtraError            a feature whose optional dependency is not installed
 ├── CheckpointError              a checkpoint that cannot be read, written or resumed
-├── EnvCompileError              a user's environment function that Numba cannot compile
+├── EnvCompileError              a user's environment function that Numba cannot compile; the CLI exits with 1
+├── EnvError (RuntimeError)      a user's environment that failed while it ran; the CLI exits with 1
+├── DivergedError                training whose numbers are no longer finite; the CLI exits with 1
 ├── LedgerError                  the ledger cannot be opened, read or written
 │   ├── SchemaError              the database was written by a newer mileage
 │   └── LedgerMovedError         the database was removed, replaced or emptied while a run wrote to it
 ├── UnmatchedError               two sets of runs that may not be compared
-└── BuildError                   a project that rl-bench cannot copy, detect or build
-    ├── InfraError               the machine, not the build, failed: launcher, mounts, control groups, disk
-    └── ChangeError              changes that cannot be written into a tree
+├── BuildError                   a project that rl-bench cannot copy, detect or build
+│   ├── InfraError               the machine, not the build, failed: launcher, mounts, control groups, disk
+│   └── ChangeError              changes that cannot be written into a tree
+└── InterruptError               a command that a user ended before its time; the CLI exits with 130
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from collections.abc import Iterable
 class MileageError(Exception):
     """Base of all errors raised on purpose; its text is one sentence that says what to do."""
 
+    exit_code = 2
+    """Of a command that ends with it."""
+
 
 class UsageError(MileageError, ValueError):
     """An argument, option or hyperparameter that cannot be used."""
@@ -33,6 +39,7 @@ class UnknownNameError(UsageError):
     """A name that is not registered."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name = kind, name
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
@@ -58,6 +65,20 @@ class CheckpointError(MileageError):
 
 class EnvCompileError(MileageError):
     """A user's environment function that Numba cannot compile."""
+
+    exit_code = 1
+
+
+class EnvError(MileageError, RuntimeError):
+    """A user's environment that failed while it ran."""
+
+    exit_code = 1
+
+
+class DivergedError(MileageError):
+    """Training whose numbers are no longer finite."""
+
+    exit_code = 1
 
 
 class LedgerError(MileageError):
@@ -86,3 +107,9 @@ class InfraError(BuildError):
 
 class ChangeError(BuildError):
     """Changes that cannot be written into a tree."""
+
+
+class InterruptError(MileageError):
+    """A command that a user ended before its time."""
+
+    exit_code = 130

@@ -12,14 +12,20 @@ from mileage._errors import UsageError
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """The place and the name in it, if `name` has the form of one."""
+    """The place and the name in it, if `name` has the form of one; UsageError for a file or directory without one."""
     place, separator, attribute = name.rpartition(":")
-    return (place, attribute) if separator and (place.endswith(".py") or "/" not in place) else None
+    if place:
+        return place, attribute
+    if separator or name.endswith(".py") or ("/" in name and Path(name).is_dir()):
+        file = name if name.endswith(".py") else f"{name.rstrip('/')}/FILE.py" if "/" in name else "FILE.py"
+        raise UsageError(f"{name!r} is not the name of anything: say what in which file, as in {file}:NAME")
+    return None
 
 
 def load(place: str, what: str) -> ModuleType:
     """The module or file called `place`, imported; `what` it defines is for messages."""
-    return _load_file(Path(place), what) if place.endswith(".py") else _load_module(place)
+    is_path = place.endswith(".py") or "/" in place or place.startswith(".")
+    return _load_file(Path(place), what) if is_path else _load_module(place)
 
 
 def _load_module(name: str) -> ModuleType:
@@ -33,8 +39,12 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path, what: str) -> ModuleType:
     path = path.resolve()
+    if path.is_dir():
+        raise UsageError(f"{str(path)!r} is a directory: give the Python file in it that defines the {what}")
     if not path.is_file():
         raise UsageError(f"file {str(path)!r} does not exist: give the path of a Python file that defines the {what}")
+    if path.suffix != ".py":
+        raise UsageError(f"file {str(path)!r} must be a Python file, whose name ends in .py, that defines the {what}")
     name = path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):

@@ -86,6 +86,9 @@ class Slots:
             raise UsageError("a rollout under way has an action that does not exist")
 
 
+# Seconds to wait for a collector that is to give up what it is at.
+_PATIENCE = 2.0
+
 Collect = Callable[[int, Clock, Callable[[], bool]], bool]
 """Fill a slot, on a clock, as long as it is wanted; True if the rollout is whole."""
 
@@ -106,7 +109,8 @@ class Crew:
 
     def start(self, clock: Clock, version: int) -> None:
         """Let collectors work, on the learner's `clock`, with the policy as it is; nothing if they do already."""
-        if self._threads and clock is self._clock and not self._stopping:
+        at_work = self._threads and all(thread.is_alive() for thread in self._threads)
+        if at_work and clock is self._clock and not self._stopping:
             return
         self.rest()
         self._clock = clock
@@ -156,7 +160,8 @@ class Crew:
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
-                thread.join()
+                # One that never comes back from an environment must not keep the others from ending.
+                thread.join(_PATIENCE if abandon else None)
         self._threads = []
         self._stopping = self._abandoning = False
         self._error = None

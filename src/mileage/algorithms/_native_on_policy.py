@@ -123,9 +123,15 @@ class NativeOnPolicy(RolloutLearner):
         if self.fused:
             with clock.phase(Phase.ROLLOUT):
                 self.team.run(kernels.rollout, self.rollout_frame.record, len(self.episode_sums))
+            self._raise_failure()
         else:
             steps = self.config.n_steps
             collect_from_python(self.env, self.rollout_frame, self, self.episode, self.episode_sums, steps, clock)
+
+    def _raise_failure(self) -> None:
+        """EnvError if an environment failed in the fused collector."""
+        if isinstance(self.env, VecEnv):
+            self.env.raise_failure()
 
     def _update_policy(self, rate: float, clip: float) -> None:
         self.totals[:] = 0.0

@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from mileage._errors import UsageError
 from mileage._records import Record, named
 from mileage._types import F32, F64, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig, scheduled
+from mileage.algorithms._diverged import diverged, from_env
 from mileage.algorithms._scaling import Scaling
 from mileage.algorithms._stateful import StatefulLearner
-from mileage.buffers import ReplayBuffer
+from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.buffers.batch import Batch
 from mileage.contracts import Clock, Policy, Saved, Team, VectorEnv
 from mileage.kernels.arrays import random
@@ -148,6 +150,8 @@ class OffPolicy(StatefulLearner):
                 if config.learning_rate_schedule != "constant":
                     self._set_rate(scheduled(config.learning_rate, config.learning_rate_schedule, progress))
                 losses = self.learn(config.gradient_steps)
+                if not all(map(math.isfinite, losses.values())):
+                    self._diverged()
         episodes, returns, lengths = self._sums
         return OffPolicyStats(
             losses=losses,
@@ -156,6 +160,23 @@ class OffPolicy(StatefulLearner):
             episode_length=lengths / episodes if episodes else math.nan,
             truncations=self._truncations,
         )
+
+    def _set_priorities(self, replay: PrioritizedReplay, errors: Array) -> None:
+        """Let the last batch be sampled again by its errors, which the buffer refuses if they are not finite."""
+        try:
+            replay.update_priorities(self.batch.indices, errors)
+        except UsageError:
+            self._diverged()
+
+    def _diverged(self) -> NoReturn:
+        """Raise, with the place where something that is not finite came in."""
+        batch = self.batch
+        for name, array in (("observation", batch.obs), ("observation", batch.next_obs), ("reward", batch.rewards)):
+            odd = np.argwhere(~np.isfinite(array))
+            if len(odd):
+                index = int(batch.indices[odd[0][0]]) % self.n_envs
+                raise from_env(self.env.spec.id, name, float(array[tuple(odd[0])]), index, self._steps)
+        raise diverged(self._steps, self.config.learning_rate)
 
     def _look(self) -> None:
         """Bring `shown` up to date, before actions are chosen."""

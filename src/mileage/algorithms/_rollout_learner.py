@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import NoReturn
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mileage._errors import UsageError
 from mileage._records import named
 from mileage._types import F32, F64, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig, scheduled
+from mileage.algorithms._diverged import diverged, from_env
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.contracts import Clock, Policy, Team, VectorEnv
 from mileage.kernels.arrays import random
@@ -165,6 +167,8 @@ class RolloutLearner(StatefulLearner):
             current = np.where(done[t], 0.0, current)
         self.running_return[self.own_envs] = current
         self.return_moments[:] = merged(self.return_moments, running.reshape(-1))
+        if not np.isfinite(self.return_moments).all():
+            self._diverged(self.steps)
         deviation = math.sqrt(self.return_moments[2] / max(self.return_moments[0], 1.0)) + 1e-8
         np.clip(self.rewards / deviation, -OBS_LIMIT, OBS_LIMIT, out=self.rewards)
 
@@ -172,6 +176,8 @@ class RolloutLearner(StatefulLearner):
         """Let this rollout's observations join the statistics that the next rollout is normalised with."""
         policy = self.policy
         self.obs_moments[:] = merged(self.obs_moments, self.raw_obs.astype(np.float64))
+        if not np.isfinite(self.obs_moments).all():
+            self._diverged(self.steps)
         policy.obs_mean[:] = self.obs_moments[1]
         policy.obs_scale[:] = 1.0 / np.sqrt(self.obs_moments[2] / self.obs_moments[0] + 1e-8)
         # Not before there are statistics: the first rollout sees raw observations of any size.
@@ -185,9 +191,12 @@ class RolloutLearner(StatefulLearner):
         totals = self.totals
         samples, minibatches = max(totals[actor_critic.SAMPLES], 1.0), max(totals[actor_critic.MINIBATCHES], 1.0)
         episodes, returns, lengths = self.episode_sums.sum(axis=0)
+        policy_loss, value_loss = totals[actor_critic.POLICY_LOSS], totals[actor_critic.VALUE_LOSS]
+        if not all(map(math.isfinite, (policy_loss, value_loss, totals[actor_critic.GRAD_NORM]))):
+            self._diverged(self.steps - self.batch)
         return UpdateStats(
-            policy_loss=totals[actor_critic.POLICY_LOSS] / samples,
-            value_loss=totals[actor_critic.VALUE_LOSS] / samples,
+            policy_loss=policy_loss / samples,
+            value_loss=value_loss / samples,
             entropy=totals[actor_critic.ENTROPY] / samples,
             approx_kl=totals[actor_critic.KL] / samples,
             clip_fraction=totals[actor_critic.CLIPPED] / samples,
@@ -197,6 +206,17 @@ class RolloutLearner(StatefulLearner):
             episode_length=lengths / episodes if episodes else math.nan,
             truncations=int(np.count_nonzero(self.truncated)),
         )
+
+    def _diverged(self, begun: int) -> NoReturn:
+        """Raise, with the place where something that is not finite came in since `begun` steps were taken."""
+        first = range(self.env.num_envs)[self.own_envs][0]
+        for name, array in (("observation", self.raw_obs), ("reward", self.rewards)):
+            rows = np.flatnonzero(~np.isfinite(array).reshape(self.batch, -1).all(axis=1))
+            if len(rows):
+                step, column = divmod(int(rows[0]), self.n_envs)
+                value = array[rows[0]] if array.ndim == 1 else array[rows[0]][~np.isfinite(array[rows[0]])][0]
+                raise from_env(self.env.spec.id, name, float(value), first + column, begun, step)
+        raise diverged(begun, self.config.learning_rate)
 
     def _learner_arrays(self) -> dict[str, Array]:
         return self.policy.live_arrays() | named(self, "action_rng shuffle_rng order obs_moments return_moments")

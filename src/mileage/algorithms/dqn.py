@@ -168,7 +168,7 @@ class DQN(OffPolicy):
                 self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )
             if isinstance(self.replay, PrioritizedReplay):
-                self.replay.update_priorities(self.batch.indices, np.abs(self._td_errors))
+                self._set_priorities(self.replay, np.abs(self._td_errors))
         samples = max(self.totals[kernel.SAMPLES], 1.0)
         return {"loss": self.totals[kernel.LOSS] / samples, "q_value": self.totals[kernel.Q_VALUE] / samples}
 

@@ -179,6 +179,7 @@ class IMPALA(NativeOnPolicy):
             if self.fused:
                 with clock.phase(Phase.ROLLOUT):
                     kernels.rollout(0, 1, barrier, frame.record)
+                self._raise_failure()
             else:
                 store = _SlotStore(slots, slot)
                 sums, steps = slots.episode_sums[slot], self.config.n_steps

@@ -8,7 +8,7 @@ import warnings
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong is one sentence and exit code 2."""
+    """Run the command line; what a user did wrong is one sentence and an exit code."""
     if "train" in sys.argv[1:2]:
         from mileage.cli.announced import announced_training
 
@@ -19,18 +19,22 @@ def main() -> None:
 
 
 def _run() -> None:
-    # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
     from mileage._errors import MileageError
-    from mileage.cli.app import app
 
     warnings.showwarning = _say
     try:
+        # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
+        from mileage.cli.app import app
+
         app()
     except MileageError as error:
         if "--debug" in sys.argv:
             raise
         print(f"mileage: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("mileage: interrupted before the command began", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

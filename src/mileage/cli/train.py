@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
+from mileage._errors import InterruptError, UsageError
 from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from mileage.ledger.runs import RecordedRun
     from mileage.ledger.targets import Target
     from mileage.training.agent import Agent
+
+# Exit codes of a command whose training a signal ended, by the reason that the run was closed with.
+_SIGNALLED = {"interrupted": 130, "terminated": 143}
 
 
 _EPISODES = "Held-out episodes per evaluation (100, or those of the run that --resume continues)."
@@ -73,7 +77,7 @@ def train(wanted: Arguments) -> None:
     with Progress(shown=not (wanted.json_output or wanted.quiet), price_usd_per_hour=rate) as progress:
         for agent in _agents(wanted):
             runs.append(_run(agent, wanted, progress))
-            if runs[-1].reason == "interrupted":
+            if runs[-1].reason in _SIGNALLED:
                 break
     _show(runs, wanted)
 
@@ -128,7 +132,7 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     goal = None if target is None else Target.parse(target)
     directory = run_directory(wanted.out, agent.name, agent.env_id, agent.seed)
     progress.start(f"seed {agent.seed}", agent.plan_horizon(wanted.steps), agent.steps)
-    with agent:
+    with agent, _said_if_interrupted(agent, directory):
         run = agent.learn(
             wanted.steps, target=goal, panel=_panel(agent, wanted, goal),
             eval_every=wanted.eval_every, callback=progress, checkpoint=directory / CHECKPOINT,
@@ -139,10 +143,29 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
             instance=wanted.instance, spot=wanted.spot,
         )  # fmt: skip
     progress.finish(_one_line(run))
-    if run.reason == "interrupted":
-        code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
-        progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
+    if run.reason in _SIGNALLED:
+        progress.say(f"{run.reason}: saved {directory}; {_continue_with(agent, directory)}")
     return run
+
+
+@contextlib.contextmanager
+def _said_if_interrupted(agent: Agent, directory: Path) -> Iterator[None]:
+    """A sentence for an interrupt that came before the loop could see to it, or a second time."""
+    from mileage.cli.paths import CHECKPOINT
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (directory / CHECKPOINT).exists():
+            raise InterruptError(
+                f"interrupted at once: the last checkpoint is kept; {_continue_with(agent, directory)}"
+            ) from None
+        raise InterruptError("interrupted before there was anything to save") from None
+
+
+def _continue_with(agent: Agent, directory: Path) -> str:
+    code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
+    return f"continue with: mileage train {code}--resume {directory}"
 
 
 def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | None:
@@ -170,5 +193,5 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
         print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
-    if len(runs) < wanted.seeds or runs[-1].reason == "interrupted":
-        raise typer.Exit(130)
+    if runs[-1].reason in _SIGNALLED:
+        raise typer.Exit(_SIGNALLED[runs[-1].reason])

@@ -18,12 +18,12 @@ SMALLEST_BYTES = 1 << 20
 
 def choice(name: str, value: object, known: type[Choice]) -> Choice:
     """`value` as a member of `known`, given as such or by its name."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     try:
         return known(value)
     except ValueError:
-        if isinstance(value, str):
-            raise UnknownNameError(name, value, [str(member) for member in known]) from None
-        raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}") from None
+        raise UnknownNameError(name, value, [str(member) for member in known]) from None
 
 
 def texts(name: str, values: object) -> tuple[str, ...]:

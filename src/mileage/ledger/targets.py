@@ -132,8 +132,8 @@ class Target:
         return evaluation.value(self.aggregate)
 
     def met(self, evaluation: Evaluation) -> bool:
-        """Whether `evaluation` reaches the target; a NaN never does."""
-        return self.value(evaluation) >= self.threshold
+        """Whether `evaluation` reaches the target; what is not finite never does."""
+        return self.threshold <= self.value(evaluation) < math.inf
 
     def __str__(self) -> str:
         return f"{self.aggregate}>={self.threshold!r}"

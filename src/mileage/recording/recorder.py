@@ -225,6 +225,11 @@ class RunRecorder:
         return cost_usd(self.wall_seconds, self.row)
 
     @property
+    def writes(self) -> bool:
+        """Whether rows go to a ledger."""
+        return self._writer is not None
+
+    @property
     def problem(self) -> str | None:
         """What keeps rows from the database at the moment, in one sentence; None if nothing does."""
         return None if self._writer is None else self._writer.problem

@@ -268,6 +268,7 @@ class Agent:
                     steps=self.steps, callbacks=callbacks, save=None if path is None else lambda _: self.save(path),
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
                     save_best=None if best is None else lambda: self.save(best),
+                    on_steps=run.on_steps if run.in_ledger else None,
                 )  # fmt: skip
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):

@@ -18,13 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mileage._errors import CheckpointError, UsageError
+from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage._records import ReadRecord, Record
 from mileage._types import Array
 from mileage.contracts import Saved
 
 FORMAT = 1
 _KEY = "mileage"
+# Arrays that hold what was seen, not what was learned of it: how their names begin, and whole names.
+_NOT_LEARNED = ("env_", "replay_", "rollout_")
+_SEEN = ("obs", "episode", "running_return")
 
 
 def write(path: Path, arrays: Mapping[str, Array], metadata: Record) -> None:
@@ -79,7 +82,8 @@ def checked_env(name: object, path: Path) -> str:
         raise TypeError(f"env is {name!r}")
     if ":" in name:
         raise CheckpointError(
-            f"checkpoint {path} names code as its environment, which is not run on its word: give env {name!r} yourself"
+            f"checkpoint {path} names code as its environment, which is not run on its word: give env {name!r} "
+            f"yourself, as in mileage.load({str(path)!r}, env={name!r})"
         )
     return name
 
@@ -119,6 +123,7 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Write it so that `path` is either the old file or the whole new one."""
+        _check_finite(path, self.saved.arrays)
         names = [field.name for field in dataclasses.fields(self) if field.name != "saved"]
         metadata = {name: getattr(self, name) for name in names}
         metadata["obs_limit"] = None if math.isinf(self.obs_limit) else self.obs_limit
@@ -138,6 +143,16 @@ class Checkpoint:
         )  # fmt: skip
 
 
+def _check_finite(path: Path, arrays: Mapping[str, Array]) -> None:
+    """CheckpointError if what was learned is not finite; what environments left need not be."""
+    for name, array in arrays.items():
+        if name not in _SEEN and not name.startswith(_NOT_LEARNED) and not np.isfinite(array).all():
+            kept = "; the one that is there is kept" if path.exists() else ""
+            raise CheckpointError(
+                f"checkpoint {path} is not written, as {name!r} holds numbers that are not finite{kept}"
+            )
+
+
 @contextlib.contextmanager
 def only_checkpoint_errors(path: Path) -> Iterator[None]:
     """Turn whatever a damaged or forged checkpoint leads to into a CheckpointError."""
@@ -145,5 +160,12 @@ def only_checkpoint_errors(path: Path) -> Iterator[None]:
         yield
     except KeyError as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error} is missing") from error
+    except UnknownNameError as error:
+        if error.kind != "environment":
+            raise CheckpointError(f"checkpoint {path} does not fit: {error}") from error
+        raise CheckpointError(
+            f"checkpoint {path} is of environment {error.name!r}, which is not known here: if it is your own, give it, "
+            f"as in mileage.load({str(path)!r}, env=...), or import the module that defines it"
+        ) from error
     except (AttributeError, TypeError, ValueError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged or does not fit: {error}") from error

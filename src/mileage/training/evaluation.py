@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import EnvError, UsageError
 from mileage._records import Record, named
 from mileage._types import I64, Array, Bool
 from mileage.contracts import EnvSpec, Policy, Step, Team
@@ -42,6 +42,17 @@ def _check_episodes_end(spec: NativeEnv, panel: Panel) -> int:
     if limit < 1:
         raise UsageError(f"a panel on {panel.env_id} needs max_episode_steps, as its episodes may never end")
     return limit
+
+
+def _finite(evaluation: Evaluation, panel: Panel) -> Evaluation:
+    """`evaluation`, whose returns must be numbers to compare with."""
+    odd = np.flatnonzero(~np.isfinite(evaluation.returns))
+    if len(odd):
+        raise EnvError(
+            f"held-out episode {odd[0]} of {panel.env_id} returned {evaluation.returns[odd[0]]}: "
+            "its rewards must be finite"
+        )
+    return evaluation
 
 
 class NativeEvaluator:
@@ -80,8 +91,9 @@ class NativeEvaluator:
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
         self.team.run(kernels.evaluate, self._frame.record, self._blocks)
+        env.raise_failure()
         successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
-        return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
+        return _finite(Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes), self.panel)
 
 
 class BridgeEvaluator:
@@ -123,7 +135,7 @@ class BridgeEvaluator:
             step = env.step_some(actions, episodes.playing) if env.pausable else env.step(actions)
             for row in episodes.take(step, self._limit):
                 env.begin(row, panel.seeds[episodes.of_row[row]])
-        return episodes.evaluation()
+        return _finite(episodes.evaluation(), panel)
 
 
 class _Episodes:

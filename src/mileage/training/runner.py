@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mileage._interrupts import watch
 from mileage.contracts import IterationStats, Learner
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.ledger.rows import EndState
@@ -17,7 +18,7 @@ from mileage.ledger.runs import EvalPoint
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
 
-INTERRUPTED = "interrupted"
+INTERRUPTED, TERMINATED = "interrupted", "terminated"
 STOPPED_BY_CALLBACK = "stopped by a callback"
 """Why a run ended as `stopped`."""
 _STEPPING = (Phase.ENV_STEP, Phase.INFERENCE, Phase.ROLLOUT)
@@ -81,26 +82,29 @@ class Outcome:
 
 
 class _Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a flag that the loop reads between iterations: what is saved is whole.
+    """Turns the first Ctrl-C or SIGTERM into a wish that the loop reads between iterations: what is saved is whole.
 
-    The second one interrupts at once. Signals reach only the main thread; elsewhere this does nothing.
+    The second one interrupts at once, inside native calls too. Signals reach only the main thread; elsewhere this does
+    nothing.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.asked = False
+        self.reason = ""
+        """Why the loop is to end; empty while it is not."""
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> _Interrupt:
         if threading.current_thread() is threading.main_thread():
+            watch()
             self._before = {number: signal.signal(number, self._handle) for number in self._SIGNALS}
         return self
 
-    def _handle(self, *_: object) -> None:
-        if self.asked:
+    def _handle(self, number: int, _: object) -> None:
+        if self.reason:
             raise KeyboardInterrupt
-        self.asked = True
+        self.reason = INTERRUPTED if number == signal.SIGINT else TERMINATED
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -183,6 +187,7 @@ def run(
     learner: Learner, evaluate: Callable[[], Evaluation] | None, plan: Plan, clock: PhaseClock, *, steps: int = 0,
     callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
     on_evaluation: Callable[[EvalPoint], None] | None = None, save_best: Callable[[], None] | None = None,
+    on_steps: Callable[[int], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train from `steps` to the plan's horizon, or to its target.
 
@@ -222,6 +227,8 @@ def run(
                 if on_evaluation is not None:
                     with log_phase:
                         on_evaluation(point)
+            if on_steps is not None:
+                on_steps(steps)
             if save is not None and steps >= next_save:
                 next_save = _next(steps, plan.checkpoint_every)
                 with save_phase:
@@ -231,8 +238,7 @@ def run(
                     progress = Progress(steps, plan.horizon, stats, evaluation, clock)
                     answers = [call(progress) for call in callbacks]
                 stopped = STOPPED_BY_CALLBACK if False in answers else ""
-            if interrupt.asked:
-                stopped = INTERRUPTED
+            stopped = interrupt.reason or stopped
     if reached is not None:
         return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
     if stopped:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mileage._interrupts import told_of_the_end
 from mileage._records import ReadRecord
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import EndState
@@ -21,6 +23,8 @@ from mileage.recording.recorder import Ledger, RunRecorder
 if TYPE_CHECKING:
     from mileage.training.agent import Agent
 
+STEPS_EVERY_SECONDS = 10.0
+"""How often the steps of a run are recorded between its evaluations."""
 LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
 """Where a run is recorded: True is the default ledger, None or False none at all."""
 
@@ -60,13 +64,36 @@ class Session:
     def __init__(self, recorder: RunRecorder, steps_before: int) -> None:
         self._recorder = recorder
         self._steps_before = self._recorded_steps = steps_before
+        self._noted_at = time.monotonic()
+
+    @property
+    def in_ledger(self) -> bool:
+        """Whether rows are written."""
+        return self._recorder.writes
 
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation."""
+        self._noted_at = time.monotonic()
         self._recorded_steps = point.steps
         self._recorder.checkpoint(
             point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
         )
+
+    def on_steps(self, steps: int) -> None:
+        """Record now and then how far the run is, for the case that its process is killed."""
+        now = time.monotonic()
+        if now - self._noted_at >= STEPS_EVERY_SECONDS:
+            self.note_steps(steps)
+
+    def note_steps(self, steps: int) -> None:
+        """Record how far the run is; nothing if it has ended."""
+        self._noted_at = time.monotonic()
+        if self._recorder.result is None and steps > self._steps_before:
+            self._recorder.checkpoint(steps - self._steps_before)
+
+    def killed(self, reason: str) -> None:
+        """Close the run in the ledger, from whichever thread, before the process ends."""
+        self._recorder.end(EndState.STOPPED, reason)
 
     def finish(
         self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: ReadRecord
@@ -102,4 +129,10 @@ def recorded(
     ) as recorder:  # fmt: skip
         if book.enabled:
             agent.run_id = recorder.run_id
-        yield Session(recorder, agent.steps)
+        session = Session(recorder, agent.steps)
+        with told_of_the_end(session.killed):
+            try:
+                yield session
+            except BaseException:
+                session.note_steps(agent.steps)
+                raise

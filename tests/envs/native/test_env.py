@@ -182,7 +182,9 @@ def test_what_cannot_be_compiled_is_named_with_file_and_line(step: Any, culprit:
     assert f"{culprit.__name__}() in {__file__}, line {line}," in text
     assert what in text
     assert "use only" in text
-    assert "\n" not in text
+    sentence, _, paste = text.partition("\n\n")
+    assert "\n" not in sentence
+    assert len(paste.splitlines()) == 2
 
 
 def test_a_step_that_returns_one_value_is_explained() -> None:

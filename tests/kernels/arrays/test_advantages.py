@@ -286,11 +286,61 @@ class TestAllRollouts:
     def test_wrong_settings_are_named(self, function: Any, options: Any) -> None:
         arrays = inputs_for(function)
         wrong: list[dict[str, float]] = [{"gamma": -0.1}, {"gamma": 1.01}, {"gamma": float("nan")}]
-        wrong += [{"n": 0}] if function is nstep_returns else [{"lambda_": -0.5}, {"lambda_": 2.0}]
+        wrong += (
+            [{"n": 0}, {"n": 2.5}, {"n": 2.0}] if function is nstep_returns else [{"lambda_": -0.5}, {"lambda_": 2.0}]
+        )
         wrong += [{"c_bar": 2.0}, {"rho_bar": 0.0}, {"c_bar": -1.0}] if function is vtrace else []
         for setting in wrong:
             with pytest.raises(ValueError, match=next(iter(setting))):
                 function(**arrays, **(options | setting))
+
+    @pytest.mark.parametrize("odd", [None, "0.9", np.array(0.9), np.array([0.9]), [0.9], 0.9j])
+    def test_settings_that_are_no_numbers_are_named(self, function: Any, options: Any, odd: Any) -> None:
+        arrays = inputs_for(function)
+        for name in ("gamma", *(() if function is nstep_returns else ("lambda_",)), *options):
+            with pytest.raises(
+                ValueError, match=rf"^{name} must be a (whole )?number .*not |^{name} must be a number, not"
+            ):
+                function(**arrays, **(options | {name: odd}))
+
+    def test_numbers_of_any_kind_are_the_same_number(self, function: Any, options: Any) -> None:
+        arrays = inputs_for(function)
+        want = pair(function(**arrays, **options, gamma=1.0))
+        for one in (1, np.float32(1.0), np.int64(1)):
+            for a, b in zip(pair(function(**arrays, **options, gamma=one)), want, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+    @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+    def test_arrays_that_mean_something_else_are_named(self, function: Any, options: Any) -> None:
+        for name in ("rewards", "values", "terminated", "truncated", "last_values"):
+            for odd in (np.matrix, np.ma.masked_array, lambda _: None, lambda _: "rewards"):
+                arrays = inputs_for(function)
+                arrays[name] = odd(arrays[name])
+                with pytest.raises(ValueError, match=rf"^{name} must be .*not (matrix|MaskedArray|NoneType|str)"):
+                    function(**arrays, **options)
+
+    def test_the_rollout_of_one_environment_may_be_a_line(self, function: Any, options: Any) -> None:
+        arrays = inputs_for(function)
+        one = {name: array[..., :1].copy() for name, array in arrays.items()}
+        want = [result[:, 0] for result in pair(function(**one, **options))]
+        line = {name: array[:, 0] if array.ndim == 2 else array for name, array in one.items()}
+        lasts = (
+            line["last_values"],
+            float(line["last_values"][0]),
+            line["last_values"].reshape(()),
+            line["last_values"][0],
+        )
+        for last in lasts:
+            got = pair(function(**(line | {"last_values": last}), **options))
+            assert [result.shape for result in got] == [(7,)] * len(got)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a, b)
+        out = np.empty((2, 7), np.float32)
+        given = out[0] if function is nstep_returns else (out[0], out[1])
+        assert function(**line, **options, out=given) is given
+        np.testing.assert_array_equal(out[: len(want)], want)
+        with pytest.raises(ValueError, match=r"^last_values must"):
+            function(**(line | {"last_values": None}), **options)
 
     def test_truncation_needs_both_its_arrays(self, function: Any, options: Any) -> None:
         arrays = inputs_for(function)

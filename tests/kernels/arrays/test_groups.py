@@ -53,6 +53,11 @@ def test_wrong_arguments_are_named() -> None:
     for bad in (rewards[0], np.ones((0, 8)), rewards.astype(np.int64), rewards[:, ::2], [[1.0]]):
         with pytest.raises(ValueError, match=r"^rewards must"):
             group_advantages(bad)  # type: ignore[arg-type]
+    for odd in (None, "small", np.array(1e-6)):
+        with pytest.raises(ValueError, match=r"^epsilon must be a number, not"):
+            group_advantages(rewards, epsilon=odd)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^normalize_std must be True or False, not 'yes'"):
+        group_advantages(rewards, normalize_std="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^epsilon"):
         group_advantages(rewards, epsilon=0.0)
     with pytest.raises(ValueError, match=r"^out"):

@@ -14,7 +14,7 @@ from mileage.kernels import reference, token_kl
 from mileage.kernels.machine import shards as _shards
 
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
-estimators = pytest.mark.parametrize("estimator", ["exact", "k3"])
+estimators = pytest.mark.parametrize("estimator", ["exact", "k1", "k2", "k3"])
 
 
 def log_probs(seed: int, rows: int, length: int, dtype: Any = np.float32) -> Any:
@@ -34,12 +34,19 @@ def test_k3_worked_example() -> None:
     np.testing.assert_allclose(token_kl(p, q, reduction="mean"), [0.25], rtol=1e-14)
 
 
+def test_k1_and_k2_worked_examples() -> None:
+    # p/q = 1/2 and 2: log-ratios of -log 2 and log 2, which cancel; halves of their squares do not.
+    p, q = np.log([[0.25, 0.5], [0.5, 0.5]]), np.log([[0.5, 0.25], [0.25, 0.5]])
+    np.testing.assert_allclose(token_kl(p, q, estimator="k1"), [0.0, math.log(2)], atol=1e-15)
+    np.testing.assert_allclose(token_kl(p, q, estimator="k2"), [math.log(2) ** 2, 0.5 * math.log(2) ** 2], rtol=1e-14)
+
+
 @given(
     st.integers(0, 2**32),
     st.integers(1, 6),
     st.integers(1, 1300),
     st.sampled_from([np.float32, np.float64]),
-    st.sampled_from(["exact", "k3"]),
+    st.sampled_from(["exact", "k1", "k2", "k3"]),
     st.sampled_from(["sum", "mean"]),
     st.sampled_from([None, np.bool_, np.uint8, np.float32]),
 )
@@ -61,7 +68,7 @@ def test_never_negative_and_zero_for_equal_policies(seed: int, length: int) -> N
     p, q = log_probs(seed, 2, length), log_probs(seed + 1, 2, length)
     assert (token_kl(p, q) >= 0.0).all()
     assert (token_kl(p, q, estimator="exact") >= -1e-6).all()
-    for estimator in ("exact", "k3"):
+    for estimator in ("exact", "k1", "k2", "k3"):
         np.testing.assert_array_equal(token_kl(p, p, estimator=estimator), [0.0, 0.0])  # type: ignore[arg-type]
 
 
@@ -118,7 +125,9 @@ def test_wrong_arguments_are_named() -> None:
         ("reference_log_probs must have dtype float32, not float64", {"reference_log_probs": q.astype(np.float64)}),
         ("mask must have shape", {"mask": np.ones(8, bool)}),
         ("mask must have dtype", {"mask": np.ones((3, 8), np.int64)}),
-        ('estimator must be "exact" or "k3"', {"estimator": "k2"}),
+        ('estimator must be "exact", "k1", "k2" or "k3"', {"estimator": "k4"}),
+        ('estimator must be "exact", "k1", "k2" or "k3"', {"estimator": ["k3"]}),
+        ('estimator must be "exact", "k1", "k2" or "k3"', {"estimator": None}),
         ('reduction must be "sum" or "mean"', {"reduction": "max"}),
         ("out must have shape", {"out": np.empty(4, np.float32)}),
         ("out shares memory", {"out": p.reshape(-1)[:3]}),

@@ -60,8 +60,7 @@ class TorchDQN(TorchOffPolicy):
         if self.updates % config.target_every == 0:
             self._follow()
         if isinstance(self.replay, PrioritizedReplay):
-            errors = (value.detach() - targets).abs().cpu().numpy()
-            self.replay.update_priorities(self.batch.indices, errors)
+            self._set_priorities(self.replay, (value.detach() - targets).abs().cpu().numpy())
         return torch.stack([loss.detach(), value.detach().mean()])
 
     def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:

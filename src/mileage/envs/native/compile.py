@@ -2,7 +2,9 @@
 
     advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
             final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
-    reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      always 0
+    reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      0
+
+Both return `failures.FAILED` where one of the three functions raised, and leave the rest undone.
 
 The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
 arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
@@ -11,6 +13,8 @@ arrays must not overlap: the pointers are declared so, which is what makes vecto
 from __future__ import annotations
 
 import functools
+import math
+import os
 import types
 from typing import Any, Protocol, cast
 
@@ -20,22 +24,26 @@ from numba import carray
 from numba.core import ccallback
 from numba.core.compiler import Compiler
 from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
 from numba.core.sigutils import normalize_signature
 
 from mileage._errors import EnvCompileError
-from mileage.envs.native.functions import Functions, Sizes
+from mileage.envs.native.failures import FAILED, OBSERVE, RESET, STEP
+from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes
 from mileage.envs.native.portable import Portable
+from mileage.kernels.machine.attempt import attempt_2, attempt_3
 from mileage.kernels.machine.jit import KernelCache, kept_on_disk
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
 _U64 = numba.types.CPointer(numba.uint64)
 _U8 = numba.types.CPointer(numba.uint8)
+CHECK_ENV = "MILEAGE_CHECK"
 # Parts of Numba that are not in its type stubs.
 _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
-ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
-RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
+_ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
+_RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
 
 
 class Callback(Protocol):
@@ -47,8 +55,11 @@ class Callback(Protocol):
 class CompiledEnv:
     """The two C functions of an environment, each compiled or loaded when first asked for."""
 
-    def __init__(self, functions: Functions, sizes: Sizes, key: str) -> None:
-        self._portable, self._functions, self._sizes, self._key = Portable(), functions, sizes, key
+    def __init__(self, functions: Functions, sizes: Sizes, key: str, *, checked: bool | None = None) -> None:
+        """With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises."""
+        checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
+        self._portable, self._functions, self._sizes = Portable(checked=checked), functions, sizes
+        self._key = f"{key}-checked" if checked else key
 
     @functools.cached_property
     def advance(self) -> Callback:
@@ -73,7 +84,7 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
 def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Callback:
     options = {"nopython": True, "error_model": "numpy"}
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
-    compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
+    compiled._compiler = _NoAliasCompiler(function, cpu_target, options, {}, Compiler)
     kept_on_disk(compiled, KernelCache(function, key))
     try:
         compiled.compile()
@@ -95,6 +106,37 @@ def _copy_state(size: int) -> Any:
     return observe
 
 
+def _finite_outcome(act: Any) -> Any:
+    def finite(state: Row, action: Row, rng: Rng) -> Outcome:
+        gained, ended = act(state, action, rng)
+        if not abs(gained) < math.inf:
+            raise FloatingPointError("the reward is not finite")
+        return gained, ended
+
+    return finite
+
+
+def _finite_observation(observe: Any, size: int) -> Any:
+    def finite(state: Row, obs: Row) -> None:
+        observe(state, obs)
+        for j in range(size):
+            if not abs(obs[j]) < math.inf:
+                raise FloatingPointError("an entry of the observation is not finite")
+
+    return finite
+
+
+def _parts(portable: Portable, functions: Functions, sizes: Sizes) -> tuple[Any, Any, Any]:
+    """(reset, step, observe) ready to be inlined; step takes an action row."""
+    begin = portable.make(functions[0])
+    act = portable.make(_act(portable.make(functions[1]), sizes.discrete))
+    observe = portable.make(functions[2] or _copy_state(sizes.state))
+    if portable.checked:
+        act = portable.make(_finite_outcome(act))
+        observe = portable.make(_finite_observation(observe, sizes.obs))
+    return begin, act, observe
+
+
 def _act(step: Any, discrete: bool) -> Any:
     if discrete:
 
@@ -110,9 +152,7 @@ def _act(step: Any, discrete: bool) -> Any:
 
 def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Callback:
     """Compile, or load from the cache, the C function `advance` from (reset, step, observe)."""
-    begin = portable.compile(functions[0])
-    act = portable.compile(_act(portable.compile(functions[1]), sizes.discrete))
-    observe = portable.compile(functions[2] or _copy_state(sizes.state))
+    begin, act, observe = _parts(portable, functions, sizes)
     state_size, obs_size, action_size = sizes.state, sizes.obs, sizes.action
 
     def advance(
@@ -129,11 +169,16 @@ def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key:
         truncated = carray(truncated_p, (n,))
         final_obs = carray(final_obs_p, (n, obs_size))
         for i in range(n):
-            gained, ended = act(state[i], action[i], rng[i])
+            failed, outcome = attempt_3(act, STEP, elapsed_p, i, state[i], action[i], rng[i])
+            if failed:
+                return FAILED
+            gained, ended = outcome
             reward[i] = gained
             terminated[i] = np.uint8(1) if ended else np.uint8(0)
         for i in range(n):
-            observe(state[i], obs[i])
+            failed, _ = attempt_2(observe, OBSERVE, elapsed_p, i, state[i], obs[i])
+            if failed:
+                return FAILED
         done = 0
         for i in range(n):
             steps = elapsed[i] + 1
@@ -148,20 +193,21 @@ def compile_advance(portable: Portable, functions: Functions, sizes: Sizes, key:
             if terminated[i] | truncated[i]:
                 for j in range(obs_size):
                     final_obs[i, j] = obs[i, j]
-                begin(state[i], rng[i])
-                observe(state[i], obs[i])
                 elapsed[i] = 0
+                failed, _ = attempt_2(begin, RESET, elapsed_p, i, state[i], rng[i])
+                unseen, _ = attempt_2(observe, OBSERVE, elapsed_p, i, state[i], obs[i])
+                if failed | unseen:
+                    return FAILED
                 left -= 1
             i += 1
         return done
 
-    return _callback(advance, ADVANCE, key, functions[1])
+    return _callback(advance, _ADVANCE, key, functions[1])
 
 
 def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: str) -> Callback:
     """Compile, or load from the cache, the C function `reset` from (reset, step, observe)."""
-    begin = portable.compile(functions[0])
-    observe = portable.compile(functions[2] or _copy_state(sizes.state))
+    begin, _, observe = _parts(portable, functions, sizes)
     state_size, obs_size = sizes.state, sizes.obs
 
     def reset(state_p: Any, elapsed_p: Any, rng_p: Any, obs_p: Any, n: Any) -> Any:
@@ -170,9 +216,11 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
         rng = carray(rng_p, (n, 2))
         obs = carray(obs_p, (n, obs_size))
         for i in range(n):
-            begin(state[i], rng[i])
-            observe(state[i], obs[i])
             elapsed[i] = 0
+            failed, _ = attempt_2(begin, RESET, elapsed_p, i, state[i], rng[i])
+            unseen, _ = attempt_2(observe, OBSERVE, elapsed_p, i, state[i], obs[i])
+            if failed | unseen:
+                return FAILED
         return 0
 
-    return _callback(reset, RESET, key, functions[1])
+    return _callback(reset, _RESET, key, functions[1])

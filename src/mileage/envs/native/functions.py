@@ -32,6 +32,13 @@ class Sizes(NamedTuple):
     discrete: bool
 
 
+class Source(NamedTuple):
+    """What an environment is made of."""
+
+    functions: Functions
+    sizes: Sizes
+
+
 def version(functions: Functions, sizes: Sizes) -> str:
     """Digest of an environment's source."""
     keys = [content_key(function) if function else "" for function in functions]

@@ -13,6 +13,7 @@ from mileage.kernels.machine.jit import InnerCompiler, OptimisedLibrary, inner
 
 # Terminal colours, paths of modules, and the tail that repeats the place.
 _NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
+_FILE_AND_LINE = re.compile(r'File "[^"]*", line (\d+)')
 # What Numba says, in the words of someone who wrote an environment.
 _EXPLANATIONS = {
     "No implementation of function": "an operation on values of these types does not exist in compiled code"
@@ -33,10 +34,14 @@ class _PartCompiler(InnerCompiler):
             raise compile_error(self.py_func, error) from error
 
 
-def part(function: types.FunctionType) -> Any:
-    """A Numba dispatcher for `function` that is inlined into the compiled functions that call it."""
+def part(function: types.FunctionType, *, checked: bool = False) -> Any:
+    """A Numba dispatcher for `function` that is inlined into the compiled functions that call it.
+
+    With `checked`, an index beyond an array raises IndexError.
+    """
     # Whatever Numba can do, users may write.
-    return inner(function, compiler=_PartCompiler, forceinline=True, pipeline_class=Compiler)
+    options = {"forceinline": True, "pipeline_class": Compiler} | ({"boundscheck": True} if checked else {})
+    return inner(function, compiler=_PartCompiler, **options)
 
 
 def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:
@@ -47,9 +52,22 @@ def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileE
     for start, explanation in _EXPLANATIONS.items():
         if reason.startswith(start):
             reason = explanation
-    place = getattr(error, "loc", None)
-    line = place.line if place is not None else function.__code__.co_firstlineno
+    where = f"{function.__name__}() in {function.__code__.co_filename}, line {_line(function, error)},"
     return EnvCompileError(
-        f"{function.__name__}() in {function.__code__.co_filename}, line {line}, cannot be compiled ({reason}): "
-        "use only numbers, the rows it is given, the math module, draws from rng and functions made of these"
+        f"{where} cannot be compiled ({reason}): use only numbers, the rows it is given, the math module, draws from "
+        "rng and functions made of these"
     )
+
+
+def _line(function: types.FunctionType, error: Exception) -> int:
+    """The line of a user's function that an error is about: what Numba names may be deep in its own files."""
+    place = getattr(error, "loc", None)
+    if place is not None and place.filename == function.__code__.co_filename:
+        return int(place.line)
+    last = max((line for _, _, line in function.__code__.co_lines() if line), default=0)
+    named = [
+        int(line)
+        for line in _FILE_AND_LINE.findall(str(error))
+        if function.__code__.co_firstlineno <= int(line) <= last
+    ]
+    return named[-1] if named else function.__code__.co_firstlineno

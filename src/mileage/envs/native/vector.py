@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import UnknownNameError, UsageError
+from mileage._errors import EnvCompileError, UnknownNameError, UsageError
+from mileage._interrupts import watch
 from mileage._places import split
 from mileage._records import Record, named
+from mileage._threads import ThreadPool
 from mileage._types import F32, I64, U64, Array, Bool
 from mileage.contracts import Step
 from mileage.envs import files, known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
-from mileage.envs.native.functions import Functions, Sizes
+from mileage.envs.native import failures
+from mileage.envs.native.functions import Functions, Sizes, Source
 
 if TYPE_CHECKING:
     from mileage.envs.native.compile import CompiledEnv
@@ -53,16 +56,20 @@ class NativeEnv(SpacedSpec):
     """Digest of the environment's source: what compiled code and comparisons are keyed by."""
     functions: Functions = dataclasses.field(repr=False)
     """The plain functions (reset, step, observe)."""
+    checked: bool | None = None
+    """Whether compiled code looks at every index and every number; None leaves it to MILEAGE_CHECK."""
 
     @functools.cached_property
     def advance_address(self) -> int:
         """Address of the C function `advance`; its signature stands in `mileage.envs.native.compile`."""
-        return self._compiled.advance.address
+        with self._way_out():
+            return self._compiled.advance.address
 
     @functools.cached_property
     def reset_address(self) -> int:
         """Address of the C function `reset`; its signature stands in `mileage.envs.native.compile`."""
-        return self._compiled.reset.address
+        with self._way_out():
+            return self._compiled.reset.address
 
     @classmethod
     def named(cls, name: str) -> NativeEnv:
@@ -77,12 +84,33 @@ class NativeEnv(SpacedSpec):
         """`n_envs` copies on up to `threads` threads; they need no processes."""
         return VecEnv(self, n_envs, seed=seed, threads=threads)
 
+    @property
+    def source(self) -> Source:
+        """The plain functions, and the sizes they are compiled for."""
+        return Source(self.functions, Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0))
+
     @functools.cached_property
     def _compiled(self) -> CompiledEnv:
         from mileage.envs.native.compile import CompiledEnv
 
-        sizes = Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0)
-        return CompiledEnv(self.functions, sizes, self.version)
+        return CompiledEnv(*self.source, self.version, checked=self.checked)
+
+    @contextlib.contextmanager
+    def _way_out(self) -> Iterator[None]:
+        """Say of what cannot be compiled how else to write it."""
+        try:
+            yield
+        except EnvCompileError as error:
+            if error.__cause__ is None:
+                raise
+            spaces, name = "gymnasium.spaces.", "".join(c for c in self.id if c.isalnum() or c == "_") or "Mine"
+            action = f"Discrete({self.n_actions})" if self.n_actions else f"Box(-1.0, 1.0, ({self.action_size},))"
+            both = f"{spaces}Box(-np.inf, np.inf, ({self.obs_size},)), {spaces}{action}"
+            raise EnvCompileError(
+                f"{error}; or write a Gymnasium class, with any Python in its reset(self, *, seed=None, options=None) "
+                f"and step(self, action):\n\n    class {name}(gymnasium.Env):\n"
+                f"        observation_space, action_space = {both}\n"
+            ) from error.__cause__
 
 
 class VecEnv(VectorBase):
@@ -110,6 +138,8 @@ class VecEnv(VectorBase):
         """
         spec = NativeEnv.named(env) if isinstance(env, str) else env
         super().__init__(spec, n_envs)
+        if spec.id not in known.BUILT_IN:
+            self._distrust(spec)
         most = most_threads(threads)
         self.max_steps = spec.max_steps if max_steps is None else max_steps
         self.state: F32 = np.zeros((n_envs, spec.state_size), np.float32)
@@ -123,8 +153,16 @@ class VecEnv(VectorBase):
         self._shards = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
         self._calls = [self._call(shard) for shard in self._shards]
         self._call_all = self._call(slice(0, n_envs))
-        self._pool = ThreadPoolExecutor(shards - 1) if shards > 1 else None
+        self._pool = ThreadPool(shards - 1) if shards > 1 else None
         self._load_step()
+
+    @staticmethod
+    def _distrust(spec: NativeEnv) -> None:
+        """Try the first steps of a user's environment, and see to it that a loop in it can be ended."""
+        from mileage.envs.native.trial import first_steps
+
+        watch()
+        first_steps(spec, spec.source)
 
     def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[F32, dict[str, Any]]:
         """Start all episodes anew and return (obs (N, O) float32, {}).
@@ -137,7 +175,8 @@ class VecEnv(VectorBase):
             self._seed(seed, marked)
         for start, stop in [(0, self.num_envs)] if marked is None else [(i, i + 1) for i in np.flatnonzero(marked)]:
             rows = (self.state[start:], self.elapsed[start:], self.rng[start:], self.obs[start:])
-            self._reset(*(row.ctypes.data for row in rows), stop - start)
+            if self._reset(*(row.ctypes.data for row in rows), stop - start) < 0:
+                self.raise_failure()
         return self.obs, {}
 
     def step(self, actions: ArrayLike) -> Step:
@@ -152,8 +191,19 @@ class VecEnv(VectorBase):
         if ended == 0:
             return self.obs, self.reward, self.terminated, self.truncated, {}
         if ended < 0:
+            self.raise_failure()
             raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
         return self._ended()
+
+    def raise_failure(self) -> None:
+        """EnvError if a function of an environment raised in compiled code that was called with these arrays."""
+        failures.raise_noted(self.spec.id, self.elapsed, self._locate)
+
+    def _locate(self, function: int, index: int) -> str:
+        """Where an index error is raised in plain Python from the state that compiled code left, in brackets."""
+        from mileage.envs.native.trial import locate
+
+        return locate(self.spec, self.spec.source, function, self.state[index], self.rng[index])
 
     def _ready(self, actions: ArrayLike) -> Array:
         """`actions` as compiled code wants them."""

@@ -7,7 +7,8 @@ truncated step was cut by a time limit, and its future is worth the value of the
 that is both counts as terminated.
 
 Masks are bool, uint8 or float32 (non-zero is true), each read as it is, without a copy. `out=` names the arrays to
-write to, which makes a call free of allocations. Inputs are never changed.
+write to, which makes a call free of allocations. Inputs are never changed. The rollout of one environment may be (T,),
+with one number as its last value; results are then (T,) too.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import UsageError
+from mileage._records import Record
 from mileage._types import F32, U8, Bool
 from mileage.kernels.machine.boundary import (
     F32_DTYPE,
     check_all_finite,
     check_array,
+    check_count,
     check_disjoint,
     check_mask,
+    check_number,
     check_out,
     check_unit,
     check_writable,
@@ -65,10 +69,19 @@ def gae(
     Returns:
         advantages (T, N) and returns (T, N), float32; returns are advantages + values.
     """
+    if _is_line(rewards):
+        arguments: Record = {
+            "truncated": truncated,
+            "truncated_values": truncated_values,
+            "gamma": gamma,
+            "lambda_": lambda_,
+        }
+        line = (rewards, values, terminated)
+        both: tuple[F32, F32] = _one_column(gae, line, last_values, out, **arguments, check_finite=check_finite)
+        return both
     shape = matrix_shape("rewards", rewards, "(T, N)")
     rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
-    check_unit("gamma", gamma)
-    check_unit("lambda_", lambda_)
+    gamma, lambda_ = check_unit("gamma", gamma), check_unit("lambda_", lambda_)
     if check_finite:
         _check_rollout_finite(*rollout)
     advantages, returns = check_out(out, ("advantages", "returns"), shape, rollout)
@@ -92,11 +105,14 @@ def nstep_returns(
     Returns:
         returns (T, N) float32.
     """
+    if _is_line(rewards):
+        arguments: Record = {"n": n, "truncated": truncated, "truncated_values": truncated_values, "gamma": gamma}
+        line = (rewards, values, terminated)
+        found: F32 = _one_column(nstep_returns, line, last_values, out, **arguments, check_finite=check_finite)
+        return found
     shape = matrix_shape("rewards", rewards, "(T, N)")
     rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
-    check_unit("gamma", gamma)
-    if n < 1:
-        raise UsageError(f"n must be at least 1 step, not {n}")
+    gamma, n = check_unit("gamma", gamma), check_count("n", n)
     if check_finite:
         _check_rollout_finite(*rollout)
     if out is None:
@@ -126,11 +142,22 @@ def vtrace(
     Returns:
         targets vs (T, N) for the critic and advantages (T, N) for the policy gradient, float32.
     """
+    if _is_line(log_ratios):
+        arguments: Record = {
+            "truncated": truncated,
+            "truncated_values": truncated_values,
+            "gamma": gamma,
+            "lambda_": lambda_,
+        }
+        arguments |= {"rho_bar": rho_bar, "c_bar": c_bar, "check_finite": check_finite}
+        line = (log_ratios, rewards, values, terminated)
+        both: tuple[F32, F32] = _one_column(vtrace, line, last_values, out, **arguments)
+        return both
     shape = matrix_shape("log_ratios", log_ratios, "(T, N)")
     check_array("log_ratios", log_ratios, shape)
     rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
-    check_unit("gamma", gamma)
-    check_unit("lambda_", lambda_)
+    gamma, lambda_ = check_unit("gamma", gamma), check_unit("lambda_", lambda_)
+    rho_bar, c_bar = check_number("rho_bar", rho_bar), check_number("c_bar", c_bar)
     if not 0.0 < c_bar <= rho_bar:
         raise UsageError(f"c_bar and rho_bar must satisfy 0 < c_bar <= rho_bar, not c_bar={c_bar}, rho_bar={rho_bar}")
     if check_finite:
@@ -141,6 +168,30 @@ def vtrace(
     # An exponential and two passes: about four times the work of GAE.
     run_shards(vtrace_columns, shape[1], 4 * shape[0], log_ratios, *rollout, *settings, targets, advantages)
     return targets, advantages
+
+
+def _is_line(array: Any) -> bool:
+    """Whether a rollout is one environment's, (T,)."""
+    return type(array) is np.ndarray and array.ndim == 1 and array.size > 0
+
+
+def _one_column(function: Any, rollout: tuple[Any, ...], last_value: Any, out: Any, **options: Any) -> Any:
+    """`function` of one environment's rollout, whose arrays are (T,) and whose last value is a number or (1,)."""
+
+    def column(array: Any) -> Any:
+        return array[:, None] if _is_line(array) else array
+
+    last = last_value
+    if not isinstance(last_value, np.ndarray):
+        last = np.full(1, check_number("last_values", last_value), np.float32)
+    elif last_value.ndim == 0 and last_value.dtype == F32_DTYPE:
+        last = last_value.reshape(1)
+    columns = tuple(column(array) for array in out) if isinstance(out, tuple) else column(out)
+    options = {name: column(value) for name, value in options.items()}
+    found = function(*(column(array) for array in rollout), last, out=columns, **options)
+    if out is not None:
+        return out
+    return tuple(array[:, 0] for array in found) if isinstance(found, tuple) else found[:, 0]
 
 
 def _check_rollout(

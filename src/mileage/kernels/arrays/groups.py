@@ -12,6 +12,7 @@ from mileage.kernels.machine.boundary import (
     check_all_finite,
     check_array,
     check_disjoint,
+    check_number,
     check_writable,
     matrix_shape,
 )
@@ -39,6 +40,8 @@ def group_advantages(
     shape = matrix_shape("rewards", rewards, "(G, K)")
     dtype = F64_DTYPE if rewards.dtype is F64_DTYPE else F32_DTYPE
     check_array("rewards", rewards, shape, dtype)
+    require(isinstance(normalize_std, bool | np.bool_), "normalize_std", normalize_std, "True or False")
+    epsilon = check_number("epsilon", epsilon)
     require(epsilon > 0.0, "epsilon", epsilon, "above 0")
     if check_finite:
         check_all_finite(rewards=rewards)
@@ -48,7 +51,7 @@ def group_advantages(
         check_writable("out", out, shape, dtype)
         if out is not rewards:
             check_disjoint((out,), (rewards,))
-    _group_rows(rewards, normalize_std, epsilon, out)
+    _group_rows(rewards, bool(normalize_std), epsilon, out)
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,11 @@ def joined(
 def merged(moments: F64, batch: F64) -> F64:
     """Moments (3, ...), which are count, mean and sum of squared deviations, after a batch (B, ...) joined them."""
     count, mean, squares = moments
-    batch_mean = batch.mean(axis=0)
-    batch_squares = np.square(batch - batch_mean).sum(axis=0)
-    parts = joined(count, mean, squares, batch.shape[0], batch_mean, batch_squares)
+    # Whoever reads them looks at what is not finite.
+    with np.errstate(invalid="ignore", over="ignore"):
+        batch_mean = batch.mean(axis=0)
+        batch_squares = np.square(batch - batch_mean).sum(axis=0)
+        parts = joined(count, mean, squares, batch.shape[0], batch_mean, batch_squares)
     return np.stack([np.broadcast_to(part, np.shape(mean)) for part in parts])
 
 
@@ -42,7 +45,10 @@ class RunningMoments:
     """
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
-        self.shape = tuple(shape)
+        try:
+            self.shape = tuple(map(operator.index, shape))
+        except TypeError:
+            raise UsageError(f"shape must be a tuple of whole numbers, not {shape!r}") from None
         self.mean: F64 = np.zeros(self.shape, np.float64)
         self._m2: F64 = np.zeros(self.shape, np.float64)
         self._count: F64 = np.zeros(1, np.float64)
@@ -66,6 +72,8 @@ class RunningMoments:
 
     def merge(self, other: RunningMoments) -> None:
         """Take in everything `other` has seen; `other` stays as it is."""
+        if not isinstance(other, RunningMoments):
+            raise UsageError(f"other must be RunningMoments, not {type(other).__name__}")
         if other.shape != self.shape:
             raise UsageError(f"other must describe samples of shape {self.shape}, not {other.shape}")
         if not other.count:

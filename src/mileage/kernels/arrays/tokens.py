@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mileage._errors import UsageError
 from mileage._types import F32, F64, U8, Bool
 from mileage.kernels.machine.boundary import (
     F32_DTYPE,
     F64_DTYPE,
     check_all_finite,
     check_array,
+    check_choice,
     check_disjoint,
     check_mask,
     check_writable,
@@ -23,15 +23,18 @@ from mileage.kernels.machine.boundary import (
 )
 from mileage.kernels.machine.exp import LOW_32, LOW_64, exp, exp_excess
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.kinds import Array32, ArrayU8, Count, Flag, Index, Real32
+from mileage.kernels.machine.kinds import Array32, ArrayU8, Count, Flag, Index, Real32, Real64
 from mileage.kernels.machine.shards import run_shards
 
 # Sums run in the dtype of the input over this many tokens, and in float64 over those.
 _BLOCK = 512
 
 
+Estimator = Literal["exact", "k1", "k2", "k3"]
+
+
 def token_kl(
-    log_probs: F32 | F64, reference_log_probs: F32 | F64, *, estimator: Literal["exact", "k3"] = "k3",
+    log_probs: F32 | F64, reference_log_probs: F32 | F64, *, estimator: Estimator = "k3",
     mask: Bool | U8 | F32 | None = None, reduction: Literal["sum", "mean"] = "sum", out: F32 | F64 | None = None,
     check_finite: bool = False,
 ) -> F32 | F64:  # fmt: skip
@@ -43,11 +46,13 @@ def token_kl(
       (the vocabulary at one position). An outcome of probability 0 (log p = −inf) adds 0.
     - "k3": the sum of q/p − 1 − log(q/p), an unbiased estimate that is never negative, for rows of sampled tokens
       (Schulman, 2020, "Approximating KL divergence"). It keeps its accuracy where p and q are almost equal.
+    - "k1": the sum of log p − log q, unbiased as well, of either sign and of high variance.
+    - "k2": the sum of ½ (log p − log q)², never negative, biased, of low variance.
 
     Args:
         log_probs: (B, L) float32 or float64, log p.
         reference_log_probs: (B, L), same dtype, log q.
-        estimator: "exact" or "k3".
+        estimator: "exact", "k1", "k2" or "k3".
         mask: (B, L) bool, uint8 or float32; tokens where it is zero are left out, whatever they hold. None takes all.
         reduction: "sum" over the tokens of a row, or their "mean" (of the tokens taken; 0 if there are none).
         out: (B,) of the dtype of `log_probs` to write to, overlapping no input.
@@ -62,10 +67,8 @@ def token_kl(
     check_array("reference_log_probs", reference_log_probs, shape, dtype)
     if mask is not None:
         check_mask("mask", mask, shape)
-    if estimator not in _ROWS:
-        raise UsageError(f'estimator must be "exact" or "k3", not {estimator!r}')
-    if reduction not in ("sum", "mean"):
-        raise UsageError(f'reduction must be "sum" or "mean", not {reduction!r}')
+    check_choice("estimator", estimator, _ROWS)
+    check_choice("reduction", reduction, ("sum", "mean"))
     if check_finite:
         check_all_finite(log_probs=log_probs, reference_log_probs=reference_log_probs)
     if out is None:
@@ -113,6 +116,24 @@ def _k3_block(log_probs: Array32, reference: Array32, mask: ArrayU8, row: Index,
     return total
 
 
+def _log_ratio_block(squared: bool) -> Any:
+    """The kernel that adds up log-ratios of a block, or halves of their squares; in float64, as they may cancel."""
+
+    def block(log_probs: Array32, reference: Array32, mask: ArrayU8, row: Index, first: Index, end: Index) -> Real64:
+        total = 0.0
+        for k in range(first, end):
+            term = np.float64(log_probs[row, k]) - np.float64(reference[row, k])
+            term = 0.5 * term * term if squared else term
+            if mask is None:
+                total += term
+            else:
+                total += term if mask[row, k] != 0 else 0.0
+        return total
+
+    block.__name__ = block.__qualname__ = "k2_block" if squared else "k1_block"
+    return kernel(block, fastmath=_SUM)
+
+
 @kernel
 def _taken(mask: ArrayU8, row: Index, length: Count) -> Count:
     """Number of tokens taken from a row."""
@@ -149,4 +170,9 @@ def _rows(name: str, block: Any) -> Any:
 
 
 exact_rows, k3_rows = _rows("exact_rows", _exact_block), _rows("k3_rows", _k3_block)
-_ROWS: dict[str, Any] = {"exact": exact_rows, "k3": k3_rows}
+_ROWS: dict[str, Any] = {
+    "exact": exact_rows,
+    "k1": _rows("k1_rows", _log_ratio_block(squared=False)),
+    "k2": _rows("k2_rows", _log_ratio_block(squared=True)),
+    "k3": k3_rows,
+}

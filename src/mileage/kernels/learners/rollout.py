@@ -151,7 +151,10 @@ def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: P
 
 @inner
 def advance(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> Count:
-    """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
+    """Step `rows` environments from `lo` on; rewards and flags go to `row` on.
+
+    Returns how many episodes ended; less than 0 if an environment failed.
+    """
     arguments = (
         shift(f32(frame.state), lo * frame.state_size), shift(i64(frame.elapsed), lo), shift(u64(frame.rng), 2 * lo),
         shift(f32(frame.env_action), lo * frame.action_size), shift(f32(frame.obs), lo * frame.obs_size),
@@ -213,6 +216,8 @@ def _collect(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) 
         row = t * n_envs + lo
         _policy_step(frame, lo, rows, row, work)
         ended = advance(frame, lo, rows, row)
+        if ended < 0:
+            break
         end_episodes(frame, lo, rows, row, sums)
         if ended > 0:
             _bootstrap(frame, lo, rows, row, work)
@@ -263,7 +268,8 @@ def _play(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) -> 
     alive = rows
     while alive > 0:
         _evaluate_step(frame, lo, rows, work)
-        advance(frame, lo, rows, lo)
+        if advance(frame, lo, rows, lo) < 0:
+            break
         for i in range(lo, lo + rows):
             # A running episode counts its length below zero; the sign turns when it ends.
             if lengths[i] <= 0:

@@ -8,6 +8,7 @@ results that depend on them. Values that a mask or an episode end makes irreleva
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def check_mask(name: str, array: Any, shape: tuple[int, ...]) -> None:
 def matrix_shape(name: str, array: Any, axes: str) -> tuple[int, int]:
     """The shape of `array`, raising unless it is a NumPy array of two dimensions, neither of them empty."""
     if type(array) is not np.ndarray or array.ndim != 2 or array.size == 0:
-        found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        found = f"shape {array.shape}" if type(array) is np.ndarray else _kind(array)
         raise UsageError(f"{name} must be a non-empty NumPy array of shape {axes}, not {found}")
     rows, columns = array.shape
     return rows, columns
@@ -75,10 +76,41 @@ def check_writable(name: str, array: Any, shape: tuple[int, ...], dtype: Any) ->
         raise UsageError(f"{name} is read-only: pass an array that can be written to")
 
 
-def check_unit(name: str, value: float) -> None:
-    """Raise unless 0 <= value <= 1."""
-    if not 0.0 <= value <= 1.0:
+def check_unit(name: str, value: float) -> float:
+    """`value` as a float, raising unless 0 <= value <= 1."""
+    number = value if type(value) is float else check_number(name, value)
+    if not 0.0 <= number <= 1.0:
         raise UsageError(f"{name} must lie between 0 and 1, not {value}")
+    return number
+
+
+def check_number(name: str, value: float) -> float:
+    """`value` as a float, raising unless it is a single number."""
+    if not isinstance(value, int | float | np.integer | np.floating):
+        raise UsageError(f"{name} must be a number, not {_kind(value)}")
+    return float(value)
+
+
+def check_count(name: str, value: int) -> int:
+    """`value` as an int, raising unless it is a whole number of at least 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        shown = repr(value) if isinstance(value, int | float | np.integer | np.floating) else _kind(value)
+        raise UsageError(f"{name} must be a whole number of at least 1, not {shown}")
+    return int(value)
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of the words `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        *words, last = (f'"{choice}"' for choice in choices)
+        raise UsageError(f"{name} must be {', '.join(words)} or {last}, not {value!r}")
+
+
+def _kind(value: object) -> str:
+    """What `value` is, in a few words."""
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+        return f"{type(value).__name__}: pass a plain array"
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def check_all_finite(**arrays: Any) -> None:
@@ -92,10 +124,8 @@ def check_all_finite(**arrays: Any) -> None:
 def _explain(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> None:
     """Raise the sentence for the first thing that is wrong with `array`."""
     wanted = " or ".join(str(dtype) for dtype in dtypes)
-    if not isinstance(array, np.ndarray):
-        raise UsageError(
-            f"{name} must be a NumPy array of shape {shape} and dtype {wanted}, not {type(array).__name__}"
-        )
+    if not isinstance(array, np.ndarray) or isinstance(array, np.matrix | np.ma.MaskedArray):
+        raise UsageError(f"{name} must be a NumPy array of shape {shape} and dtype {wanted}, not {_kind(array)}")
     if array.shape != shape:
         raise UsageError(f"{name} must have shape {shape}, not {array.shape}")
     if str(array.dtype) not in {str(dtype) for dtype in dtypes}:

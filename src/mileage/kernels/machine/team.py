@@ -8,6 +8,7 @@ number of threads.
 
 from __future__ import annotations
 
+import os
 import platform
 import queue
 import sys
@@ -131,8 +132,13 @@ class Team:
         self._adaptive = adaptive and n_ranks > 1
         self._choices: dict[tuple[object, int], Ranks] = {}
         self._runs = 0
+        self._begin()
+        _teams.add(self)
+
+    def _begin(self) -> None:
+        """Start the threads."""
         self._barrier: I64 = np.zeros(24, np.int64)
-        self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
+        self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(self.n_ranks - 1)]
         self._threads = [
             threading.Thread(target=_serve, args=(jobs, rank, self._barrier), name=f"mileage-{rank}", daemon=True)
             for rank, jobs in enumerate(self._jobs, start=1)
@@ -141,6 +147,11 @@ class Team:
             thread.start()
         # Threads know nothing of the team, so that one nobody holds any more ends by itself.
         self._stop = weakref.finalize(self, _dismiss, self._jobs)
+
+    def forked(self) -> None:
+        """A child process has none of its parent's threads: the next run starts them anew."""
+        self._stop.detach()
+        self._threads = []
 
     def run(self, function: Any, record: Any, pieces: int) -> Any:
         """Run `function` on as many ranks as there are `pieces` of work, and return what rank 0 returned.
@@ -160,6 +171,8 @@ class Team:
     def _run(self, function: Any, record: Any, n_ranks: int) -> Any:
         if n_ranks < 2:
             return function(0, 1, self._barrier, record)
+        if not self._threads:
+            self._begin()
         self._runs += 1
         job = (self._runs, function, record, n_ranks)
         generation = int(self._barrier[_GENERATION])
@@ -182,3 +195,15 @@ class Team:
             thread.join()
         self._jobs, self._threads = [], []
         self.n_ranks = 1
+
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for team in list(_teams):
+        team.forked()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)

@@ -18,6 +18,10 @@ def token_kl(
     with np.errstate(invalid="ignore", over="ignore"):
         if estimator == "exact":
             terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))
+        elif estimator == "k1":
+            terms = log_p - log_q
+        elif estimator == "k2":
+            terms = 0.5 * np.square(log_p - log_q)
         else:
             terms = np.expm1(log_q - log_p) - (log_q - log_p)
     total: F64 = np.where(taken, terms, 0.0).sum(axis=1)

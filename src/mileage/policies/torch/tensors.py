@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mileage._errors import UsageError
+from mileage._threads import ThreadPool
 from mileage._types import Array
 
 
@@ -29,9 +31,16 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+# OpenMP's threads do not survive a fork, and torch would wait for them.
+_HOME = os.getpid()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
+
+
 @contextlib.contextmanager
 def torch_threads(n: int) -> Iterator[None]:
-    """Let torch use `n` threads; restores the setting."""
+    """Let torch use `n` threads, or one in a forked child; restores the setting."""
+    n = n if os.getpid() == _HOME else 1
     before = torch.get_num_threads()
     if before == n:
         yield
@@ -87,7 +96,7 @@ class SampleThreads:
 
     def __init__(self, n: int) -> None:
         """Use `n` threads, the caller's among them."""
-        self._pool = ThreadPoolExecutor(n - 1, "samples", torch.set_num_threads, (1,)) if n > 1 else None
+        self._pool = ThreadPool(n - 1, functools.partial(torch.set_num_threads, 1)) if n > 1 else None
         self._n = n
 
     def run(self, function: Callable[[Tensor], Any], pieces: Sequence[Tensor]) -> list[Any]:

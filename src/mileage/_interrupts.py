@@ -1,0 +1,138 @@
+"""Signals that end a process even from inside a native call that never returns.
+
+Python runs its handlers between two instructions of the main thread: while that is in a native call, Ctrl-C does
+nothing. A thread of this module hears of signals at once, and asks the main thread for a sign of life. Where a second
+signal comes and there was none, the process ends; whoever asked to be told is told first, for a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Seconds that the main thread has to react: to the second signal, and to a first request to end.
+_AT_ONCE, _IN_ORDER = 0.5, 20.0
+# Seconds for those who are told, in all.
+_LAST_WORDS = 3.0
+_PACKAGE = str(Path(__file__).parent)
+# Where the terminal's cursor was hidden by a progress bar, show it again.
+_SHOW_CURSOR = "\x1b[?25h"
+
+_told: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def told_of_the_end(tell: Callable[[str], None]) -> Iterator[None]:
+    """While the body runs, call `tell` with the reason before the process is ended from here, on another thread."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
+
+
+class _Watcher:
+    """Hears of signals through a pipe that the C handler of every signal writes to, and probes the main thread."""
+
+    def __init__(self, ears: int) -> None:
+        self._ears = ears
+        self._signals = 0
+        """How many came since the main thread was asked for a sign of life that it has not given."""
+        self._last = 0
+        self._deadline: float | None = None
+        # Python runs pending calls where it runs its handlers: between two instructions of the main thread.
+        self._answer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._alive)
+
+    def serve(self) -> None:
+        """What the watcher's thread does."""
+        while True:
+            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            if select.select([self._ears], [], [], left)[0]:
+                for number in os.read(self._ears, 64):
+                    self._hear(number)
+            elif self._signals and _in_this_package():
+                _end(self._last)
+            else:
+                self._deadline = None
+
+    def _hear(self, number: int) -> None:
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            return
+        self._signals, self._last = self._signals + 1, number
+        if self._signals > 1:
+            self._deadline = time.monotonic() + _AT_ONCE
+            return
+        ctypes.pythonapi.Py_AddPendingCall(self._answer, None)
+        self._deadline = time.monotonic() + _IN_ORDER if number == signal.SIGTERM else None
+
+    def _alive(self, _: object) -> int:
+        self._signals = 0
+        return 0
+
+
+def _in_this_package() -> bool:
+    """Whether a function of this package is under way on the main thread."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end(number: int) -> None:
+    """Tell those who asked, say why, and end the process."""
+    reason = f"killed by {signal.Signals(number).name} inside a native call that did not return"
+
+    def tell_all() -> None:
+        for tell in _told:
+            with contextlib.suppress(Exception):
+                tell(reason)
+
+    thread = threading.Thread(target=tell_all, daemon=True)
+    thread.start()
+    thread.join(_LAST_WORDS)
+    text = f"mileage: {reason}: what was learned since the last checkpoint is lost\n"
+    with contextlib.suppress(OSError):
+        os.write(2, ((_SHOW_CURSOR if os.isatty(2) else "") + text).encode())
+    os._exit(128 + number)
+
+
+_watching_in = -1
+
+
+def watch() -> None:
+    """Have signals watched from now on, once per process; only the main thread can ask for it.
+
+    Nothing happens where something else listens to signals in the same way already.
+    """
+    global _watching_in
+    here = threading.current_thread() is threading.main_thread()
+    if _watching_in == os.getpid() or not here or sys.platform == "win32":
+        return
+    ears, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+    before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        os.close(ears)
+        os.close(mouth)
+        return
+    _watching_in = os.getpid()
+    threading.Thread(target=_Watcher(ears).serve, name="mileage-signals", daemon=True).start()
+
+
+def _forget_after_fork() -> None:
+    """A child has its parent's pipe, and no watcher."""
+    if _watching_in not in (-1, os.getpid()) and threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,188 @@
+"""A user's environment tried in plain Python before it is trusted with memory: a few steps, in a fraction of a second.
+
+Compiled code writes beyond a row without a word, and a NaN spreads through a network before anybody looks. Python stops
+at the first and this at the second. What only Python refuses, compiled code may yet do: that is left to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import math
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mileage._errors import EnvCompileError, EnvError
+from mileage._types import F32, U64, Array
+from mileage.contracts import EnvSpec
+from mileage.envs.native.failures import OBSERVE, RESET, STEP, place
+from mileage.envs.native.functions import Source
+from mileage.envs.native.plain import PlainEnv
+from mileage.kernels.machine.jit import cache_dir
+
+STEPS = 200
+SECONDS = 0.25
+"""What a trial takes at most before training, in all."""
+_SEED = 0
+_tried: set[str] = set()
+"""What has been tried in this process."""
+
+
+class TrialTimeoutError(Exception):
+    """A trial that took too long."""
+
+
+def first_steps(spec: EnvSpec, source: Source) -> None:
+    """EnvError for what is wrong in the first steps; EnvCompileError for what would be refused later.
+
+    What has been tried once is not tried again, as long as compiled code is kept.
+    """
+    words = (spec.version, spec.n_actions, spec.max_steps, spec.action_low.tobytes(), spec.action_high.tobytes())
+    key = hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+    mark = cache_dir() / f"tried-{key}"
+    if key in _tried or mark.exists():
+        return
+    try:
+        with at_most(SECONDS):
+            trace = play(spec, source, _SEED, STEPS, strict=True)
+            if play(spec, source, _SEED, STEPS, strict=True) != trace:
+                raise EnvError(
+                    f"environment {spec.id!r} does not repeat itself: with the same seed and actions it went another "
+                    "way, so it must keep something outside its state"
+                )
+    except (EnvError, EnvCompileError):
+        raise
+    except Exception:
+        _tried.add(key)
+        return
+    _tried.add(key)
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def play(spec: EnvSpec, source: Source, seed: int, steps: int, *, strict: bool = False) -> list[bytes]:
+    """Take random steps; returns observations and rewards as bytes, EnvError for what is wrong with them."""
+    env = PlainEnv(source, seed, strict=strict)
+    rng = np.random.default_rng(seed)
+    trace = []
+    fresh = True
+    for _ in range(steps):
+        if fresh:
+            _call(spec, env, "reset")
+            _observed(spec, env)
+        outcome = _call(spec, env, "step", _one_action(spec, rng))
+        reward, terminated = _checked_outcome(spec, env, outcome)
+        _observed(spec, env)
+        trace.append(env.obs.tobytes() + np.float32(reward).tobytes())
+        fresh = bool(terminated) or 0 < spec.max_steps <= env.elapsed
+    return trace
+
+
+def locate(spec: EnvSpec, source: Source, function: int, state: F32, rng: U64) -> str:
+    """Where a function raises IndexError from this state on, in brackets; with one action or another."""
+    draws = np.random.default_rng(_SEED)
+    for attempt in range(max(1, spec.n_actions)):
+        env = PlainEnv(source, _SEED)
+        env.state[:], env.rng[:] = state, rng
+        action = attempt if spec.n_actions else _one_action(spec, draws)
+        calls: dict[int, Callable[[], object]] = {
+            RESET: env.reset, STEP: functools.partial(env.step, action), OBSERVE: env.observe
+        }  # fmt: skip
+        try:
+            calls[function]()
+        except IndexError as error:
+            return place(error)
+        except Exception:
+            return ""
+    return ""
+
+
+def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator) -> Array:
+    """Indices (n,) int64, or rows (n, A) float32 within the bounds as far as there are any."""
+    if spec.n_actions:
+        return rng.integers(spec.n_actions, size=n)
+    low, high = np.maximum(spec.action_low, -10.0), np.minimum(spec.action_high, 10.0)
+    return rng.uniform(low, high, (n, spec.action_size)).astype(np.float32)
+
+
+def _one_action(spec: EnvSpec, rng: np.random.Generator) -> int | F32:
+    action = random_actions(spec, 1, rng)[0]
+    return int(action) if spec.n_actions else action
+
+
+def _call(spec: EnvSpec, env: PlainEnv, name: str, *arguments: Any) -> Any:
+    """What one of the user's functions returns; EnvError if it leaves a row."""
+    functions: dict[str, Callable[..., object]] = {"reset": env.reset, "step": env.step, "observe": env.observe}
+    try:
+        return functions[name](*arguments)
+    except IndexError as error:
+        text = traceback.extract_tb(error.__traceback__)[-1].line
+        raise EnvError(
+            f"{name}() of {spec.id!r} reaches beyond a row{place(error)}: {error} in `{text}`, "
+            f"in step {env.elapsed + 1} of an episode"
+        ) from error
+
+
+def _observed(spec: EnvSpec, env: PlainEnv) -> None:
+    _call(spec, env, "observe")
+    if not np.isfinite(env.obs).all():
+        raise EnvError(f"the observation of {spec.id!r} {first_odd(env.obs)} after {env.elapsed} steps of an episode")
+
+
+def _checked_outcome(spec: EnvSpec, env: PlainEnv, outcome: Any) -> tuple[float, Any]:
+    """Reward and end of a step; TypeError for what a compiler would refuse, EnvError for what it would not."""
+    if not isinstance(outcome, tuple) or len(outcome) != 2:
+        raise TypeError(f"step() must return two values, the reward and terminated, not {outcome!r}")
+    reward, terminated = outcome
+    if reward is None:
+        raise EnvError(f"the reward of {spec.id!r} must be a number, not None, in step {env.elapsed} of an episode")
+    if not isinstance(reward, int | float | np.number | np.bool_):
+        raise TypeError(f"the reward must be a number, not {reward!r}")
+    if not math.isfinite(reward):
+        raise EnvError(f"the reward of {spec.id!r} is {reward} in step {env.elapsed} of an episode: it must be finite")
+    return float(reward), terminated
+
+
+def first_odd(row: Array) -> str:
+    """Which entry of `row` is the first that is not finite, in words: "is nan in entry 2"."""
+    index = int(np.flatnonzero(~np.isfinite(row))[0])
+    return f"is {row[index]} in entry {index}"
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """TrialTimeoutError in the body, between two instructions of Python, once it has taken this long."""
+    ident, guard, over = threading.get_ident(), threading.Lock(), threading.Event()
+
+    def strike() -> None:
+        with guard:
+            if not over.is_set():
+                over.set()
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TrialTimeoutError))
+
+    timer = threading.Timer(seconds, strike)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with guard:
+            struck = over.is_set()
+            over.set()
+        if struck:
+            _absorb()
+
+
+def _absorb() -> None:
+    """Take an TrialTimeoutError that is on its way, so that it hits nobody else."""
+    with contextlib.suppress(TrialTimeoutError):
+        for _ in range(1000):
+            pass

@@ -1,0 +1,169 @@
+"""Training in an environment with a bug ends with a sentence, a row, and no checkpoint that holds NaN."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import broken_envs
+import extras
+import mileage
+from mileage import _errors
+from mileage.training.checkpoints import read
+
+FILE = Path(broken_envs.__file__)
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {"n_envs": 64, "n_steps": 32},
+    "a2c": {"n_envs": 64, "n_steps": 32},
+    "impala": {"n_envs": 64, "n_steps": 32},
+    "dqn": {"n_envs": 64, "learning_starts": 640, "batch": 64, "prioritised": True},
+    "sac": {"n_envs": 64, "learning_starts": 640, "batch": 64},
+    "td3": {"n_envs": 64, "learning_starts": 640, "batch": 64},
+}
+BACKENDS = [("native", name) for name in SMALL] + [
+    pytest.param("torch", name, marks=extras.TORCH) for name in ("ppo", "a2c", "dqn", "sac", "td3")
+]
+
+
+def agent(algorithm: str, env: str, **options: Any) -> mileage.training.agent.Agent:
+    anywhere = "Anywhere" if algorithm in ("sac", "td3") else ""
+    kind = mileage.agent_class(algorithm)
+    return kind(getattr(broken_envs, env + anywhere), preset="none", threads=1, **SMALL[algorithm], **options)
+
+
+@pytest.mark.parametrize(("backend", "algorithm"), BACKENDS)
+def test_an_error_in_step_ends_training_and_is_in_the_ledger(backend: str, algorithm: str, tmp_path: Path) -> None:
+    ledger = mileage.Ledger(tmp_path / "ledger.db")
+    with (
+        agent(algorithm, "Raising", backend=backend) as learning,
+        pytest.raises(
+            _errors.EnvError, match=r"raised ValueError: too far \(.*line \d+\) in environment \d+, in step 11"
+        ),
+    ):
+        learning.learn(50_000, ledger=ledger)
+    (run,) = ledger.records()
+    assert run.state == "failed"
+    assert "too far" in run.reason
+
+
+@pytest.mark.parametrize("env", ["Raising", "RaisingReset", "RaisingObserve", "Asserting"])
+def test_evaluation_ends_with_the_error_too(env: str) -> None:
+    with agent("ppo", env) as playing, pytest.raises(_errors.EnvError, match="raised"):
+        playing.evaluate()
+
+
+@pytest.mark.parametrize(("backend", "algorithm"), BACKENDS)
+@pytest.mark.parametrize("env", ["LateNan", "LateInfinite"])
+def test_what_is_not_finite_ends_training_and_overwrites_no_checkpoint(
+    backend: str, algorithm: str, env: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.safetensors"
+    what = "observation" if env == "LateNan" else "reward"
+    with agent(algorithm, env, backend=backend) as learning:
+        learning.save(path)
+        before = path.read_bytes()
+        with pytest.raises(_errors.EnvError, match=f"{what}.* of environment \\d+|held-out episode"):
+            learning.learn(200_000, target="mean_return>=15", eval_every=10**9, checkpoint=path, checkpoint_every=64)
+        _poison(learning)
+        with pytest.raises(_errors.CheckpointError, match="the one that is there is kept"):
+            learning.save(path)
+    arrays, _ = read(path)
+    assert all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith(("params", "module")))
+    assert path.stat().st_size >= len(before) // 2
+
+
+@pytest.mark.parametrize("env", ["LateNan", "LateInfinite"])
+def test_normalisation_does_not_hide_what_is_not_finite(env: str) -> None:
+    what = "observation nan" if env == "LateNan" else "reward"
+    with (
+        agent("ppo", env, normalise_observations=True, normalise_rewards=True) as learning,
+        pytest.raises(_errors.EnvError, match=f"{what}.* of environment \\d+ .*in step \\d+ of the rollout after"),
+    ):
+        learning.learn(200_000, eval_every=10**9)
+
+
+def _poison(learning: mileage.training.agent.Agent) -> None:
+    for array in learning.policy.live_arrays().values():
+        if array.dtype == np.float32:
+            array.flat[0] = np.nan
+    learning.policy.loaded()
+
+
+def test_an_infinite_return_never_reaches_a_target() -> None:
+    from mileage.ledger.targets import Evaluation, Target
+
+    evaluation = Evaluation.of([1, 2], [np.inf, 1.0], [1, 1], None)
+    assert not Target.parse("mean_return>=475").met(evaluation)
+
+
+def test_updates_that_diverge_by_themselves_say_what_to_change() -> None:
+    with (
+        mileage.PPO("CartPole-v1", preset="none", threads=1, learning_rate=1e30, max_grad_norm=0.0) as wild,
+        pytest.raises(_errors.DivergedError, match=r"lower learning_rate \(now 1e\+30\)"),
+    ):
+        wild.learn(100_000, eval_every=10**9)
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "mileage", *arguments]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("Raising", "raised ValueError: too far"),
+        ("Wide", "reaches beyond a row"),
+        ("Nothing", "must be a number, not None"),
+        ("NumpyDraws", "draw from its rng"),
+    ],
+)
+def test_the_command_says_it_in_a_sentence_with_exit_1_and_a_row(env: str, said: str, tmp_path: Path) -> None:
+    done = command("train", "ppo", f"{FILE}:{env}", "--steps", "4096", "--threads", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    (row,) = json.loads(command("ledger", "list", "--json", cwd=tmp_path).stdout)
+    assert row["state"] == "failed"
+
+
+KILLED = """
+import os, signal
+import mileage
+from mileage.training import session
+session.STEPS_EVERY_SECONDS = 0.0
+def kill(progress):
+    if progress.steps >= 5 * 128:
+        os.kill(os.getpid(), signal.SIGKILL)
+agent = mileage.PPO("CartPole-v1", threads=1, n_envs=4, n_steps=32)
+agent.learn(100_000, eval_every=10**6, callback=kill, ledger="ledger.db")
+"""
+
+
+def test_the_steps_of_a_run_that_was_killed_are_in_the_ledger(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, timeout=300, check=False)
+    assert killed.returncode == -9
+    (run,) = mileage.Ledger(tmp_path / "ledger.db").records()
+    assert run.state == "crashed"
+    assert 128 <= run.steps <= 5 * 128
+
+
+def test_the_steps_of_a_run_that_failed_are_in_the_ledger(tmp_path: Path) -> None:
+    ledger = mileage.Ledger(tmp_path / "ledger.db")
+    calls = []
+
+    def give_up(progress: Any) -> None:
+        calls.append(progress.steps)
+        if len(calls) == 3:
+            raise RuntimeError("enough")
+
+    with mileage.PPO("CartPole-v1", threads=1, n_envs=4, n_steps=32) as learning, pytest.raises(RuntimeError):
+        learning.learn(10_000, eval_every=10**6, callback=give_up, ledger=ledger)
+    (run,) = ledger.records()
+    assert (run.state, run.steps) == ("failed", 3 * 128)
