@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +29,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
-from mileage.training import asked, checkpoints, copies, session
+from mileage.training import asked, checkpoints, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
@@ -86,7 +85,8 @@ class Agent:
         self.seed = check_training_seed(seed)
         env, policy = asked.env_and_policy(env, sb3_env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
-        self._given = env
+        self.given_env = env
+        """The environment as it was given."""
         if n is not None:
             hyperparameters.setdefault("n_envs", n)
         known = load_preset(self.name, self.spec.id, preset)
@@ -306,13 +306,7 @@ class Agent:
     def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
-        limit = None if self.spec.max_steps else asked.EPISODE_LIMIT
-        if limit is not None:
-            warnings.warn(
-                f"environment {self.env_id!r} has no time limit: held-out episodes end after {limit:,} steps, unless "
-                "the panel's max_episode_steps or the environment says otherwise",
-                stacklevel=3,
-            )
+        limit = asked.episode_limit(self.spec, self.env_id)
         return Panel.default(
             self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
             aggregate=aggregate, max_episode_steps=limit,
@@ -438,17 +432,7 @@ class Agent:
             arrays = {name: array for name, array in saved.arrays.items() if not name.startswith("env_")}
             self._kept = (source, Saved(arrays, saved.counters), changed)
         self.spec, self.env_id, self.env_kwargs, self.panel = spec, env_id, kwargs, None
-        self._given = env
-
-    def __deepcopy__(self, memo: object) -> Self:
-        env = self._given if isinstance(self._given, str) else self.spec
-        other = cast(Self, copies.restored(type(self), copies.content(self), env, self.threads))
-        other.env_id, other.env_kwargs = self.env_id, dict(self.env_kwargs)
-        return other
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        found = copies.portable(self, self._given)
-        return copies.restored_by_name, (self.name, copies.content(self), found, self.threads)
+        self.given_env = env
 
     def __enter__(self) -> Self:
         return self

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from mileage._errors import CheckpointError
 from mileage.algorithms.registry import Algorithm, algorithms, find_algorithm
-from mileage.training import checkpoints
+from mileage.training import checkpoints, copies
 from mileage.training.agent import Agent
 
 _classes: dict[Algorithm, type[Agent]] = {}
+
+
+def _reduced(agent: Agent) -> tuple[Any, ...]:
+    """How `pickle` writes an agent."""
+    return _restored, (agent.name, copies.content(agent), copies.portable(agent), agent.threads)
+
+
+def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
+    return copies.restored(agent_class(name), data, env, threads)
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -24,6 +33,8 @@ def agent_class(name: str) -> type[Agent]:
             "algorithm": algorithm,
             "__doc__": f"{algorithm.title}; hyperparameters are the fields of {configuration}.",
             "__module__": __name__,
+            "__deepcopy__": copies.copied,
+            "__reduce__": _reduced,
         }
         _classes[algorithm] = type(algorithm.class_name, (Agent,), members)
     return _classes[algorithm]

@@ -33,17 +33,18 @@ def restored(kind: type[Agent], data: bytes, env: Any, threads: int) -> Agent:
         return kind.load(path, env=env, threads=threads)
 
 
-def restored_by_name(name: str, data: bytes, env: Any, threads: int) -> Agent:
-    """As `restored`, for an agent of another process."""
-    from mileage.training.agents import agent_class
+def copied(agent: Agent, memo: object) -> Agent:
+    """Another agent that goes on alike, in the same environment; `memo` is that of `copy.deepcopy`."""
+    env = agent.given_env if isinstance(agent.given_env, str) else agent.spec
+    other = restored(type(agent), content(agent), env, agent.threads)
+    other.env_id, other.env_kwargs = agent.env_id, dict(agent.env_kwargs)
+    return other
 
-    return restored(agent_class(name), data, env, threads)
 
-
-def portable(agent: Agent, env: Any) -> Any:
+def portable(agent: Agent) -> Any:
     """What another process makes the environment of: the name it was given by, or the environment itself."""
-    if isinstance(env, str):
-        return env
+    if isinstance(agent.given_env, str):
+        return agent.given_env
     try:
         pickle.dumps(agent.spec)
     except Exception as error:
