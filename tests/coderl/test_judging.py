@@ -168,7 +168,9 @@ def test_reports_that_were_there_before_the_tests_are_no_reports(isolation: None
         PatchSample("leaves reports", path="plan.py", content=shallow),
         PatchSample("and a deep tree", path="plan.py", content=DEEP),
     ]
-    with BuildReward(python, RewardConfig(("build", "test"), workers=1, protected=("tests",)), work_base=work) as pool:
+    seen = (sys.prefix, sys.base_prefix)
+    config = RewardConfig(("build", "test"), workers=1, protected=("tests",), readable=seen)
+    with BuildReward(python, config, work_base=work) as pool:
         results = pool.reward(samples)
     assert [result.reward for result in results] == [0.0, 0.0]
     assert results[0].verdict is PatchVerdict.TEST_FAILURE

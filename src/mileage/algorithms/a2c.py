@@ -30,5 +30,5 @@ class A2C(NativeOnPolicy):
     """A2C on built parts: a vector environment, a policy, a team of threads."""
 
     Config = A2CConfig
-    # A convolutional network learns nothing at the rate that suits small ones.
     image_defaults: ClassVar[Record] = {"learning_rate": 5e-4}
+    """A convolutional network learns nothing at the rate that suits small ones."""

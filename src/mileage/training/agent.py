@@ -85,8 +85,7 @@ class Agent:
         self.seed = check_training_seed(seed)
         env, policy = asked.env_and_policy(env, sb3_env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
-        self.given_env = env
-        """The environment as it was given."""
+        self._given = env
         if n is not None:
             hyperparameters.setdefault("n_envs", n)
         known = load_preset(self.name, self.spec.id, preset)
@@ -432,7 +431,12 @@ class Agent:
             arrays = {name: array for name, array in saved.arrays.items() if not name.startswith("env_")}
             self._kept = (source, Saved(arrays, saved.counters), changed)
         self.spec, self.env_id, self.env_kwargs, self.panel = spec, env_id, kwargs, None
-        self.given_env = env
+        self._given = env
+
+    @property
+    def given_env(self) -> Any:
+        """The environment as it was given: a name or an object."""
+        return self._given
 
     def __enter__(self) -> Self:
         return self

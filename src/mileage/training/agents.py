@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,6 @@ from mileage.training import checkpoints, copies
 from mileage.training.agent import Agent
 
 _classes: dict[Algorithm, type[Agent]] = {}
-
-
-def _reduced(agent: Agent) -> tuple[Any, ...]:
-    """How `pickle` writes an agent."""
-    return _restored, (agent.name, copies.content(agent), copies.portable(agent), agent.threads)
-
-
-def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
-    return copies.restored(agent_class(name), data, env, threads)
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -33,11 +25,24 @@ def agent_class(name: str) -> type[Agent]:
             "algorithm": algorithm,
             "__doc__": f"{algorithm.title}; hyperparameters are the fields of {configuration}.",
             "__module__": __name__,
-            "__deepcopy__": copies.copied,
+            "__deepcopy__": _copied,
             "__reduce__": _reduced,
         }
         _classes[algorithm] = type(algorithm.class_name, (Agent,), members)
     return _classes[algorithm]
+
+
+def _copied(agent: Agent, memo: object) -> Agent:
+    return copies.restored(type(agent), copies.content(agent), agent.spec, agent.threads)
+
+
+def _reduced(agent: Agent) -> tuple[Callable[..., Agent], tuple[Any, ...]]:
+    return _restored, (agent.name, copies.content(agent), copies.portable(agent), agent.threads)
+
+
+def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
+    """The agent of another process."""
+    return copies.restored(agent_class(name), data, env, threads)
 
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def whole(name: str, value: object, least: int) -> int:
     right = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not right or int(value) != value:  # type: ignore[call-overload]
         raise UsageError(f"{name} must be a whole number, not {value!r}")
-    number = int(value)  # type: ignore[call-overload]
+    number: int = int(value)  # type: ignore[call-overload]
     require(number >= least, name, value, f"at least {least}" if least else "0 or more")
     return number
 

@@ -33,14 +33,6 @@ def restored(kind: type[Agent], data: bytes, env: Any, threads: int) -> Agent:
         return kind.load(path, env=env, threads=threads)
 
 
-def copied(agent: Agent, memo: object) -> Agent:
-    """Another agent that goes on alike, in the same environment; `memo` is that of `copy.deepcopy`."""
-    env = agent.given_env if isinstance(agent.given_env, str) else agent.spec
-    other = restored(type(agent), content(agent), env, agent.threads)
-    other.env_id, other.env_kwargs = agent.env_id, dict(agent.env_kwargs)
-    return other
-
-
 def portable(agent: Agent) -> Any:
     """What another process makes the environment of: the name it was given by, or the environment itself."""
     if isinstance(agent.given_env, str):

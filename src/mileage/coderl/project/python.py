@@ -13,7 +13,11 @@ from mileage.coderl.outcomes import TestFormat
 from mileage.coderl.project.edits import central_edit
 from mileage.coderl.project.model import BUILD_DIRECTORY, Project
 
-_ASK = "import sys, importlib.util as u; print(sys.prefix); print(sys.base_prefix); print(bool(u.find_spec('pytest')))"
+# Its own path too: what is on the path may be a script that starts it.
+_ASK = (
+    "import sys, importlib.util as u; "
+    "print(sys.executable); print(sys.prefix); print(sys.base_prefix); print(bool(u.find_spec('pytest')))"
+)
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,9 @@ def _interpreter(path: str) -> Interpreter | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.splitlines()
-    if done.returncode != 0 or len(lines) != 3:
+    if done.returncode != 0 or len(lines) != 4:
         return None
-    return Interpreter(path, tuple(dict.fromkeys(lines[:2])), lines[2] == "True")
+    return Interpreter(lines[0], tuple(dict.fromkeys(lines[1:3])), lines[3] == "True")
 
 
 def interpreter_of(root: Path, has_tests: bool) -> tuple[Interpreter, tuple[str, ...]]:
