@@ -47,6 +47,6 @@ def _run() -> None:
         sys.exit(1)
 
 
-def _say(message: Warning | str, *_: object) -> None:
+def _say(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one sentence, wherever it comes from."""
     print(f"mileage: {message}", file=sys.stderr)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -257,9 +256,10 @@ class Agent:
                     self.prepare(on_compile)
                 with clock.phase(Phase.INIT):
                     learner = self.learner
-                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
+                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team) if every else None
                 self.horizon, self.target, self.panel = horizon, goal, panel
-                self.run_defaults |= {"eval_every": every, "eval_share": share}
+                if every:
+                    self.run_defaults |= {"eval_every": every, "eval_share": share}
                 best = None if best_checkpoint is None else Path(best_checkpoint)
                 outcome = runner.run(
                     learner, evaluate,
@@ -290,7 +290,7 @@ class Agent:
         if eval_every is not None:
             return asked.whole("eval_every", eval_every, 0), 0.0
         by_kernels = isinstance(self.spec, NativeEnv) and self.backend == "native"
-        unsaid = "eval_every" not in self.run_defaults and not by_kernels
+        unsaid = not self.run_defaults.get("eval_every") and not by_kernels
         return self.usual_eval_every(horizon), self.run_defaults.get("eval_share", _EVAL_SHARE if unsaid else 0.0)
 
     def _usual_panel(self, target: Target | None) -> Panel:
@@ -305,13 +305,7 @@ class Agent:
     def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
-        limit = None if self.spec.max_steps else asked.EPISODE_LIMIT
-        if limit is not None:
-            warnings.warn(
-                f"environment {self.env_id!r} has no time limit: held-out episodes end after {limit:,} steps, unless "
-                "the panel's max_episode_steps or the environment says otherwise",
-                stacklevel=3,
-            )
+        limit = asked.episode_limit(self.spec, self.env_id)
         return Panel.default(
             self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
             aggregate=aggregate, max_episode_steps=limit,
@@ -401,7 +395,9 @@ class Agent:
                 **(kept.config | changes),
             )  # fmt: skip
             if "panel" in kept.run_defaults:
-                agent.panel = Panel.from_dict(kept.run_defaults.pop("panel"))
+                exam = Panel.from_dict(kept.run_defaults.pop("panel"))
+                same = exam.env_id in (agent.env_id, agent.spec.id) and exam.env_version in ("", agent.spec.version)
+                agent.panel = exam if same else None
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from typing import Any
 
 from mileage._errors import UsageError, require
@@ -20,9 +21,21 @@ def whole(name: str, value: object, least: int) -> int:
     right = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not right or int(value) != value:  # type: ignore[call-overload]
         raise UsageError(f"{name} must be a whole number, not {value!r}")
-    number = int(value)  # type: ignore[call-overload]
+    number: int = int(value)  # type: ignore[call-overload]
     require(number >= least, name, value, f"at least {least}" if least else "0 or more")
     return number
+
+
+def episode_limit(spec: EnvSpec, env_id: str) -> int | None:
+    """The limit of held-out episodes in an environment that has none, which is then said; None where it has one."""
+    if spec.max_steps:
+        return None
+    warnings.warn(
+        f"environment {env_id!r} has no time limit: held-out episodes end after {EPISODE_LIMIT:,} steps, unless the "
+        "panel's max_episode_steps or the environment says otherwise",
+        stacklevel=4,
+    )
+    return EPISODE_LIMIT
 
 
 def env_and_policy(env: Any, second: Any, policy: Any) -> tuple[Any, Any]:

@@ -161,7 +161,7 @@ class _Allowance:
     def trained(self, stats: IterationStats, steps: int) -> None:
         """Take note of an iteration."""
         self._steps += steps
-        if stats.episodes:
+        if self._share and stats.episodes:
             self._length = stats.episode_length
 
     def note(self, evaluation: Evaluation) -> None:
@@ -184,7 +184,7 @@ class _Allowance:
 
 
 def run(
-    learner: Learner, evaluate: Callable[[], Evaluation], plan: Plan, clock: PhaseClock, *, steps: int = 0,
+    learner: Learner, evaluate: Callable[[], Evaluation] | None, plan: Plan, clock: PhaseClock, *, steps: int = 0,
     callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
     on_evaluation: Callable[[EvalPoint], None] | None = None, save_best: Callable[[], None] | None = None,
     on_steps: Callable[[int], None] | None = None,
@@ -211,7 +211,8 @@ def run(
             due = steps >= next_eval
             if due:
                 next_eval = _next(steps, plan.eval_every)
-            if plan.eval_every and (steps >= plan.horizon or (due and allowance.allows(clock))):
+            wanted = steps >= plan.horizon or (due and allowance.allows(clock))
+            if evaluate is not None and plan.eval_every and wanted:
                 with eval_phase:
                     evaluation = evaluate()
                 allowance.note(evaluation)

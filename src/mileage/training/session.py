@@ -64,7 +64,7 @@ class Session:
     def __init__(self, recorder: RunRecorder, steps_before: int, ledger: Ledger) -> None:
         self._recorder = recorder
         self._ledger = ledger
-        self._steps_before = steps_before
+        self._steps_before = self._recorded_steps = steps_before
         self._noted_at = time.monotonic()
 
     @property
@@ -75,6 +75,7 @@ class Session:
     def on_evaluation(self, point: EvalPoint) -> None:
         """Record an evaluation."""
         self._noted_at = time.monotonic()
+        self._recorded_steps = point.steps
         self._recorder.checkpoint(
             point.steps - self._steps_before, point.evaluation, reset_reasons=point.resets or None
         )
@@ -99,7 +100,8 @@ class Session:
         self, state: EndState, reason: str, steps: int, checkpoint: Path | None, summary: ReadRecord
     ) -> RecordedRun:
         """Record the last checkpoint, what the algorithm counted, and how the run ended."""
-        if checkpoint is not None:
+        # A run that was not evaluated at its end has taken these steps all the same.
+        if checkpoint is not None or steps > self._recorded_steps:
             self._recorder.checkpoint(steps - self._steps_before, path=checkpoint)
         if summary:
             self._recorder.profile(summary)
