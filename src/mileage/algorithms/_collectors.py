@@ -60,10 +60,12 @@ class Slots:
             "version": ((), np.int64),
             "collector": ((), np.int64),
         } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
+        if policy.in_parts:
+            shapes["masks"] = ((rows, sum(policy.branches)), np.uint8)
         self.arrays: dict[str, Array] = {
             name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
         }
-        self._n_actions = policy.n_actions
+        self._branches = np.array(policy.branches)
 
     def __len__(self) -> int:
         return len(self.arrays["state"])
@@ -87,8 +89,8 @@ class Slots:
         owners = self.collector
         if not states <= set(SlotState) or owners.min() < 0 or owners.max() >= collectors:
             raise UsageError("the rollouts under way belong to nobody")
-        actions = self.actions
-        if self._n_actions and not ((actions >= 0) & (actions < self._n_actions)).all():
+        choices = self.actions[..., : len(self._branches)]
+        if not ((choices >= 0) & (choices < self._branches)).all():
             raise UsageError("a rollout under way has an action that does not exist")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mileage._records import Record
-from mileage._types import F32, Array
+from mileage._types import F32, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
@@ -24,8 +24,6 @@ from mileage.policies import ActorCritic
 
 if TYPE_CHECKING:
     from mileage.description import Description
-
-_UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 
 
 class NativeOnPolicy(RolloutLearner):
@@ -60,6 +58,8 @@ class NativeOnPolicy(RolloutLearner):
             activation=config.activation,
             log_std_init=config.log_std_init,
             seed=seed,
+            branches=spec.branches,
+            masked=spec.masked,
         )
 
     def _allocate(self) -> None:
@@ -79,6 +79,11 @@ class NativeOnPolicy(RolloutLearner):
         self.block = kernels.block_size(self.n_envs)
         self.episode_sums = np.zeros((-(-self.n_envs // self.block), 3))
         self.adam_mean, self.adam_square = np.zeros_like(policy.params), np.zeros_like(policy.params)
+        choices = sum(policy.branches) if policy.in_parts else 0
+        self.masks: U8 = np.ones((n, choices), np.uint8)
+        """What was possible, (B, M), if actions have several parts or masks."""
+        self.shown_masks: U8 = np.ones((total, choices), np.uint8)
+        self._faults: I64 = np.zeros(1, np.int64)
         self.env_action = floats(total, action_size)
         self.shown_obs = floats(total, obs_size)
         minibatch = min(self.config.minibatch, n)
@@ -97,7 +102,9 @@ class NativeOnPolicy(RolloutLearner):
     def policy_fields(self) -> Record:
         """The policy's fields of a frame that acts, and where what it does is stored."""
         policy = self.policy
-        return policy.frame_fields() | {
+        masks: Record = {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
+        return (
+            policy.frame_fields() | (masks if policy.in_parts else {}) | {
             "mean": policy.obs_mean,
             "scale": policy.obs_scale,
             "low": policy.low,
@@ -111,17 +118,19 @@ class NativeOnPolicy(RolloutLearner):
             "store_values": self.values,
             "works": self.works,
             "env_action": self.env_action,
-        }
+        })
 
     def _act_frame(self) -> Frame:
-        return Frame(kernels.ACT, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
+        return Frame(kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
 
     def _rollout_frame(self) -> Frame:
         env = self.env
         assert isinstance(env, VecEnv)
+        mask = {"mask": env.spec.mask_address} if self.policy.in_parts else {}
         return Frame(
-            kernels.ROLLOUT,
+            kernels.MASKED_ROLLOUT if self.policy.in_parts else kernels.ROLLOUT,
             **self.policy_fields(),
+            **mask,
             advance=env.spec.advance_address,
             state=env.state,
             elapsed=env.elapsed,
@@ -145,9 +154,11 @@ class NativeOnPolicy(RolloutLearner):
 
     def _update_frame(self) -> Frame:
         config, n_params = self.config, self.policy.params.size
+        kind = actor_critic.MASKED_UPDATE if self.policy.in_parts else actor_critic.UPDATE
         return Frame(
-            actor_critic.UPDATE,
-            **{name: value for name, value in self.policy.frame_fields().items() if name in _UPDATE_FIELDS},
+            kind,
+            **{name: value for name, value in self.policy.frame_fields().items() if name in (kind.names or ())},
+            **({"masks": self.masks} if self.policy.in_parts else {}),
             obs=self.obs,
             actions=self.actions,
             log_probs=self.log_probs,
@@ -192,6 +203,12 @@ class NativeOnPolicy(RolloutLearner):
         else:
             steps = self.config.n_steps
             collect_from_python(self.env, self.rollout_frame, self, self.episode, self.episode_sums, steps, clock)
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        """UsageError if an environment has left nothing possible."""
+        if self._faults[0]:
+            self._refuse_masks()
 
     def _update_policy(self, rate: float, clip: float) -> None:
         self.totals[:] = 0.0

@@ -15,11 +15,12 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._records import Record
-from mileage._types import F32, F64, Array, Bool
+from mileage._types import F32, F64, I64, U8, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.buffers.batch import Batch
+from mileage.codec import leave_nothing
 from mileage.contracts import Clock, Policy, Saved, Team, VectorEnv
 from mileage.kernels.arrays import random
 from mileage.meter import Phase
@@ -39,6 +40,26 @@ class OffPolicyStats:
     """Mean length of those episodes; NaN if there were none."""
     truncations: int
     """How many of those episodes a time limit ended."""
+
+
+class SplitBatch:
+    """A batch whose observations have masks behind them, taken apart: `obs`, `next_obs` (S, O) and `masks` (S, n).
+
+    The masks are those of the next observations: what was possible before an action decided nothing else.
+    """
+
+    def __init__(self, batch: Batch, obs_size: int, n_actions: int) -> None:
+        self._batch = batch
+        self.obs: F32 = np.zeros((batch.size, obs_size), np.float32)
+        self.next_obs: F32 = np.zeros((batch.size, obs_size), np.float32)
+        self.masks: U8 = np.ones((batch.size, n_actions), np.uint8)
+
+    def take(self) -> None:
+        """Take apart what the batch holds now."""
+        size, n = self.obs.shape[1], self.masks.shape[1]
+        np.copyto(self.obs, self._batch.obs[:, :size])
+        np.copyto(self.next_obs, self._batch.next_obs[:, :size])
+        np.copyto(self.masks, self._batch.next_obs[:, size : size + n], casting="unsafe")
 
 
 class OffPolicy(StatefulLearner):
@@ -65,7 +86,10 @@ class OffPolicy(StatefulLearner):
         env.reset(seed=seed)
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
-        self._following = np.zeros_like(self.obs)
+        self.masks: U8 = np.ones((self.n_envs, policy.n_actions if policy.in_parts else 0), np.uint8)
+        """What is possible now, (N, n), if the policy knows masks; the replay buffer has them behind observations."""
+        self._rows = np.zeros((self.n_envs, self._row_size()), self.obs.dtype) if policy.in_parts else self.obs
+        self._following = np.zeros_like(self._rows)
         self._build()
 
     @property
@@ -78,12 +102,17 @@ class OffPolicy(StatefulLearner):
         """Iterations done."""
         return self._steps // self.steps_per_iteration
 
+    def _row_size(self) -> int:
+        """Entries of an observation in the replay buffer: masks are behind it, to a multiple of a word in bytes."""
+        masks = self.policy.n_actions if self.policy.in_parts else 0
+        return self.policy.obs_size + -(-masks // 8) * 8
+
     def _replay_arguments(self) -> Record:
         """Arguments of a replay buffer for these environments."""
         config, policy = self.config, self.policy
         return {
             "capacity": config.capacity,
-            "obs_shape": policy.obs_size,
+            "obs_shape": self._row_size(),
             "action_shape": policy.action_size,
             "n_envs": self.n_envs,
             "n_step": config.n_step,
@@ -106,12 +135,42 @@ class OffPolicy(StatefulLearner):
         """As `_act`, uniformly at random."""
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
-            choices = np.minimum((draws[:, 0] * self.policy.n_actions).astype(np.int64), self.policy.n_actions - 1)
+            choices = self._anywhere(draws[:, 0])
             self.actions[:, 0] = choices
             return np.asarray(choices)
         self.actions[:] = 2.0 * draws - 1.0
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
+
+    def _anywhere(self, draws: F32) -> I64:
+        """Discrete actions (N,), uniform among those that are possible, by uniform draws (N,)."""
+        n = self.policy.n_actions
+        if not self.policy.in_parts:
+            return np.asarray(np.minimum((draws * n).astype(np.int64), n - 1))
+        ranks = np.cumsum(self.masks, axis=1, dtype=np.int64)
+        which = np.minimum((draws * ranks[:, -1]).astype(np.int64), ranks[:, -1] - 1)
+        return np.asarray(np.argmax(ranks > which[:, None], axis=1))
+
+    def _take_masks(self) -> None:
+        """Look what is possible now, before actions are chosen."""
+        shown = self.env.masks
+        if shown is None or not self.policy.in_parts:
+            return
+        np.copyto(self.masks, shown)
+        if leave_nothing(self.masks, (self.policy.n_actions,)):
+            raise UsageError(
+                f"environment {self.env.spec.id!r} has a mask that leaves no action possible: at least one must be"
+            )
+
+    def _note_masks(self, done: Bool, infos: Record) -> None:
+        """Put masks, of now and of what follows, behind observations."""
+        size, n = self.policy.obs_size, self.policy.n_actions
+        self._rows[:, :size] = self.obs
+        self._rows[:, size : size + n] = self.masks
+        following = self._following[:, size : size + n]
+        np.copyto(following, self.env.masks, casting="unsafe")
+        if done.any():
+            np.copyto(following, infos["final_masks"], where=done[:, None], casting="unsafe")
 
     @abc.abstractmethod
     def learn(self, n_updates: int) -> dict[str, float]:
@@ -125,6 +184,7 @@ class OffPolicy(StatefulLearner):
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
+                self._take_masks()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
@@ -147,13 +207,16 @@ class OffPolicy(StatefulLearner):
         """Step all environments once and store the transitions."""
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
         np.greater(truncated, terminated, out=self._cut)
-        np.copyto(self._following, obs)
+        following = self._following[:, : obs.shape[1]]
+        np.copyto(following, obs)
         # Many environments report something at every step; only an end comes with a final observation.
         any_ended = bool(infos) and (done := terminated | truncated).any()
         if any_ended:
-            np.copyto(self._following, infos["final_obs"], where=done[:, None])
+            np.copyto(following, infos["final_obs"], where=done[:, None])
+        if self.policy.in_parts:
+            self._note_masks(terminated | truncated, infos)
         # The same arrays every time: the buffer looks at them once.
-        self.replay.push_batch(self.obs, self.actions, reward, terminated, self._cut, self._following)
+        self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
         self._steps += self.n_envs
         self._returns += reward

@@ -15,7 +15,7 @@ from mileage._records import ReadRecord, Record
 from mileage._types import F64, Array
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, unit_interval
 from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
-from mileage.algorithms._off_policy import OffPolicy
+from mileage.algorithms._off_policy import OffPolicy, SplitBatch
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.contracts import EnvSpec
 from mileage.description import Boundary, Description, Layer, Work
@@ -108,6 +108,8 @@ class DQN(OffPolicy):
     @classmethod
     def check_spec(cls, spec: EnvSpec) -> None:
         """UsageError if actions are not discrete."""
+        if spec.branches:
+            raise UsageError("dqn needs a single discrete action: use ppo or a2c for actions of several parts")
         if not spec.n_actions:
             raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
 
@@ -121,6 +123,7 @@ class DQN(OffPolicy):
             activation=config.activation,
             dueling=config.dueling,
             seed=seed,
+            masked=spec.masked,
         )
 
     def _make_replay(self) -> ReplayBuffer:
@@ -135,6 +138,8 @@ class DQN(OffPolicy):
         self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
         samples = config.batch * self._updates_per_call
         self.batch = self.replay.batch(samples)
+        split = SplitBatch(self.batch, policy.obs_size, policy.n_actions) if policy.in_parts else None
+        self._split, seen = split, split or self.batch
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self.totals: F64 = np.zeros(kernel.N_STATS)
@@ -151,13 +156,14 @@ class DQN(OffPolicy):
             "dueling": int(policy.dueling),
         }
         self.update_frame = Frame(
-            kernel.DQN,
+            kernel.MASKED_DQN if policy.in_parts else kernel.DQN,
             **network,
+            **({"masks": split.masks} if split else {}),
             target_params=self.target_params,
-            obs=self.batch.obs,
+            obs=seen.obs,
             actions=self.batch.actions,
             rewards=self.batch.rewards,
-            next_obs=self.batch.next_obs,
+            next_obs=seen.next_obs,
             terminated=self.batch.terminated,
             discounts=self.batch.discounts,
             weights=self.batch.weights,
@@ -189,8 +195,9 @@ class DQN(OffPolicy):
         )
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.ACT,
+            kernel.MASKED_ACT if policy.in_parts else kernel.ACT,
             **network,
+            **({"masks": self.masks} if policy.in_parts else {}),
             obs=self.obs,
             actions=self._choices,
             action_rng=self.action_rng,
@@ -211,6 +218,8 @@ class DQN(OffPolicy):
         self.totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
+            if self._split:
+                self._split.take()
             self.updates = int(
                 self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )

@@ -58,9 +58,15 @@ class NativeEvaluator:
         block = kernels.block_size(n)
         self._blocks = -(-n // block)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
+        self._faults = np.zeros(1, np.int64)
+        masks: Record = {}
+        if policy.in_parts:
+            shown = np.ones((n, sum(policy.branches)), np.uint8)
+            masks = {"masks": shown, "mask": spec.mask_address, "faults": self._faults}
         self._frame = Frame(
-            kernels.EVALUATE,
+            kernels.MASKED_EVALUATE if policy.in_parts else kernels.EVALUATE,
             **policy.frame_fields(),
+            **masks,
             mean=policy.obs_mean,
             scale=policy.obs_scale,
             low=policy.low,
@@ -124,8 +130,10 @@ class BridgeEvaluator:
         limit = self.panel.max_episode_steps or math.inf
         # A policy with a memory needs one per episode; the others are the function that they are.
         act = self.policy.player(n)
+        masked = env.spec.masked and self.policy.in_parts
         while alive.any():
-            obs, reward, terminated, truncated, infos = env.step(act(obs, rng))
+            chosen = act(obs, rng, env.masks) if masked else act(obs, rng)
+            obs, reward, terminated, truncated, infos = env.step(chosen)
             returns[alive] += reward[alive]
             lengths[alive] += 1
             truncated = truncated | (lengths >= limit)

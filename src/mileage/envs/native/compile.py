@@ -1,8 +1,9 @@
-"""From a user's three functions to the two C functions that collectors call.
+"""From a user's functions to the C functions that collectors call.
 
     advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
             final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
     reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      always 0
+    mask(state f32*, out u8*, n i64) -> i64      always 0; only of environments that say what is possible
 
 The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
 arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
@@ -36,6 +37,7 @@ _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
 ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
+MASK = numba.int64(_F32, _U8, numba.int64)
 
 
 class Callback(Protocol):
@@ -45,10 +47,14 @@ class Callback(Protocol):
 
 
 class CompiledEnv:
-    """The two C functions of an environment, each compiled or loaded when first asked for."""
+    """The C functions of an environment, each compiled or loaded when first asked for."""
 
-    def __init__(self, functions: Functions, sizes: Sizes, key: str) -> None:
+    def __init__(
+        self, functions: Functions, sizes: Sizes, key: str, mask: types.FunctionType | None = None, choices: int = 0
+    ) -> None:
+        """`mask` says which of `choices` are possible."""
         self._portable, self._functions, self._sizes, self._key = Portable(), functions, sizes, key
+        self._mask, self._choices = mask, choices
 
     @functools.cached_property
     def advance(self) -> Callback:
@@ -59,6 +65,13 @@ class CompiledEnv:
     def reset(self) -> Callback:
         """Starts episodes."""
         return compile_reset(self._portable, self._functions, self._sizes, self._key)
+
+    @functools.cached_property
+    def mask(self) -> Callback | None:
+        """Says what is possible; None if everything always is."""
+        if self._mask is None:
+            return None
+        return compile_mask(self._portable, self._mask, self._sizes, self._choices, self._key)
 
 
 class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
@@ -176,3 +189,20 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
         return 0
 
     return _callback(reset, RESET, key, functions[1])
+
+
+def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes, choices: int, key: str) -> Callback:
+    """Compile, or load from the cache, the C function `mask`; all of `choices` are possible until it says otherwise."""
+    rule_out = portable.compile(function)
+    state_size = sizes.state
+
+    def mask(state_p: Any, out_p: Any, n: Any) -> Any:
+        state = carray(state_p, (n, state_size))
+        out = carray(out_p, (n, choices))
+        for i in range(n):
+            for k in range(choices):
+                out[i, k] = np.uint8(1)
+            rule_out(state[i], out[i])
+        return 0
+
+    return _callback(mask, MASK, key, function)

@@ -217,15 +217,19 @@ class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
     library_class: type[_InnerLibrary] = _InnerLibrary
+    masked: Callable[..., Any] | None = None
+    """What is compiled in place of the function where the first argument is a frame with `masks`."""
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
+        has_masks = bool(args) and isinstance(args[0], numba.types.Record) and "masks" in args[0].fields
+        function = self.masked if self.masked is not None and has_masks else self.py_func
         flags = Flags()
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         typing, target = self.targetdescr.typing_context, self.targetdescr.target_context
-        library = self.library_class(target.codegen(), self.py_func.__qualname__)
+        library = self.library_class(target.codegen(), function.__qualname__)
         result = compile_extra(
-            typing, target, self.py_func, args, return_type, flags, self.locals, library, self.pipeline_class
+            typing, target, function, args, return_type, flags, self.locals, library, self.pipeline_class
         )
         if result.typing_error is not None:
             raise result.typing_error
@@ -236,21 +240,29 @@ class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
 
 
 def inner(
-    function: Callable[..., Any] | None = None, *, compiler: type[InnerCompiler] = InnerCompiler, **options: Any
+    function: Callable[..., Any] | None = None,
+    *,
+    compiler: type[InnerCompiler] = InnerCompiler,
+    masked: Any = None,
+    **options: Any,
 ) -> Any:
     """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
 
     It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
     version serves literal and computed integer arguments alike (Numba would compile one for each).
+
+    `masked`, an inner function of the same arguments, takes its place in kernels whose frame has `masks`: these are
+    compiled for themselves, and those without are what they would be if there were no masks.
     """
     if function is None:
-        return functools.partial(inner, compiler=compiler, **options)
+        return functools.partial(inner, compiler=compiler, masked=masked, **options)
     settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
     dispatcher = numba.njit(**settings)(function)
     usual = dispatcher._compiler
     dispatcher._compiler = compiler(
         function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
     )
+    dispatcher._compiler.masked = None if masked is None else masked.py_func
 
     def keep(result: Any) -> None:
         dispatcher.overloads[tuple(result.signature.args)] = result
