@@ -124,3 +124,22 @@ class Panel:
         state[1] = integers(rng, 2)
         state[2] = uniform(rng, -1.0, 1.0)
         return reward, False
+
+
+@env("TestWalled-v0", state_size=1, actions=3, max_steps=8)
+class Walled:
+    """Has no way out after three steps."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any) -> None:
+        state[0] = 0.0
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any) -> Any:
+        state[0] += 1.0
+        return 0.0, False
+
+    @staticmethod
+    def mask(state: Any, out: Any) -> None:
+        for k in range(3):
+            out[k] = state[0] < 3.0

@@ -104,24 +104,32 @@ class NativeOnPolicy(RolloutLearner):
         policy = self.policy
         masks: Record = {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
         return (
-            policy.frame_fields() | (masks if policy.in_parts else {}) | {
-            "mean": policy.obs_mean,
-            "scale": policy.obs_scale,
-            "low": policy.low,
-            "high": policy.high,
-            "limit": policy.obs_limit,
-            "action_rng": self.action_rng,
-            "store_raw_obs": self.raw_obs,
-            "store_obs": self.obs,
-            "store_actions": self.actions,
-            "store_log_probs": self.log_probs,
-            "store_values": self.values,
-            "works": self.works,
-            "env_action": self.env_action,
-        })
+            policy.frame_fields()
+            | (masks if policy.in_parts else {})
+            | {
+                "mean": policy.obs_mean,
+                "scale": policy.obs_scale,
+                "low": policy.low,
+                "high": policy.high,
+                "limit": policy.obs_limit,
+                "action_rng": self.action_rng,
+                "store_raw_obs": self.raw_obs,
+                "store_obs": self.obs,
+                "store_actions": self.actions,
+                "store_log_probs": self.log_probs,
+                "store_values": self.values,
+                "works": self.works,
+                "env_action": self.env_action,
+            }
+        )
 
     def _act_frame(self) -> Frame:
-        return Frame(kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
+        return Frame(
+            kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT,
+            **self.policy_fields(),
+            obs=self.shown_obs,
+            n_envs=self.n_envs,
+        )
 
     def _rollout_frame(self) -> Frame:
         env = self.env

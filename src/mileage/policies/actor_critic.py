@@ -19,8 +19,8 @@ class ActorCritic(FlatPolicy):
     """Separate actor and critic networks of any widths, for discrete or continuous actions.
 
     Continuous policies are Gaussian with a learned deviation per dimension; they act in [-1, 1], which is mapped to
-    the environment's bounds and clipped. Actions in several parts have choices (`branches`) before numbers, and infinite
-    bounds for them. `params` (P,) float32 holds actor, critic and log deviations, in this order.
+    the environment's bounds and clipped. Actions in several parts have choices (`branches`) before numbers, with
+    infinite bounds. `params` (P,) float32 holds actor, critic and log deviations, in this order.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ def from_tanh(head: F32, rng: Rng) -> F32:
 
 
 def from_values(values: F32, rng: Rng, masks: U8 | None = None) -> I64:
-    """Best actions (N,) int64 by values (N, n) among what masks (N, n) allow; of drawn ones, one in twenty is random."""
+    """Best actions (N,) int64 by values (N, n) that masks (N, n) allow; of drawn ones, one in twenty is random."""
     best = np.asarray(np.argmax(only_possible(values, masks), axis=1))
     if rng is None:
         return best

@@ -70,7 +70,9 @@ class SpaceCodec(Codec):
         self._shown, self._taken = list(parts_of(observation)), list(parts_of(action))
         for part in self._shown:
             if not isinstance(part.space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-                raise UsageError(f"environment {env_id!r} has observations {part.space}: wrap it so that they are arrays")
+                raise UsageError(
+                    f"environment {env_id!r} has observations {part.space}: wrap it so that they are arrays"
+                )
         for part in self._taken:
             if _choices(part.space) is None and not isinstance(part.space, spaces.Box):
                 raise UsageError(
@@ -97,7 +99,8 @@ class SpaceCodec(Codec):
         if self.leaves is None and flat is not None and self._is_flat(flat):
             return self._flat_rows(flat)
         values = [part.of(observation, "observation") for part in self._shown]
-        single = {is_single(each, part.space.shape or (), part.name) for part, each in zip(self._shown, values)}
+        parts = zip(self._shown, values, strict=True)
+        single = {is_single(each, part.space.shape or (), part.name) for part, each in parts}
         sizes = {1 if single == {True} else len(each) for each in values}
         if len(single) > 1 or len(sizes) > 1:
             raise UsageError("observation must be of one length in all its parts")

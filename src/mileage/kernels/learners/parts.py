@@ -100,9 +100,7 @@ def _sample_choice(logits: Ptr32, mask: PtrU8, n: Count, rng_state: PtrU64) -> t
 
 
 @inner
-def sample(
-    frame: FrameRecord, head: Ptr32, log_std: Ptr32, mask: PtrU8, rng_state: PtrU64, action: Ptr32
-) -> Real32:
+def sample(frame: FrameRecord, head: Ptr32, log_std: Ptr32, mask: PtrU8, rng_state: PtrU64, action: Ptr32) -> Real32:
     """Draw an action; return its log-probability."""
     branches, start, log_prob = i64(frame.branches), 0, _F(0.0)
     for b in range(frame.n_branches):
