@@ -1,12 +1,13 @@
 """Two revisions of mileage side by side: is anything slower than it was?
 
     git worktree add ../before REVISION
-    PYTHONPATH=src python benchmarks/revisions.py ../before/src --rounds 12
+    PYTHONPATH=src python benchmarks/revisions.py ../before/src --rounds 120
 
-Every job runs in a process of its own, through the public interface alone, so that the same program measures both
-revisions. Within a round the arms follow each other, and who comes first changes from round to round; the ratio is the
-median over rounds of after by before, with a 95 % interval by the sign test. CPU seconds stand beside the wall-clock,
-as they suffer less from neighbours. *cold start* is the command with an empty kernel cache, *warm start* with a full
+Both revisions run the same program, through the public interface alone, each in a process of its own. Of a training,
+the two processes stay and take turns, a slice of some tenths of a second each: neighbours and clock rates change more
+slowly than that and meet both alike. A start is a new process every round. Who comes first changes from round to
+round; the ratio is the median over rounds of after by before, with a 95 % interval by the sign test. CPU seconds stand
+beside the wall-clock. *cold start* is the command with an empty kernel cache, *warm start* with a full
 one, both from process start to the end; *learn* is the learner's own phase, per update.
 """
 
@@ -21,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +75,34 @@ def importing(source: Path, cache: Path) -> dict[str, float]:
     return {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
-def _worker(name: str) -> Callable[[Path, Path], dict[str, float]]:
-    def run(source: Path, cache: Path) -> dict[str, float]:
+class _Trainer:
+    """A process that trains a slice at each call."""
+
+    def __init__(self, name: str, source: Path, cache: Path) -> None:
         command = [sys.executable, str(Path(__file__).with_name("arm_revision.py")), name]
         variables = _environment(source) | {"MILEAGE_CACHE_DIR": str(cache)}
-        printed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
-        found: dict[str, float] = json.loads(printed.splitlines()[-1])
+        self._process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __call__(self) -> dict[str, float]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        found: dict[str, float] = json.loads(self._process.stdout.readline())
         return found
 
-    return run
+    def close(self) -> None:
+        """End of the process."""
+        self._process.communicate()
 
 
-JOBS: dict[str, Callable[[Path, Path], dict[str, float]]] = {
-    **{name: _worker(name) for name in LEARNING},
+STARTS: dict[str, Callable[[Path, Path], dict[str, float]]] = {
     "warm start to 475": warm_start,
     "cold start to 475": cold_start,
     "import mileage": importing,
 }
+JOBS = [*LEARNING, *STARTS]
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -101,13 +115,25 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return ordered[k], ordered[n - 1 - k]
 
 
+@contextmanager
+def arms(name: str, sources: dict[str, Path], caches: dict[str, Path]) -> Iterator[dict[str, Callable[[], Any]]]:
+    """What takes one sample of a job, for each revision."""
+    if name in STARTS:
+        yield {arm: partial(STARTS[name], sources[arm], caches[arm]) for arm in sources}
+        return
+    trainers = {arm: _Trainer(name, sources[arm], caches[arm]) for arm in sources}
+    yield trainers
+    for trainer in trainers.values():
+        trainer.close()
+
+
 def measure(name: str, sources: dict[str, Path], caches: dict[str, Path], rounds: int) -> dict[str, Any]:
     """All samples of one job, arms in turn; the first round warms up and is kept apart."""
     samples: dict[str, list[dict[str, float]]] = {arm: [] for arm in sources}
-    for number in range(rounds + 1):
-        order = list(sources) if number % 2 else list(reversed(sources))
-        for arm in order:
-            samples[arm].append(JOBS[name](sources[arm], caches[arm]))
+    with arms(name, sources, caches) as take:
+        for number in range(rounds + 1):
+            for arm in sources if number % 2 else reversed(sources):
+                samples[arm].append(take[arm]())
     return {"job": name, "warmups": {arm: each[0] for arm, each in samples.items()},
             "samples": {arm: each[1:] for arm, each in samples.items()}}  # fmt: skip
 
@@ -139,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="source directory of the earlier revision")
     parser.add_argument("--after", type=Path, default=Path(__file__).resolve().parents[1] / "src")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=120, help="of slices; starts take a tenth as many")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
     options = parser.parse_args()
     sources = {"before": options.before.resolve(), "after": options.after.resolve()}
@@ -147,7 +173,7 @@ def main() -> None:
         caches = {arm: Path(folder) / arm for arm in sources}
         found = []
         for name in options.jobs:
-            found.append(measure(name, sources, caches, options.rounds))
+            found.append(measure(name, sources, caches, options.rounds // (10 if name in STARTS else 1)))
             print(" | ".join(row(found[-1])), flush=True)
     header = ["job", "before s", "after s", "after / before, wall-clock", "CPU", "learn phase"]
     table = markdown_table(header, [row(each) for each in found])

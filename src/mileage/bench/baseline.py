@@ -73,9 +73,8 @@ def load(path: Path, hardware_id: str) -> ReadRecord:
     except OSError as error:
         raise UsageError(f"cannot read the baseline {str(path)!r}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{str(path)!r} is not a baseline: make one with 'mileage bench --save-baseline FILE'"
-        ) from error
+        how = "make one with 'mileage bench --save-baseline FILE'"
+        raise UsageError(f"{str(path)!r} is not a baseline: {how}") from error
     if form != FORMAT:
         raise UsageError(f"baseline {str(path)!r} has format {form}, not {FORMAT}: save a new one")
     if found != hardware_id:
@@ -100,11 +99,8 @@ def check(report: BenchReport, baseline: ReadRecord, tolerance: float = TOLERANC
             continue
         ours = result.ours
         ratios = ours.median / old["median"], ours.best / old["best"]
-        change = Change.SAME
-        if min(ratios) > 1.0 + tolerance:
-            change = Change.REGRESSION
-        elif max(ratios) < 1.0 / (1.0 + tolerance):
-            change = Change.IMPROVEMENT
+        slower, faster = min(ratios) > 1.0 + tolerance, max(ratios) < 1.0 / (1.0 + tolerance)
+        change = Change.REGRESSION if slower else Change.IMPROVEMENT if faster else Change.SAME
         changes.append(CaseChange(result.case.title, old["median"], ours.median, change))
     return BaselineCheck(tuple(changes), tuple(new), _version_changes(report.machine, baseline["machine"]))
 

@@ -68,14 +68,8 @@ CASES: tuple[Case, ...] = (
     Case("replay-push", "replay push, 8 envs", _REPLAY, 8, "transitions"),
     Case("replay-sample", "replay sample 256", _REPLAY, BATCH, "transitions"),
     Case("prioritized", "prioritized sample + update 256, of 100,000", {"entries": 100_000}, BATCH, "transitions"),
-    Case(
-        "prioritized",
-        "prioritized sample + update 256, of 1,000,000",
-        {"entries": 1_000_000},
-        BATCH,
-        "transitions",
-        True,
-    ),
+    Case("prioritized", "prioritized sample + update 256, of 1,000,000", {"entries": 1_000_000}, BATCH, "transitions",
+         heavy=True),
     *(Case("env-step", f"CartPole step, {n} envs", {"n_envs": n}, n, "steps") for n in (8, 64, 1024)),
     Case("rollout", "rollout 8×128, CartPole", {"n_envs": 8, "n_steps": 128}, 1024, "steps"),
     Case("ppo-update", "PPO update 8×128, 4 epochs", _PPO, 4096, "samples"),
@@ -86,7 +80,7 @@ CASES: tuple[Case, ...] = (
     Case("gemm", "limit: GEMM 1024", {"size": 1024}, 2.0 * 1024**3, "FLOP"),
     Case("memory", "limit: memory copy 128 MiB", {"mib": 128}, 2.0 * 128 * 2**20, "bytes"),
     Case("phase-event", "ledger phase event", {}, 1, "events"),
-)
+)  # fmt: skip
 
 
 @functools.cache

@@ -54,9 +54,8 @@ def _package(folder: Path) -> ModuleType:
     loaded = sys.modules.get(_NAME)
     if loaded is not None and loaded.__file__ == str(folder / "__init__.py"):
         return loaded
-    spec = importlib.util.spec_from_file_location(
-        _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
+    places = [str(folder)]
+    spec = importlib.util.spec_from_file_location(_NAME, folder / "__init__.py", submodule_search_locations=places)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

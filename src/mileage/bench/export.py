@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 
 from mileage._records import ReadRecord, Record
+from mileage.bench import ExportFormat
 from mileage.bench.suite import OURS, BenchReport
 from mileage.experiments import Cause, Caveat
 from mileage.experiments.timing import ratio_of
@@ -14,14 +14,6 @@ from mileage.tables import Cell, Strong, Table
 
 # Cases that a gathered warning names.
 _NAMED = 3
-
-
-class ExportFormat(StrEnum):
-    """A file format of the report."""
-
-    JSON = "json"
-    MD = "md"
-    CSV = "csv"
 
 
 def duration(seconds: float) -> str:
@@ -61,18 +53,11 @@ def summary_rows(record: ReadRecord) -> list[Record]:
         arms = {arm["arm"]: arm for arm in case["arms"]}
         ours = arms.pop(OURS)
         # The library alone; in which of its ways is in the record.
-        peers = [
-            (name.split(",")[0], arm["median"], ratio_of(arm["samples"], ours["samples"])) for name, arm in arms.items()
-        ]
-        rows.append(
-            {
-                "title": case["title"],
-                "median": ours["median"],
-                "spread": ours["spread"],
-                "rate": rate(case["work"], case["unit"], ours["median"]),
-                "peers": sorted(peers, key=lambda peer: peer[2]),
-            }
-        )
+        own = ours["samples"]
+        peers = [(name.split(",")[0], arm["median"], ratio_of(arm["samples"], own)) for name, arm in arms.items()]
+        row = {"title": case["title"], "median": ours["median"], "spread": ours["spread"]}
+        speed = rate(case["work"], case["unit"], ours["median"])
+        rows.append(row | {"rate": speed, "peers": sorted(peers, key=lambda peer: peer[2])})
     return rows
 
 

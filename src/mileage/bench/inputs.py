@@ -77,7 +77,6 @@ def priorities() -> list[F32]:
 def layers(sizes: list[int]) -> list[tuple[F32, F32]]:
     """Weights (I, O) and biases (O,) float32 of an MLP."""
     rng = np.random.default_rng(0)
+    kind = np.float32
     pairs = itertools.pairwise(sizes)
-    return [
-        (rng.normal(size=(i, o)).astype(np.float32) / np.float32(i**0.5), np.zeros(o, np.float32)) for i, o in pairs
-    ]
+    return [(rng.normal(size=(i, o)).astype(kind) / kind(i**0.5), np.zeros(o, kind)) for i, o in pairs]

@@ -46,16 +46,10 @@ class Reading:
 
 def read() -> Reading:
     """Look at the machine for a third of a second."""
-    busy = _busy_share()
-    return Reading(
-        load=round(os.getloadavg()[0], 2),
-        busy=busy,
-        mhz=_megahertz(),
-        governor=_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        stolen=_stolen_seconds(),
-        loop_seconds=min(_loop() for _ in range(15)),
-        at=time.monotonic(),
-    )
+    busy, load, mhz = _busy_share(), round(os.getloadavg()[0], 2), _megahertz()
+    governor = _text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
+    loop_seconds = min(_loop() for _ in range(15))
+    return Reading(load, busy, mhz, governor, _stolen_seconds(), loop_seconds, time.monotonic())
 
 
 def conditions(before: Reading, after: Reading, cores: int) -> tuple[Caveat, ...]:

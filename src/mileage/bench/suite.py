@@ -149,25 +149,17 @@ def run(
             on_progress(index, len(cases), case.title)
         results.append(_measure(case, others, machine.cores, options, executor))
     after = read()
+    versions = {name: text for each in reversed(others) for name, text in each.versions.items()}
+    absent = {key: why for each in others for key, why in each.absent.items()}
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return BenchReport(
-        results=tuple(results),
-        machine=machine.as_dict(),
-        hardware_id=machine.hardware_id,
-        readings=(before, after),
-        conditions=conditions(before, after, machine.cores),
-        versions={name: text for each in reversed(others) for name, text in each.versions.items()},
-        absent={key: why for each in others for key, why in each.absent.items()},
-        command=command,
-        time=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+        tuple(results), machine.as_dict(), machine.hardware_id, (before, after),
+        conditions(before, after, machine.cores), versions, absent, command, now,
+    )  # fmt: skip
 
 
 def _measure(
-    case: Case,
-    others: Sequence[Others],
-    threads: int,
-    options: BenchOptions,
-    executor: Executor[Work, Sample] | None,
+    case: Case, others: Sequence[Others], threads: int, options: BenchOptions, executor: Executor[Work, Sample] | None
 ) -> CaseResult:
     own = case.own(threads)
     check_answer(case, own, threads)

@@ -6,11 +6,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from mileage.bench import ExportFormat
 
 if TYPE_CHECKING:
     from mileage.bench.baseline import BaselineCheck
@@ -20,45 +22,35 @@ _QUICK_ROUNDS, _ROUNDS = 5, 15
 _QUICK_SECONDS, _SECONDS = 3.0, 12.0
 
 
-class ExportFormat(StrEnum):
-    """A file format of the report."""
-
-    JSON = "json"
-    MD = "md"
-    CSV = "csv"
-
-
 def bench(
-    primitive: Annotated[list[str] | None, typer.Argument(help="What to measure; default: everything.")] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the primitives and who else does them.")] = False,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Also measure the other libraries that are installed.")
-    ] = False,
+    primitive: Annotated[list[str] | None, Argument(help="What to measure; default: everything.")] = None,
+    list_only: Annotated[bool, Option("--list", help="List the primitives and who else does them.")] = False,
+    peers: Annotated[bool, Option("--peers", help="Also measure the other libraries that are installed.")] = False,
     peer_python: Annotated[
         list[Path] | None,
-        typer.Option(help="Python that has other libraries, implies --peers; default: this one; may be repeated."),
+        Option(help="Python that has other libraries, implies --peers; default: this one; may be repeated."),
     ] = None,
     peers_from: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             envvar="MILEAGE_PEERS",
             help="Folder benchmarks/primitives of a clone, which drives other libraries; default: that of this source.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Five rounds, without what takes long to set up.")] = False,
-    rounds: Annotated[int | None, typer.Option(help="Samples of each arm; default: 15, or 5 with --quick.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Five rounds, without what takes long to set up.")] = False,
+    rounds: Annotated[int | None, Option(help="Samples of each arm; default: 15, or 5 with --quick.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
     export: Annotated[
-        list[ExportFormat] | None, typer.Option(help="Also write the report in this format; may be repeated.")
+        list[ExportFormat] | None, Option(help="Also write the report in this format; may be repeated.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="File for --export, its suffix that of the format; default: bench.json, …")
+        Path | None, Option(help="File for --export, its suffix that of the format; default: bench.json, …")
     ] = None,
-    save_baseline: Annotated[Path | None, typer.Option(help="Keep this run to compare later ones with.")] = None,
+    save_baseline: Annotated[Path | None, Option(help="Keep this run to compare later ones with.")] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Compare with this earlier run of the same machine; exits with 1 if slower.")
+        Path | None, Option(help="Compare with this earlier run of the same machine; exits with 1 if slower.")
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="How much slower is a regression: 0.25 is a quarter.")] = 0.25,
+    tolerance: Annotated[float, Option(help="How much slower is a regression: 0.25 is a quarter.")] = 0.25,
 ) -> None:
     """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
     from mileage.bench import baseline as bench_baseline
@@ -74,9 +66,8 @@ def bench(
         return
     earlier = bench_baseline.load(baseline, fingerprint().hardware_id) if baseline else None
     pythons = tuple(peer_python or ([Path(sys.executable)] if peers else ()))
-    options = bench_run.BenchOptions(
-        rounds or (_QUICK_ROUNDS if quick else _ROUNDS), _QUICK_SECONDS if quick else _SECONDS
-    )
+    usual, seconds = (_QUICK_ROUNDS, _QUICK_SECONDS) if quick else (_ROUNDS, _SECONDS)
+    options = bench_run.BenchOptions(rounds or usual, seconds)
     folder = clone.find(peers_from) if pythons else None
     with clone.opened(folder, pythons, fingerprint().cores) as others, _progress(quiet=json_output) as on_progress:
         command = shown_command(sys.argv[1:])
@@ -90,7 +81,7 @@ def bench(
             _print_check(check)
     for form in export or ():
         path = (output or Path("bench")).with_suffix(f".{form.value}")
-        _write(path, bench_export.to_text(report, bench_export.ExportFormat(form.value)))
+        _write(path, bench_export.to_text(report, form))
     if save_baseline:
         bench_baseline.save(report, save_baseline)
         typer.echo(f"wrote {save_baseline}", err=True)

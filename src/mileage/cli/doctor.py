@@ -7,20 +7,15 @@ import json
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from mileage._records import Record
 
-_EXTRAS = {
-    "torch": "torch",
-    "mujoco": "mujoco",
-    "postgres": "psycopg",
-    "parquet": "pyarrow",
-    "tensorboard": "tensorboard",
-    "gpu": "pynvml",
-}
+_EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
+"""Extras whose module has another name."""
 
 
-def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
     """Check the machine: cores, BLAS, kernel cache, extras. Exits with 1 if something is wrong."""
     report = _examine()
     problems = report["problems"]
@@ -47,10 +42,10 @@ def _examine() -> Record:
     from mileage.meter import fingerprint
 
     machine = fingerprint().as_dict()
-    writable = cache_is_writable()
     missing = ahead.missing(find_algorithm("ppo").learner().kernels(True))
+    extras = ("torch", "mujoco", "postgres", "parquet", "tensorboard", "gpu")
     problems = []
-    if not writable:
+    if not cache_is_writable():
         problems.append(f"compiled kernels cannot be kept in {cache_dir()}: every process compiles anew")
     if blas().set_threads is None:
         problems.append("this BLAS cannot be told to use one thread: set OPENBLAS_NUM_THREADS=1 or MKL_NUM_THREADS=1")
@@ -60,6 +55,6 @@ def _examine() -> Record:
         "blas": blas().source,
         "kernel cache": str(cache_dir()),
         "compiled": "all kernels" if not missing else f"missing: {', '.join(missing)} (run 'mileage warmup')",
-        "extras": {name: "yes" if importlib.util.find_spec(module) else "no" for name, module in _EXTRAS.items()},
+        "extras": {name: "yes" if importlib.util.find_spec(_EXTRAS.get(name, name)) else "no" for name in extras},
         "problems": problems,
     }

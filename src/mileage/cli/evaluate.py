@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint file, or the directory of a run.")],
-    episodes: Annotated[int, typer.Option(help="Held-out episodes.")] = 100,
-    target: Annotated[str | None, typer.Option(help='What to reach, such as "mean_return>=475".')] = None,
-    success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample actions instead of taking the best.")] = False,
-    env: Annotated[str | None, typer.Option(help='Environment, if the checkpoint names code: "file.py:Name".')] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads to use at most.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    checkpoint: Annotated[Path, Argument(help="Checkpoint file, or the directory of a run.")],
+    episodes: Annotated[int, Option(help="Held-out episodes.")] = 100,
+    target: Annotated[str | None, Option(help='What to reach, such as "mean_return>=475".')] = None,
+    success: Annotated[str | None, Option(help='What makes an episode a success, such as "return>=475".')] = None,
+    sample: Annotated[bool, Option("--sample", help="Sample actions instead of taking the best.")] = False,
+    env: Annotated[str | None, Option(help='Environment, if the checkpoint names code: "file.py:Name".')] = None,
+    threads: Annotated[int | None, Option(help="Threads to use at most.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Play held-out episodes with a saved policy. Exits with 1 if a given target is not met."""
     import dataclasses
@@ -33,19 +34,11 @@ def evaluate(
     met = None if goal is None else goal.met(result)
     if json_output:
         summary = {
-            "checkpoint": str(checkpoint),
-            "env": agent.env_id,
-            "steps": agent.steps,
-            "panel_id": panel.panel_id,
-            "episodes": len(result),
-            "mean_return": result.mean_return,
-            "iqm_return": result.iqm_return,
-            "success_rate": result.success_rate,
-            "returns": result.returns.tolist(),
-            "lengths": result.lengths.tolist(),
-            "target": None if goal is None else str(goal),
-            "met": met,
-        }
+            "checkpoint": str(checkpoint), "env": agent.env_id, "steps": agent.steps, "panel_id": panel.panel_id,
+            "episodes": len(result), "mean_return": result.mean_return, "iqm_return": result.iqm_return,
+            "success_rate": result.success_rate, "returns": result.returns.tolist(),
+            "lengths": result.lengths.tolist(), "target": None if goal is None else str(goal), "met": met,
+        }  # fmt: skip
         print(json.dumps(summary, indent=2))
     else:
         print(f"{agent.env_id}: {len(result)} held-out episodes, policy after {agent.steps:,} steps")

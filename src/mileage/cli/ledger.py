@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from mileage._errors import UsageError
 
@@ -19,19 +20,19 @@ app = typer.Typer(help="Recorded runs: what they reached and what they cost.", n
 
 FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
 
-Db = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Db = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Selection = Annotated[
     str | None,
-    typer.Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
+    Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
 ]
 
 
 @app.command("list")
 def list_runs(
     selection: Selection = None,
-    limit: Annotated[int, typer.Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
-    state: Annotated[str | None, typer.Option(help="Only runs in this state, such as reached or crashed.")] = None,
+    limit: Annotated[int, Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
+    state: Annotated[str | None, Option(help="Only runs in this state, such as reached or crashed.")] = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -63,8 +64,8 @@ def list_runs(
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="Run id or its beginning, or a name that only one run has.")],
-    checkpoints: Annotated[int, typer.Option(help="How many checkpoints to show, spread over the run.")] = 10,
+    run: Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")],
+    checkpoints: Annotated[int, Option(help="How many checkpoints to show, spread over the run.")] = 10,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -87,16 +88,14 @@ def show(
 
 @app.command()
 def compare(
-    a: Annotated[str, typer.Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
-    b: Annotated[str, typer.Argument(help="The second set of runs.")],
+    a: Annotated[str, Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
+    b: Annotated[str, Argument(help="The second set of runs.")],
     allow_unmatched: Annotated[
-        list[str] | None, typer.Option(help="A field of the matching contract that may differ; labels the output.")
+        list[str] | None, Option(help="A field of the matching contract that may differ; labels the output.")
     ] = None,
     sequential: Annotated[
         bool,
-        typer.Option(
-            "--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."
-        ),
+        Option("--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."),
     ] = False,
     db: Db = None,
     json_output: AsJson = False,
@@ -117,11 +116,9 @@ def compare(
 @app.command()
 def export(
     selection: Selection = None,
-    format_: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
-    table: Annotated[
-        str, typer.Option(help="Rows of CSV and Parquet: runs, checkpoints, phases or episodes.")
-    ] = "runs",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
+    format_: Annotated[str, Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
+    table: Annotated[str, Option(help="Rows of CSV and Parquet: runs, checkpoints, phases or episodes.")] = "runs",
+    out: Annotated[Path | None, Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
@@ -143,20 +140,20 @@ def export(
 
 @app.command("import")
 def import_runs(
-    files: Annotated[list[Path], typer.Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
-    name: Annotated[str | None, typer.Option(help="Name of the runs (the file's name by default).")] = None,
-    framework: Annotated[str, typer.Option(help="What trained them.")] = "unknown",
-    algorithm: Annotated[str, typer.Option(help="Such as ppo.")] = "",
-    env: Annotated[str, typer.Option(help="Environment id.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Training seed.")] = None,
-    panel: Annotated[Path | None, typer.Option(help="JSON file of the held-out panel they were evaluated on.")] = None,
-    target: Annotated[str | None, typer.Option(help='Such as "success_rate>=0.9".')] = None,
-    price: Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19.")] = None,
-    instance: Annotated[str | None, typer.Option(help="Instance in the price book.")] = None,
-    state: Annotated[str | None, typer.Option(help="How the run ended, where the target does not say.")] = None,
-    accounting_window: Annotated[str, typer.Option(help="What the file's time counts.")] = "as imported",
+    files: Annotated[list[Path], Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
+    name: Annotated[str | None, Option(help="Name of the runs (the file's name by default).")] = None,
+    framework: Annotated[str, Option(help="What trained them.")] = "unknown",
+    algorithm: Annotated[str, Option(help="Such as ppo.")] = "",
+    env: Annotated[str, Option(help="Environment id.")] = "",
+    seed: Annotated[int | None, Option(help="Training seed.")] = None,
+    panel: Annotated[Path | None, Option(help="JSON file of the held-out panel they were evaluated on.")] = None,
+    target: Annotated[str | None, Option(help='Such as "success_rate>=0.9".')] = None,
+    price: Annotated[str | None, Option(help="Dollars an hour, such as 2.20 or 0.35+0.19.")] = None,
+    instance: Annotated[str | None, Option(help="Instance in the price book.")] = None,
+    state: Annotated[str | None, Option(help="How the run ended, where the target does not say.")] = None,
+    accounting_window: Annotated[str, Option(help="What the file's time counts.")] = "as imported",
     column: Annotated[
-        list[str] | None, typer.Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
+        list[str] | None, Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
     ] = None,
     db: Db = None,
     json_output: AsJson = False,
@@ -173,28 +170,17 @@ def import_runs(
     with _open(db, create=True) as store:
         for file in files:
             settings = ImportSettings(
-                name=name or file.stem,
-                framework=framework,
-                algorithm=algorithm,
-                env_id=env,
-                seed=seed,
-                panel=Panel.from_json(_read_text(panel)) if panel else None,
-                target=Target.parse(target) if target else None,
-                price=price,
-                instance=instance,
-                state=EndState(state) if state else None,
-                accounting_window=accounting_window,
+                name or file.stem, framework, algorithm, env, seed,
+                Panel.from_json(_read_text(panel)) if panel else None, Target.parse(target) if target else None,
+                price, instance, EndState(state) if state else None, accounting_window=accounting_window,
                 columns=_columns(column or []),
-            )
+            )  # fmt: skip
             rows = read_rows(file, settings)
             refused = store.deliver(rows)
             if refused:
                 raise UsageError(f"the ledger refused {len(refused)} rows of {file}: {refused[0][1]}")
             imported += [row.run_id for row in rows if isinstance(row, Run)]
-    if json_output:
-        print(json.dumps({"runs": imported}))
-    else:
-        print(f"imported {len(imported)} runs")
+    print(json.dumps({"runs": imported}) if json_output else f"imported {len(imported)} runs")
 
 
 @app.command()

@@ -7,43 +7,44 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import Record
 
-EnvId = Annotated[str | None, typer.Argument(help="Environment id, or path/to/file.py:Name.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Environment steps to take (the preset's by default).")]
-TargetText = Annotated[str | None, typer.Option(help='Stop once the held-out panel shows this: "mean_return>=475".')]
-Preset = Annotated[str, typer.Option(help="'default', 'none' or a TOML file of hyperparameters.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")
-]
-EvalEvery = Annotated[int | None, typer.Option(help="Environment steps between held-out evaluations.")]
-Episodes = Annotated[int, typer.Option(help="Held-out episodes per evaluation.")]
-CheckpointEvery = Annotated[int, typer.Option(help="Environment steps between checkpoints (0: at the end only).")]
-Threads = Annotated[int | None, typer.Option(help="Threads to use at most (all cores by default).")]
-Processes = Annotated[bool, typer.Option("--processes", help="One process per Gymnasium environment.")]
-EnvKwargs = Annotated[str | None, typer.Option(help="JSON for a Gymnasium environment's constructor.")]
-Backend = Annotated[str, typer.Option(help="'native', 'torch', or 'auto'.")]
-PolicyName = Annotated[str | None, typer.Option(help="'mlp' or 'cnn'; others only from Python.")]
-Device = Annotated[str, typer.Option(help="Where torch computes: 'auto', 'cpu', 'cuda'.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
-PriceText = Annotated[str | None, typer.Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")]
-Database = Annotated[str | None, typer.Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
+Words = list[str] | None
+"""Of an option that may be given several times."""
+EnvId = Annotated[str | None, Argument(help="Environment id, or path/to/file.py:Name.")]
+Steps = Annotated[int | None, Option("--steps", help="Environment steps to take (the preset's by default).")]
+TargetText = Annotated[str | None, Option(help='Stop once the held-out panel shows this: "mean_return>=475".')]
+Preset = Annotated[str, Option(help="'default', 'none' or a TOML file of hyperparameters.")]
+Settings = Annotated[Words, Option("--set", "-s", help="A hyperparameter, as NAME=VALUE; may be repeated.")]
+EvalEvery = Annotated[int | None, Option(help="Environment steps between held-out evaluations.")]
+Episodes = Annotated[int, Option(help="Held-out episodes per evaluation.")]
+CheckpointEvery = Annotated[int, Option(help="Environment steps between checkpoints (0: at the end only).")]
+Threads = Annotated[int | None, Option(help="Threads to use at most (all cores by default).")]
+Processes = Annotated[bool, Option("--processes", help="One process per Gymnasium environment.")]
+EnvKwargs = Annotated[str | None, Option(help="JSON for a Gymnasium environment's constructor.")]
+Backend = Annotated[str, Option(help="'native', 'torch', or 'auto'.")]
+PolicyName = Annotated[str | None, Option(help="'mlp' or 'cnn'; others only from Python.")]
+Device = Annotated[str, Option(help="Where torch computes: 'auto', 'cpu', 'cuda'.")]
+Compile = Annotated[bool, Option("--compile", help="Use torch.compile.")]
+PriceText = Annotated[str | None, Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")]
+Database = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunArguments:
     """What a command that trains takes; commands add fields of their own."""
 
-    algorithm: Annotated[str | None, typer.Argument(help="Its name.")] = None
+    algorithm: Annotated[str | None, Argument(help="Its name.")] = None
     env: EnvId = None
     steps: Steps = None
     target: TargetText = None
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0
+    seed: Annotated[int, Option(help="Of everything random.")] = 0
     preset: Preset = "default"
     set_: Settings = None
     eval_every: EvalEvery = None
@@ -56,28 +57,19 @@ class RunArguments:
     policy: PolicyName = None
     device: Device = "auto"
     compile_: Compile = False
-    name: Annotated[str | None, typer.Option(help="Name of the run in the ledger.")] = None
+    name: Annotated[str | None, Option(help="Name of the run in the ledger.")] = None
     price: PriceText = None
     db: Database = None
-    ledger: Annotated[bool, typer.Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")] = (
-        True
-    )
-    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
+    ledger: Annotated[bool, Option("--ledger/--no-ledger", help="Whether runs are recorded in the ledger.")] = True
+    json_output: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress.")] = False
 
     def agent(self) -> Record:
         """What `mileage.PPO` and the other agents take, but for the seed."""
-        return {
-            "preset": self.preset,
-            "threads": self.threads,
-            "processes": self.processes,
-            "env_kwargs": json_object("--env-kwargs", self.env_kwargs),
-            "backend": self.backend,
-            "policy": self.policy,
-            "device": self.device,
-            "compile": self.compile_,
-            **hyperparameters(self.set_ or []),
-        }
+        plain = ("preset", "threads", "processes", "backend", "policy", "device")
+        words: Record = {name: getattr(self, name) for name in plain} | {"compile": self.compile_}
+        words["env_kwargs"] = json_object("--env-kwargs", self.env_kwargs)
+        return words | hyperparameters(self.set_ or [])
 
 
 Arguments = TypeVar("Arguments")
@@ -95,12 +87,7 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         fields = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
         command.__annotations__ = {field.name: hints[field.name] for field in fields} | {"return": None}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-                )
-                for field in fields
-            ]
+            [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]) for f in fields]
         )
         return command
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import Record
@@ -25,28 +26,26 @@ FORMATS = ("md", "html", "trace", "speedscope")
 class Arguments(options.RunArguments):
     """What the command line asked for."""
 
-    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --run.")] = None
-    checkpoint: Annotated[Path | None, typer.Option(help="File to save checkpoints to.")] = None
-    run: Annotated[
-        str | None, typer.Option("--run", help="Diagnose a recorded run by its phases instead of training.")
-    ] = None
+    algorithm: Annotated[str | None, Argument(help=f"{names_in_words()}; not needed with --run.")] = None
+    checkpoint: Annotated[Path | None, Option(help="File to save checkpoints to.")] = None
+    run: Annotated[str | None, Option("--run", help="Diagnose a recorded run by its phases instead of training.")] = (
+        None
+    )
     try_: Annotated[
-        bool, typer.Option("--try", help="Apply the fixes, train each to --target, and measure what they bring.")
+        bool, Option("--try", help="Apply the fixes, train each to --target, and measure what they bring.")
     ] = False
-    budget: Annotated[float, typer.Option(help="Seconds for --try, verification included.")] = 180.0
-    without: Annotated[
-        list[str] | None, typer.Option("--without", help="A fix that --try leaves out (may be repeated).")
-    ] = None
+    budget: Annotated[float, Option(help="Seconds for --try, verification included.")] = 180.0
+    without: Annotated[options.Words, Option("--without", help="A fix that --try leaves out (may be repeated).")] = None
     preset_out: Annotated[
-        Path | None, typer.Option(help="File for the preset that --try found (a new one in runs by default).")
+        Path | None, Option(help="File for the preset that --try found (a new one in runs by default).")
     ] = None
-    export: Annotated[str | None, typer.Option(help="Write the profile as md, html, trace or speedscope.")] = None
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for --export, else standard output.")] = None
+    export: Annotated[str | None, Option(help="Write the profile as md, html, trace or speedscope.")] = None
+    out: Annotated[Path | None, Option("--out", "-o", help="File for --export, else standard output.")] = None
     ledger: Annotated[
-        bool, typer.Option("--ledger/--no-ledger", help="Whether run and profile are recorded in the ledger.")
+        bool, Option("--ledger/--no-ledger", help="Whether run and profile are recorded in the ledger.")
     ] = True
-    json_output: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the verdict.")] = False
+    json_output: Annotated[bool, Option("--json", help="Print the profile as JSON.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the verdict.")] = False
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
@@ -63,18 +62,10 @@ class Arguments(options.RunArguments):
 
     def words(self) -> Record:
         """The options of `mileage.profiling.profile_run`."""
-        return {
-            "seed": self.seed,
-            "steps": self.steps,
-            "target": self.target,
-            "eval_every": self.eval_every,
-            "episodes": self.episodes,
-            "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
-            "checkpoint_every": self.checkpoint_every,
-            "db": self.db if self.ledger else False,
-            "name": self.name,
-            "price": self.price,
-        } | self.agent()
+        plain = ("seed", "steps", "target", "eval_every", "episodes", "checkpoint_every", "name", "price")
+        words: Record = {name: getattr(self, name) for name in plain}
+        words["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        return words | {"db": self.db if self.ledger else False} | self.agent()
 
 
 @options.takes(Arguments)

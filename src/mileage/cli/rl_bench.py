@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from mileage._errors import UsageError
 from mileage.cli import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from mileage.coderl import BenchReport, Progress
 
@@ -28,35 +28,35 @@ class ExportFormat(StrEnum):
 
 
 def rl_bench(
-    project: Annotated[Path, typer.Option(help="Root of the project to measure; it is never changed.")] = Path("."),
-    runs: Annotated[int, typer.Option(help="Cold builds and incremental checks of each arm.")] = 3,
+    project: Annotated[Path, Option(help="Root of the project to measure; it is never changed.")] = Path("."),
+    runs: Annotated[int, Option(help="Cold builds and incremental checks of each arm.")] = 3,
     mode: Annotated[
-        list[str] | None, typer.Option(help="One declared difference from the baseline; may be given several times.")
+        options.Words, Option(help="One declared difference from the baseline; may be given several times.")
     ] = None,
-    rollout_fraction: Annotated[float, typer.Option(help="Share of the training loop spent in rollouts.")] = 0.80,
-    gpus: Annotated[int, typer.Option(help="GPUs of the cluster.")] = 8,
-    price: Annotated[float | None, typer.Option(help="Dollars per hour of the machine that builds.")] = None,
+    rollout_fraction: Annotated[float, Option(help="Share of the training loop spent in rollouts.")] = 0.80,
+    gpus: Annotated[int, Option(help="GPUs of the cluster.")] = 8,
+    price: Annotated[float | None, Option(help="Dollars per hour of the machine that builds.")] = None,
     db: options.Database = None,
     samples: Annotated[
-        Path | None, typer.Option(help="Candidate patches for the pass rate: a directory of diffs, or JSONL.")
+        Path | None, Option(help="Candidate patches for the pass rate: a directory of diffs, or JSONL.")
     ] = None,
     step: Annotated[
-        list[str] | None, typer.Option(help="What a candidate must pass: check, build, test; may be repeated.")
+        options.Words, Option(help="What a candidate must pass: check, build, test; may be repeated.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Parallel jobs of each build; default: one per core.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a build is killed.")] = 1800.0,
-    toolchain: Annotated[str | None, typer.Option(help="rustup toolchain of all arms, e.g. nightly.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Build system, if the detected one is not meant.")] = None,
-    edit_file: Annotated[str | None, typer.Option(help="File that gets the one-line edit.")] = None,
+    jobs: Annotated[int | None, Option(help="Parallel jobs of each build; default: one per core.")] = None,
+    timeout: Annotated[float, Option(help="Seconds after which a build is killed.")] = 1800.0,
+    toolchain: Annotated[str | None, Option(help="rustup toolchain of all arms, e.g. nightly.")] = None,
+    kind: Annotated[str | None, Option(help="Build system, if the detected one is not meant.")] = None,
+    edit_file: Annotated[str | None, Option(help="File that gets the one-line edit.")] = None,
     lock: Annotated[
-        Path | None, typer.Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
+        Path | None, Option(help="File to lock during builds, shared by benchmarks that must not overlap.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the order of measurement.")] = 0,
-    ledger: Annotated[bool, typer.Option(help="Whether run, samples and rl_kpi are recorded in the ledger.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and stop.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    export: Annotated[ExportFormat | None, typer.Option(help="Also write the report in this format.")] = None,
-    output: Annotated[Path | None, typer.Option(help="File for --export; default: rl-bench.md or .html.")] = None,
+    seed: Annotated[int, Option(help="Seed of the order of measurement.")] = 0,
+    ledger: Annotated[bool, Option(help="Whether run, samples and rl_kpi are recorded in the ledger.")] = True,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be run, and stop.")] = False,
+    json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
+    export: Annotated[ExportFormat | None, Option(help="Also write the report in this format.")] = None,
+    output: Annotated[Path | None, Option(help="File for --export; default: rl-bench.md or .html.")] = None,
 ) -> None:
     """Measure what a project's builds cost a code-RL loop, and what each mode would save."""
     from mileage import coderl
@@ -64,16 +64,10 @@ def rl_bench(
     report_path = _report_path(export, output)
     found = coderl.detect(project, kind, edit_file)
     config = coderl.BenchConfig(
-        runs=runs,
-        modes=tuple(mode or ()),
-        settings=coderl.KpiSettings(rollout_fraction, gpus, price),
-        jobs=jobs,
-        timeout_seconds=timeout,
-        toolchain=toolchain,
-        corpus=coderl.load_corpus(samples) if samples else (),
-        corpus_steps=tuple(step or ("build",)),
-        seed=seed,
-    )
+        runs=runs, modes=tuple(mode or ()), settings=coderl.KpiSettings(rollout_fraction, gpus, price), jobs=jobs,
+        timeout_seconds=timeout, toolchain=toolchain, corpus=coderl.load_corpus(samples) if samples else (),
+        corpus_steps=tuple(step or ("build",)), seed=seed,
+    )  # fmt: skip
     if dry_run:
         typer.echo("\n".join(coderl.describe(found, config)))
         return
@@ -116,26 +110,20 @@ def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
     typer.echo(f"wrote {path}", err=True)
 
 
-def _progress(quiet: bool) -> AbstractContextManager[Callable[[Progress], None]]:
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """A progress display on standard error: a bar on a terminal, one line per sample elsewhere."""
+    if quiet:
+        yield lambda progress: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda progress: typer.echo(f"[{progress.done}/{progress.total}] {progress.label}", err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
-    @contextmanager
-    def show() -> Iterator[Callable[[Progress], None]]:
-        if quiet:
-            yield lambda progress: None
-            return
-        if not sys.stderr.isatty():
-            yield lambda progress: typer.echo(f"[{progress.done}/{progress.total}] {progress.label}", err=True)
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("preparing", total=None)
-            yield lambda progress: bar.update(
-                task, completed=progress.done, total=progress.total, description=progress.label
-            )
-
-    return show()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("preparing", total=None)
+        yield lambda at: bar.update(task, completed=at.done, total=at.total, description=at.label)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage.algorithms.registry import names_in_words
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 class Arguments(options.RunArguments):
     """What the command line asked for."""
 
-    algorithm: Annotated[str | None, typer.Argument(help=f"{names_in_words()}; not needed with --resume.")] = None
-    seeds: Annotated[int, typer.Option(help="How many seeds to train, one after the other.")] = 1
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0
-    success: Annotated[str | None, typer.Option(help='What makes an episode a success, such as "return>=475".')] = None
-    instance: Annotated[str | None, typer.Option(help="Cloud instance whose listed price counts.")] = None
-    spot: Annotated[bool, typer.Option("--spot", help="The instance is bought on the spot market.")] = False
-    out: Annotated[Path, typer.Option(help="Directory for checkpoints.")] = Path("runs")
-    resume: Annotated[Path | None, typer.Option(help="Checkpoint, or run directory, to continue from.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of these runs in the ledger.")] = None
+    algorithm: Annotated[str | None, Argument(help=f"{names_in_words()}; not needed with --resume.")] = None
+    seeds: Annotated[int, Option(help="How many seeds to train, one after the other.")] = 1
+    seed: Annotated[int, Option(help="The first seed.")] = 0
+    success: Annotated[str | None, Option(help='What makes an episode a success, such as "return>=475".')] = None
+    instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None
+    spot: Annotated[bool, Option("--spot", help="The instance is bought on the spot market.")] = False
+    out: Annotated[Path, Option(help="Directory for checkpoints.")] = Path("runs")
+    resume: Annotated[Path | None, Option(help="Checkpoint, or run directory, to continue from.")] = None
+    name: Annotated[str | None, Option(help="Name of these runs in the ledger.")] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
@@ -105,20 +106,12 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     progress.start(f"seed {agent.seed}", agent.plan_horizon(wanted.steps), agent.steps)
     with agent:
         run = agent.learn(
-            wanted.steps,
-            target=goal,
-            panel=agent.default_panel(goal, wanted.episodes, wanted.success),
-            eval_every=wanted.eval_every,
-            callback=progress,
-            checkpoint=directory / CHECKPOINT,
-            checkpoint_every=wanted.checkpoint_every,
-            on_compile=progress.compiling,
-            ledger=Ledger(wanted.db, enabled=wanted.ledger),
-            name=wanted.name,
-            price_usd_per_hour=wanted.price,
-            instance=wanted.instance,
-            spot=wanted.spot,
-        )
+            wanted.steps, target=goal, panel=agent.default_panel(goal, wanted.episodes, wanted.success),
+            eval_every=wanted.eval_every, callback=progress, checkpoint=directory / CHECKPOINT,
+            checkpoint_every=wanted.checkpoint_every, on_compile=progress.compiling,
+            ledger=Ledger(wanted.db, enabled=wanted.ledger), name=wanted.name, price_usd_per_hour=wanted.price,
+            instance=wanted.instance, spot=wanted.spot,
+        )  # fmt: skip
     progress.finish(_one_line(run))
     if run.reason == "interrupted":
         code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 
 def warmup(
     environments: Annotated[
-        list[str] | None, typer.Argument(help="Environments to compile; the built-in ones by default.")
+        list[str] | None, Argument(help="Environments to compile; the built-in ones by default.")
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="Algorithm to compile.")] = "ppo",
-    clean: Annotated[bool, typer.Option("--clean", help="Delete all compiled kernels first.")] = False,
+    algorithm: Annotated[str, Option(help="Algorithm to compile.")] = "ppo",
+    clean: Annotated[bool, Option("--clean", help="Delete all compiled kernels first.")] = False,
 ) -> None:
     """Compile every kernel and environment now, so that the first run starts at once."""
     import time

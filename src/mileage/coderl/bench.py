@@ -7,8 +7,10 @@ import platform
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
@@ -28,6 +30,7 @@ from mileage.coderl.store import KpiStore, now
 
 DEFAULT_RUNS = 3
 DEFAULT_TIMEOUT_SECONDS = 1800.0
+_Arm = BuildArm | WarmArm
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ class BenchConfig:
             raise UsageError(f"modes {', '.join(self.modes)} must be different, and the baseline is always there")
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Where a benchmark is."""
 
     done: int
@@ -71,9 +73,8 @@ class Progress:
     label: str
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """An arm before it is built."""
+class _Plan(NamedTuple):
+    """An arm before it is built; the baseline has no mode."""
 
     name: str
     about: str
@@ -94,9 +95,8 @@ def plan_arms(project: Project, config: BenchConfig) -> tuple[_Plan, ...]:
 
 def describe(project: Project, config: BenchConfig) -> list[str]:
     """Return, line by line, what `run_bench` would do; nothing is run."""
-    lines = [
-        f"project {project.name} ({project.kind}) in {project.root}, measured in a copy that is removed afterwards"
-    ]
+    where = f"project {project.name} ({project.kind}) in {project.root}"
+    lines = [f"{where}, measured in a copy that is removed afterwards"]
     clean = " && ".join(" ".join(step) for step in project.clean)
     outputs = ", ".join(project.outputs)
     cold = clean or (f"remove {outputs}" if outputs else "copy the project again")
@@ -104,10 +104,7 @@ def describe(project: Project, config: BenchConfig) -> list[str]:
     for arm in plan_arms(project, config):
         setup = arm.setup
         lines.append(f"arm {arm.name}: {arm.about}")
-        if setup.warm_snapshot:
-            lines.append(f"  restore the built tree, add a line to {edit}")
-        else:
-            lines.append(f"  cold: {cold}")
+        lines.append(f"  restore the built tree, add a line to {edit}" if setup.warm_snapshot else f"  cold: {cold}")
         lines += [f"    {' '.join(step)}" for step in setup.commands(setup.build)]
         lines.append(f"  incremental: one new line in {edit}")
         lines += [f"    {' '.join(step)}" for step in setup.commands(setup.check)]
@@ -116,21 +113,15 @@ def describe(project: Project, config: BenchConfig) -> list[str]:
     kinds = 2 if project.edit or project.edit_command else 1
     lines.append(f"{config.runs} runs of each, {kinds * config.runs * (1 + len(config.modes))} samples in random order")
     if config.corpus:
-        lines.append(
-            f"{len(config.corpus)} candidate patches for the pass rate, steps: {', '.join(config.corpus_steps)}"
-        )
+        steps = ", ".join(config.corpus_steps)
+        lines.append(f"{len(config.corpus)} candidate patches for the pass rate, steps: {steps}")
     return lines
 
 
 def run_bench(
-    project: Project,
-    config: BenchConfig,
-    *,
-    store: KpiStore | None = None,
-    executor: JobRunner | None = None,
-    work_base: Path | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-) -> BenchReport:
+    project: Project, config: BenchConfig, *, store: KpiStore | None = None, executor: JobRunner | None = None,
+    work_base: Path | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> BenchReport:  # fmt: skip
     """Measure a project and return the report; finished samples are in `store` as soon as they exist."""
     plans = plan_arms(project, config)
     _check_corpus_steps(project, config)
@@ -140,10 +131,12 @@ def run_bench(
         pristine = area.path / "pristine"
         method = copy_tree(project.root, pristine, project.outputs)
         revision = tree_digest(pristine)
-        plans = tuple(replace(plan, setup=_own_caches(plan.setup, area.path)) for plan in plans)
+        plans = tuple(plan._replace(setup=_own_caches(plan.setup, area.path)) for plan in plans)
         arms = [_make_arm(plan, project, pristine, area, runner, limits) for plan in plans]
         inputs = _check_arms(plans, arms, project, revision)
-        run_id = store.start_run(project.name, revision, _setup_record(inputs, config)) if store else ""
+        prints = {arm.name: dict(arm.fingerprint) for arm in inputs}
+        setup = {"runs": config.runs, "seed": config.seed, "arms": prints}
+        run_id = store.start_run(project.name, revision, setup) if store else ""
 
         def on_sample(sample: TimedBuild, done: int, total: int) -> None:
             if store:
@@ -158,17 +151,10 @@ def run_bench(
             inputs = _check_again(plans, arms, inputs, project, revision)
             inputs, verdicts = _measure_corpus(inputs, plans, project, config, work_base, on_progress)
             report = build_report(
-                project=project.name,
-                kind=project.kind,
-                revision=_revision(project.root, revision),
-                started_at=started_at,
-                settings=config.settings,
-                arms=inputs,
-                samples=samples,
-                notes=_notes(method, arms, area),
-                machine=_machine(),
-                corpus=verdicts,
-            )
+                project=project.name, kind=project.kind, revision=_revision(project.root, revision),
+                started_at=started_at, settings=config.settings, arms=inputs, samples=samples,
+                notes=_notes(method, arms, area), machine=_machine(), corpus=verdicts,
+            )  # fmt: skip
         except BaseException:
             if store:
                 store.finish_run(run_id, None)
@@ -190,18 +176,13 @@ def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    own = {
-        "SCCACHE_DIR": str(area / "sccache"),
-        "SCCACHE_SERVER_PORT": port,
-        "SCCACHE_IDLE_TIMEOUT": "0",
-        "CCACHE_DIR": str(area / "ccache"),
-    }
-    return replace(setup, env={**setup.env, **own})
+    own = {"SCCACHE_DIR": str(area / "sccache"), "SCCACHE_SERVER_PORT": port, "SCCACHE_IDLE_TIMEOUT": "0"}
+    return replace(setup, env={**setup.env, **own, "CCACHE_DIR": str(area / "ccache")})
 
 
 def _make_arm(
     plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits
-) -> BuildArm | WarmArm:
+) -> _Arm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
         around = Surroundings(plan.setup.env, toolchain_paths(project.kind), network=True, layer_on_disk=True)
@@ -213,51 +194,34 @@ def _make_arm(
     return arm
 
 
-def _tree_of(arm: BuildArm | WarmArm) -> Path:
-    return arm.tree if isinstance(arm, BuildArm) else arm.pristine
-
-
-def _check_arms(
-    plans: Sequence[_Plan], arms: Sequence[BuildArm | WarmArm], project: Project, revision: str
-) -> tuple[ArmInput, ...]:
+def _check_arms(plans: Sequence[_Plan], arms: Sequence[_Arm], project: Project, revision: str) -> tuple[ArmInput, ...]:
     """Fingerprint all arms; refuse a mode that differs from the baseline in more than it declares."""
-    rows = [fingerprint(project, plan.setup, _tree_of(arm), revision) for plan, arm in zip(plans, arms, strict=True)]
+    trees = [arm.tree if isinstance(arm, BuildArm) else arm.pristine for arm in arms]
+    rows = [fingerprint(project, plan.setup, tree, revision) for plan, tree in zip(plans, trees, strict=True)]
     toolchain = plans[0].setup.env.get("RUSTUP_TOOLCHAIN")
     if toolchain and rows[0].get("toolchain.rustc") == NOT_INSTALLED:
         raise UsageError(f"toolchain {toolchain!r} is not installed: see `rustup toolchain list`")
-    return tuple(
-        ArmInput(
-            name=plan.name,
-            about=plan.about,
-            fingerprint=row,
-            difference=check_fair(plan.name, plan.mode.difference, rows[0], row) if plan.mode else None,
-        )
-        for plan, row in zip(plans, rows, strict=True)
-    )
+    found = []
+    for plan, row in zip(plans, rows, strict=True):
+        difference = check_fair(plan.name, plan.mode.difference, rows[0], row) if plan.mode else None
+        found.append(ArmInput(plan.name, plan.about, row, difference))
+    return tuple(found)
 
 
 def _check_again(
-    plans: Sequence[_Plan],
-    arms: Sequence[BuildArm | WarmArm],
-    before: Sequence[ArmInput],
-    project: Project,
-    revision: str,
+    plans: Sequence[_Plan], arms: Sequence[_Arm], before: Sequence[ArmInput], project: Project, revision: str
 ) -> tuple[ArmInput, ...]:
     """Refuse the result if a toolchain or a lock file changed while it was being measured."""
     built = [arm for arm in arms if isinstance(arm, BuildArm)]
-    for arm in arms:
-        if isinstance(arm, WarmArm):
-            continue
+    for arm in built:
         plan, first = next((p, b) for p, b in zip(plans, before, strict=True) if p.name == arm.name)
         rows = fingerprint(project, plan.setup, arm.tree, revision)
         # A first build may write the lock file that was not there; that all arms wrote the same one is checked below.
         changed = [d for d in differences(first.fingerprint, rows) if d.baseline != "absent"]
         if changed:
             listed = "; ".join(str(difference) for difference in changed)
-            raise UnmatchedError(
-                f"arm {arm.name!r} changed while it was measured: {listed}. "
-                "Bring the lock files up to date and run again"
-            )
+            remedy = "Bring the lock files up to date and run again"
+            raise UnmatchedError(f"arm {arm.name!r} changed while it was measured: {listed}. {remedy}")
     for name in project.lock_files:
         contents = {arm.name: (arm.tree / name).read_bytes() for arm in built if (arm.tree / name).is_file()}
         if len(set(contents.values())) > 1 and not any(plan.setup.files for plan in plans):
@@ -266,13 +230,9 @@ def _check_again(
 
 
 def _measure_corpus(
-    inputs: Sequence[ArmInput],
-    plans: Sequence[_Plan],
-    project: Project,
-    config: BenchConfig,
-    work_base: Path | None,
+    inputs: Sequence[ArmInput], plans: Sequence[_Plan], project: Project, config: BenchConfig, work_base: Path | None,
     on_progress: Callable[[Progress], None],
-) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:
+) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:  # fmt: skip
     """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline."""
     if not config.corpus:
         return tuple(inputs), {}
@@ -283,12 +243,7 @@ def _measure_corpus(
         if plan.setup.warm_snapshot:
             verdicts[plan.name], rates[plan.name] = verdicts[BASELINE], rates[BASELINE]
             continue
-        rules = RewardConfig(
-            steps=config.corpus_steps,
-            jobs=1,
-            timeout_seconds=config.timeout_seconds,
-            use_cache=False,
-        )
+        rules = RewardConfig(steps=config.corpus_steps, jobs=1, timeout_seconds=config.timeout_seconds, use_cache=False)
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
             found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
@@ -319,12 +274,9 @@ def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str
         "cold builds start without build output and with compiler caches disabled, except in a mode that is a cache, "
         "which is filled by one build that is not counted",
     ]
-    notes += [
-        f"{arm.name}: 'cold build' is restoring the built tree ({arm.snapshot.method}), one edited line, "
-        "and the build of that"
-        for arm in arms
-        if isinstance(arm, WarmArm)
-    ]
+    for arm in (each for each in arms if isinstance(each, WarmArm)):
+        restoring = f"restoring the built tree ({arm.snapshot.method})"
+        notes.append(f"{arm.name}: 'cold build' is {restoring}, one edited line, and the build of that")
     if area.removed_leftovers:
         notes.append(f"removed the leftovers of {area.removed_leftovers} earlier run that had died")
     return notes
@@ -333,22 +285,12 @@ def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str
 def _machine() -> dict[str, str]:
     """What the report says about the machine."""
     model = platform.processor() or "unknown"
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cpu": f"{model}, {len(os.sched_getaffinity(0))} usable cores",
         "memory": f"{memory:.0f} GiB",
         "os": f"{platform.system()} {platform.release()}",
-    }
-
-
-def _setup_record(inputs: Sequence[ArmInput], config: BenchConfig) -> dict[str, object]:
-    return {
-        "runs": config.runs,
-        "seed": config.seed,
-        "arms": {arm.name: dict(arm.fingerprint) for arm in inputs},
     }

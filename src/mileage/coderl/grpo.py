@@ -50,17 +50,12 @@ class GRPOConfig:
     """Tokens of a packed row."""
 
     def __post_init__(self) -> None:
-        checks = {
-            "group_size": (self.group_size >= 2, "at least 2"),
-            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
-            "temperature": (self.temperature > 0, "above 0"),
-            "learning_rate": (self.learning_rate > 0, "above 0"),
-            "epochs": (self.epochs >= 1, "at least 1"),
-            "minibatches": (self.minibatches >= 1, "at least 1"),
-            "clip": (0 < self.clip < 1, "between 0 and 1"),
-            "kl_coef": (self.kl_coef >= 0, "0 or more"),
-            "max_grad_norm": (self.max_grad_norm > 0, "above 0"),
-        }
+        checks = {"group_size": (self.group_size >= 2, "at least 2")}
+        for name in ("max_new_tokens", "epochs", "minibatches"):
+            checks[name] = (getattr(self, name) >= 1, "at least 1")
+        for name in ("temperature", "learning_rate", "max_grad_norm"):
+            checks[name] = (getattr(self, name) > 0, "above 0")
+        checks |= {"clip": (0 < self.clip < 1, "between 0 and 1"), "kl_coef": (self.kl_coef >= 0, "0 or more")}
         for name, (holds, bounds) in checks.items():
             if not holds:
                 raise UsageError(f"{name} must be {bounds}, not {getattr(self, name)}")
@@ -225,7 +220,7 @@ class GRPO:
         tokens = torch.zeros(count, longest + self.config.max_new_tokens, dtype=torch.int64)
         for row, start in enumerate(starts):
             tokens[row, : len(start)] = torch.tensor(start)
-        every = torch.arange(count)
+        every, rng = torch.arange(count), self._torch_rng
         log_probs = torch.zeros(count, self.config.max_new_tokens)
         ends = lengths.clone()
         going = torch.ones(count, dtype=torch.bool)
@@ -234,9 +229,7 @@ class GRPO:
             # Padding comes after a row's last token, where causal attention does not look.
             logits = self.policy(tokens[:, :used], None, None)[every, ends - 1] / self.config.temperature
             scores = torch.log_softmax(logits, -1)
-            chosen = (
-                scores.argmax(-1) if greedy else torch.multinomial(scores.exp(), 1, generator=self._torch_rng)[:, 0]
-            )
+            chosen = scores.argmax(-1) if greedy else torch.multinomial(scores.exp(), 1, generator=rng)[:, 0]
             tokens[every[going], ends[going]] = chosen[going]
             log_probs[every[going], step] = scores[every, chosen][going]
             ends += going
@@ -270,22 +263,14 @@ class GRPO:
             parts = np.array_split(order, min(config.minibatches, len(order)))
             totals += [self._step(answers, advantages, part.tolist()) for part in parts]
         loss, kl, clipped, norm, packing = np.mean(totals, axis=0).tolist()
-        return GRPOStats(
-            loss=loss,
-            kl=kl,
-            clip_fraction=clipped,
-            grad_norm=norm,
-            reward_mean=float(rewards.mean()),
-            flat_groups=float((np.ptp(rewards, axis=1) == 0).mean()),
-            packing=packing,
-        )
+        flat = float((np.ptp(rewards, axis=1) == 0).mean())
+        return GRPOStats(loss, kl, clipped, norm, float(rewards.mean()), flat, packing)
 
     def _step(self, answers: Answers, advantages: Tensor, part: list[int]) -> tuple[float, float, float, float, float]:
         """Take one gradient step on some of the sequences."""
         config = self.config
-        packed = pack(
-            [answers.sequences[i] for i in part], [answers.prompt_lengths[i] for i in part], config.row_length
-        )
+        lengths = [answers.prompt_lengths[i] for i in part]
+        packed = pack([answers.sequences[i] for i in part], lengths, config.row_length)
         old = torch.tensor([value for i in part for value in answers.log_probs[i]])
         with torch.no_grad():
             reference = self.log_probs(self.reference, packed)

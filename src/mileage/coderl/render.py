@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mileage.coderl.report import NO_VALID_SAMPLE, ArmReport, BenchReport, Comparison, verdict_words
 from mileage.experiments import Estimate, Verdict
@@ -62,63 +62,33 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
         comparison = found.get(arm.name)
         if comparison is None:
             return ""
-        if kind == "cold":
-            return times(comparison.cold_speedup)
-        return times(comparison.incremental_speedup)
+        return times(comparison.cold_speedup if kind == "cold" else comparison.incremental_speedup)
+
+    def table(title: str, header: Sequence[str], row: Callable[[ArmReport], tuple[str, ...]]) -> Table:
+        return _table(title, ("arm", *header), [(arm.name, *row(arm)) for arm in report.arms])
 
     priced = settings.price_usd_per_hour is not None
     cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
     return (
-        _table(
-            "KPI 1: cold-build throughput",
-            ("arm", "cold build", "samples/hour", "against baseline"),
-            tuple(
-                (arm.name, _seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))
-                for arm in report.arms
-            ),
-        ),
-        _table(
-            "KPI 2: incremental feedback latency",
-            ("arm", "edit to check result", "feedback loops/hour", "against baseline"),
-            tuple(
-                (
-                    arm.name,
-                    _seconds(arm.incremental),
-                    _number(arm.kpis.feedback_loops_per_hour, ".0f"),
-                    against(arm, "incremental"),
-                )
-                for arm in report.arms
-            ),
-        ),
-        _table(
-            "KPI 3: compute cost per valid sample",
-            ("arm", "pass rate", "measured on", "seconds", *(("dollars",) if priced else ())),
-            tuple(
-                (
-                    arm.name,
-                    f"{arm.pass_rate:.1%}",
-                    str(arm.pass_rate_source),
-                    _number(arm.kpis.seconds_per_valid_sample, ".4g"),
-                    *((_number(arm.kpis.usd_per_valid_sample, ".6f"),) if priced else ()),
-                )
-                for arm in report.arms
-            ),
-        ),
-        _table(
-            cluster,
-            ("arm", "rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour", "training-loop gain"),
-            tuple(
-                (
-                    arm.name,
-                    _number(arm.kpis.rollout_bound_samples_per_cluster_hour, ".1f"),
-                    _number(arm.kpis.training_loop_samples_per_cluster_hour, ".1f"),
-                    _gain(found.get(arm.name)),
-                )
-                for arm in report.arms
-            ),
-        ),
+        table("KPI 1: cold-build throughput",
+              ("cold build", "samples/hour", "against baseline"),
+              lambda arm: (_seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))),
+        table("KPI 2: incremental feedback latency",
+              ("edit to check result", "feedback loops/hour", "against baseline"),
+              lambda arm: (_seconds(arm.incremental), _number(arm.kpis.feedback_loops_per_hour, ".0f"),
+                           against(arm, "incremental"))),
+        table("KPI 3: compute cost per valid sample",
+              ("pass rate", "measured on", "seconds", *(("dollars",) if priced else ())),
+              lambda arm: (f"{arm.pass_rate:.1%}", str(arm.pass_rate_source),
+                           _number(arm.kpis.seconds_per_valid_sample, ".4g"),
+                           *((_number(arm.kpis.usd_per_valid_sample, ".6f"),) if priced else ()))),
+        table(cluster,
+              ("rollout-bound: samples/cluster-hour", "training loop: samples/cluster-hour", "training-loop gain"),
+              lambda arm: (_number(arm.kpis.rollout_bound_samples_per_cluster_hour, ".1f"),
+                           _number(arm.kpis.training_loop_samples_per_cluster_hour, ".1f"),
+                           _gain(found.get(arm.name)))),
         *_details(report),
-    )
+    )  # fmt: skip
 
 
 def _gain(comparison: Comparison | None) -> str:
@@ -140,21 +110,11 @@ def _details(report: BenchReport) -> tuple[Table, ...]:
     details = [_table("Arms", ("arm", "what", "the one difference", "CPU time", "peak memory", "cold builds"), rows)]
     if report.corpus:
         names = sorted({name for counts in report.corpus.values() for name in counts})
-        details.append(
-            _table(
-                "Corpus verdicts",
-                ("arm", *names),
-                tuple((arm, *(str(counts.get(name, 0)) for name in names)) for arm, counts in report.corpus.items()),
-            )
-        )
+        found = [(arm, *(str(counts.get(name, 0)) for name in names)) for arm, counts in report.corpus.items()]
+        details.append(_table("Corpus verdicts", ("arm", *names), found))
     if report.warnings:
-        details.append(
-            _table(
-                "Warnings",
-                ("arm", "samples", "warning", "evidence"),
-                tuple((w.arm, w.kind, str(w), w.evidence) for w in report.warnings),
-            )
-        )
+        said = [(each.arm, each.kind, str(each), each.evidence) for each in report.warnings]
+        details.append(_table("Warnings", ("arm", "samples", "warning", "evidence"), said))
     return tuple(details)
 
 
@@ -190,19 +150,10 @@ def sample_table(report: BenchReport) -> Table:
     """Every timed build and check."""
     header = ("order", "round", "arm", "kind", "outcome", "exit", "wall s", "CPU s", "peak MiB")
     rows = [
-        (
-            sample.order,
-            sample.round,
-            sample.arm,
-            str(sample.kind),
-            str(sample.outcome),
-            sample.exit_code,
-            f"{sample.wall_seconds:.3f}",
-            f"{sample.cpu_seconds:.3f}",
-            f"{sample.peak_rss_bytes / 2**20:.0f}",
-        )
-        for sample in report.samples
-    ]
+        (each.order, each.round, each.arm, str(each.kind), str(each.outcome), each.exit_code,
+         f"{each.wall_seconds:.3f}", f"{each.cpu_seconds:.3f}", f"{each.peak_rss_bytes / 2**20:.0f}")
+        for each in report.samples
+    ]  # fmt: skip
     return Table.of(header, rows, left=("arm", "kind", "outcome"), title=RAW)
 
 

@@ -18,11 +18,7 @@ from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_rat
 FORMAT_VERSION = 1
 
 
-_WORDS = {
-    Verdict.B_CHEAPER: "faster",
-    Verdict.A_CHEAPER: "slower",
-    Verdict.UNDECIDED: "no difference shown",
-}
+_WORDS = {Verdict.B_CHEAPER: "faster", Verdict.A_CHEAPER: "slower", Verdict.UNDECIDED: "no difference shown"}
 NO_VALID_SAMPLE = "no valid sample"
 TOO_FEW_RUNS = "too few runs to tell"
 
@@ -122,29 +118,27 @@ class ArmInput:
 
 def good_times(samples: Sequence[TimedBuild], arm: str, kind: SampleKind) -> list[float]:
     """The wall-clock of the builds of an arm that succeeded."""
-    return [
-        sample.wall_seconds
-        for sample in samples
-        if sample.arm == arm and sample.kind == kind and sample.outcome is Outcome.OK
-    ]
+    own = (sample for sample in samples if sample.arm == arm and sample.kind == kind)
+    return [sample.wall_seconds for sample in own if sample.outcome is Outcome.OK]
 
 
 def _median(values: Sequence[float]) -> Estimate | None:
     return median_estimate(values) if values else None
 
 
+def _times(arm: ArmInput, samples: Sequence[TimedBuild]) -> tuple[Estimate | None, Estimate | None]:
+    """The medians of an arm: cold, incremental."""
+    cold, incremental = (_median(good_times(samples, arm.name, kind)) for kind in SampleKind)
+    return cold, incremental
+
+
 def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
-    cold = _median(good_times(samples, arm.name, SampleKind.COLD))
-    incremental = _median(good_times(samples, arm.name, SampleKind.INCREMENTAL))
+    cold, incremental = (each.value if each else None for each in _times(arm, samples))
+    if arm.corpus_pass_rate is not None:
+        return ArmFigures(cold, incremental, arm.corpus_pass_rate, PassRateSource.CORPUS)
     builds = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
     passed = sum(sample.outcome is Outcome.OK for sample in builds)
-    from_corpus = arm.corpus_pass_rate is not None
-    return ArmFigures(
-        cold_seconds=cold.value if cold else None,
-        incremental_seconds=incremental.value if incremental else None,
-        pass_rate=arm.corpus_pass_rate if arm.corpus_pass_rate is not None else passed / max(len(builds), 1),
-        pass_rate_source=PassRateSource.CORPUS if from_corpus else PassRateSource.TIMED_BUILDS,
-    )
+    return ArmFigures(cold, incremental, passed / max(len(builds), 1), PassRateSource.TIMED_BUILDS)
 
 
 def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuild], settings: KpiSettings) -> ArmReport:
@@ -153,19 +147,13 @@ def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuil
     good = [sample for sample in own if sample.outcome is Outcome.OK]
     cpu = _median([sample.cpu_seconds for sample in good])
     return ArmReport(
-        name=arm.name,
-        about=arm.about,
-        difference=arm.difference,
-        cold=_median(good_times(samples, arm.name, SampleKind.COLD)),
-        incremental=_median(good_times(samples, arm.name, SampleKind.INCREMENTAL)),
-        pass_rate=figures.pass_rate,
-        pass_rate_source=figures.pass_rate_source,
-        kpis=arm_kpis(figures, baseline, settings),
+        arm.name, arm.about, arm.difference, *_times(arm, samples), figures.pass_rate, figures.pass_rate_source,
+        arm_kpis(figures, baseline, settings),
         cpu_seconds=cpu.value if cpu else None,
         peak_rss_bytes=max((sample.peak_rss_bytes for sample in good), default=None),
         outcomes={str(outcome): sum(sample.outcome is outcome for sample in own) for outcome in Outcome},
         fingerprint=arm.fingerprint,
-    )
+    )  # fmt: skip
 
 
 def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild]) -> Comparison:
@@ -200,17 +188,8 @@ def build_report(
     assert arms[0].name == BASELINE
     baseline = _figures(arms[0], samples)
     reports = tuple(_arm_report(arm, baseline, samples, settings) for arm in arms)
+    comparisons = tuple(_comparison(reports[0], arm, samples) for arm in reports[1:])
     return BenchReport(
-        project=project,
-        kind=kind,
-        revision=revision,
-        started_at=started_at,
-        settings=settings,
-        arms=reports,
-        comparisons=tuple(_comparison(reports[0], arm, samples) for arm in reports[1:]),
-        warnings=find_caveats(samples, REMEDIES),
-        samples=tuple(samples),
-        notes=tuple(notes),
-        machine=dict(machine or {}),
-        corpus=dict(corpus or {}),
-    )
+        project, kind, revision, started_at, settings, reports, comparisons, find_caveats(samples, REMEDIES),
+        tuple(samples), tuple(notes), dict(machine or {}), dict(corpus or {}),
+    )  # fmt: skip

@@ -49,13 +49,9 @@ class KpiStore:
         """Launch the run of a benchmark; its id."""
         self._store.recover()
         recorder = self._ledger.run(
-            f"rl-bench {project}",
-            algorithm="rl-bench",
-            env_id=project,
-            config={"revision": revision, **setup},
-            price_usd_per_hour=self._price,
-            step_rule="timed builds",
-        )
+            f"rl-bench {project}", algorithm="rl-bench", env_id=project, config={"revision": revision, **setup},
+            price_usd_per_hour=self._price, step_rule="timed builds",
+        )  # fmt: skip
         stack = ExitStack()
         stack.enter_context(recorder.phase("env_step"))
         self._runs[recorder.run_id] = recorder, stack
@@ -66,19 +62,9 @@ class KpiStore:
         """Commit one finished sample."""
         recorder, _ = self._runs[run_id]
         row = BuildSample(
-            run_id=run_id,
-            arm=sample.arm,
-            kind=str(sample.kind),
-            round=sample.round,
-            order=sample.order,
-            outcome=str(sample.outcome),
-            exit_code=sample.exit_code,
-            wall_seconds=sample.wall_seconds,
-            cpu_seconds=sample.cpu_seconds,
-            peak_rss_bytes=sample.peak_rss_bytes,
-            diagnostic=sample.diagnostic,
-            ts=now(),
-        )
+            run_id, sample.arm, str(sample.kind), sample.round, sample.order, str(sample.outcome), sample.exit_code,
+            sample.wall_seconds, sample.cpu_seconds, sample.peak_rss_bytes, sample.diagnostic, ts=now(),
+        )  # fmt: skip
         recorder.record([row])
         self._deliver([row])
 
@@ -114,34 +100,23 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
         against = comparisons.get(arm.name)
         cold = against.cold_speedup if against else None
         quick = against.incremental_speedup if against else None
-        rows.append(
-            BuildKpi(
-                run_id=run_id,
-                seq=seq,
-                project=report.project,
-                mode=arm.name,
-                baseline_cold_secs=base.cold.value if base.cold else None,
-                slicer_cold_secs=arm.cold.value if arm.cold else None,
-                speedup=cold.value if cold else None,
-                speedup_low=cold.interval.low if cold and cold.interval else None,
-                speedup_high=cold.interval.high if cold and cold.interval else None,
-                verdict=verdict_words(cold) if against else None,
-                baseline_throughput_per_hr=base.kpis.samples_per_hour,
-                slicer_throughput_per_hr=arm.kpis.samples_per_hour,
-                baseline_incr_secs=base.incremental.value if base.incremental else None,
-                slicer_incr_secs=arm.incremental.value if arm.incremental else None,
-                incr_speedup=quick.value if quick else None,
-                pass_rate=arm.pass_rate,
-                pass_rate_source=str(arm.pass_rate_source),
-                secs_per_valid_sample=arm.kpis.seconds_per_valid_sample,
-                usd_per_valid_sample=arm.kpis.usd_per_valid_sample,
-                gpus=report.settings.gpus,
-                rollout_fraction=report.settings.rollout_fraction,
-                rollout_bound_per_cluster_hr=arm.kpis.rollout_bound_samples_per_cluster_hour,
-                training_loop_per_cluster_hr=arm.kpis.training_loop_samples_per_cluster_hour,
-                training_loop_gain=against.training_loop_gain if against else None,
-                revision=report.revision,
-                ts=report.started_at,
-            )
-        )
+        rows.append(BuildKpi(
+            run_id=run_id, seq=seq, project=report.project, mode=arm.name,
+            baseline_cold_secs=base.cold.value if base.cold else None,
+            slicer_cold_secs=arm.cold.value if arm.cold else None, speedup=cold.value if cold else None,
+            speedup_low=cold.interval.low if cold and cold.interval else None,
+            speedup_high=cold.interval.high if cold and cold.interval else None,
+            verdict=verdict_words(cold) if against else None, baseline_throughput_per_hr=base.kpis.samples_per_hour,
+            slicer_throughput_per_hr=arm.kpis.samples_per_hour,
+            baseline_incr_secs=base.incremental.value if base.incremental else None,
+            slicer_incr_secs=arm.incremental.value if arm.incremental else None,
+            incr_speedup=quick.value if quick else None, pass_rate=arm.pass_rate,
+            pass_rate_source=str(arm.pass_rate_source), secs_per_valid_sample=arm.kpis.seconds_per_valid_sample,
+            usd_per_valid_sample=arm.kpis.usd_per_valid_sample, gpus=report.settings.gpus,
+            rollout_fraction=report.settings.rollout_fraction,
+            rollout_bound_per_cluster_hr=arm.kpis.rollout_bound_samples_per_cluster_hour,
+            training_loop_per_cluster_hr=arm.kpis.training_loop_samples_per_cluster_hour,
+            training_loop_gain=against.training_loop_gain if against else None, revision=report.revision,
+            ts=report.started_at,
+        ))  # fmt: skip
     return tuple(rows)

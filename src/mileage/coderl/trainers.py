@@ -101,11 +101,7 @@ def verl_compute_score(pool: BuildReward, to_sample: ToSample | None = None) -> 
     rule = to_sample or candidate()
 
     def compute_score(
-        data_source: str,
-        solution_str: str,
-        ground_truth: Any = None,
-        extra_info: Record | None = None,
-        **_: Any,
+        data_source: str, solution_str: str, ground_truth: Any = None, extra_info: Record | None = None, **_: Any
     ) -> Record:
         return _verl_score(pool.reward([_verl_sample(solution_str, ground_truth, extra_info, rule)])[0])
 
@@ -117,11 +113,7 @@ def async_verl_compute_score(pool: BuildReward, to_sample: ToSample | None = Non
     rule = to_sample or candidate()
 
     async def compute_score(
-        data_source: str,
-        solution_str: str,
-        ground_truth: Any = None,
-        extra_info: Record | None = None,
-        **_: Any,
+        data_source: str, solution_str: str, ground_truth: Any = None, extra_info: Record | None = None, **_: Any
     ) -> Record:
         results = await pool.areward([_verl_sample(solution_str, ground_truth, extra_info, rule)])
         return _verl_score(results[0])

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 from mileage.experiments.arms import Outcome, Sample
 from mileage.stats import FEWEST_RUNS
@@ -21,68 +22,39 @@ SLOW_START_RATIO = 1.25
 class Cause(StrEnum):
     """What may be wrong with a set of samples, with the machine they were taken on, or with what is made of them."""
 
-    FEW_ROUNDS = "few rounds"
-    FEW_RUNS = "few runs"
-    SLOW_START = "slow start"
-    OUTLIERS = "outliers"
-    DRIFT = "drift"
-    WIDE_SPREAD = "wide spread"
-    NOISY = "noisy"
-    FAILURES = "failures"
-    TIMEOUTS = "timeouts"
-    BUSY = "busy"
-    FREQUENCY = "frequency"
-    GOVERNOR = "governor"
-    STOLEN = "stolen time"
-    LOOP = "uneven speed"
-    STILL_RUNNING = "still running"
-    UNEVALUATED = "never evaluated"
-    FEWER_STEPS = "fewer steps"
-    NO_PRICE = "no price"
+    sentence: str
+    """What it means."""
+    remedy: str
+    """The next thing to try, unless a command knows a flag for it."""
 
-    @property
-    def sentence(self) -> str:
-        """What it means."""
-        return _TEXTS[self][0]
+    def __new__(cls, name: str, sentence: str, remedy: str) -> Self:
+        """A name with its two texts."""
+        cause = str.__new__(cls, name)
+        cause._value_, cause.sentence, cause.remedy = name, sentence, remedy
+        return cause
 
-    @property
-    def remedy(self) -> str:
-        """The next thing to try, unless a command knows a flag for it."""
-        return _TEXTS[self][1]
-
-
-_TEXTS = {
-    Cause.FEW_ROUNDS: ("fewer than five rounds", "run with more"),
-    Cause.FEW_RUNS: ("too few runs for an interval", "measure at least three"),
-    Cause.SLOW_START: (
-        "the first run was much slower than the others (cold page cache?)",
-        "add a warm-up run, or report the first run apart as cold",
-    ),
-    Cause.OUTLIERS: (
-        "some runs are far from the others (a busy machine?)",
-        "quit other programs or pin the process, and repeat with more runs",
-    ),
-    Cause.DRIFT: (
-        "the runs get slower or faster with time",
-        "let the machine cool down, check for a filling disk or cache, and alternate the arms",
-    ),
-    Cause.WIDE_SPREAD: ("the runs differ by more than 10 %", "measure longer runs, or more of them"),
-    Cause.NOISY: ("samples vary by more than a quarter", "run on a quieter machine, or with more rounds"),
-    Cause.FAILURES: ("some runs failed", "look at what the first of them said"),
-    Cause.TIMEOUTS: ("some runs hit the timeout", "give them more time"),
-    Cause.BUSY: ("other work uses the cores", "stop it, or wait"),
-    Cause.FREQUENCY: (
-        "the CPU changed its frequency",
-        "fix it (performance governor, no turbo), or let the machine cool down",
-    ),
-    Cause.GOVERNOR: ("the CPU saves power", "choose the performance governor"),
-    Cause.STOLEN: ("the hypervisor gave the cores to others", "repeat when the host is quiet"),
-    Cause.LOOP: ("the same loop did not take the same time at the end", "repeat on a quieter machine"),
-    Cause.STILL_RUNNING: ("some runs have not ended and are not counted", "compare again when they have"),
-    Cause.UNEVALUATED: ("some runs were never evaluated and have no return", "evaluate during training"),
-    Cause.FEWER_STEPS: ("it learns in fewer steps", "call it a better algorithm, not a faster system"),
-    Cause.NO_PRICE: ("not every run has a price", "record runs with --price to compare dollars"),
-}
+    FEW_ROUNDS = "few rounds", "fewer than five rounds", "run with more"
+    FEW_RUNS = "few runs", "too few runs for an interval", "measure at least three"
+    SLOW_START = ("slow start", "the first run was much slower than the others (cold page cache?)",
+                  "add a warm-up run, or report the first run apart as cold")  # fmt: skip
+    OUTLIERS = ("outliers", "some runs are far from the others (a busy machine?)",
+                "quit other programs or pin the process, and repeat with more runs")  # fmt: skip
+    DRIFT = ("drift", "the runs get slower or faster with time",
+             "let the machine cool down, check for a filling disk or cache, and alternate the arms")  # fmt: skip
+    WIDE_SPREAD = "wide spread", "the runs differ by more than 10 %", "measure longer runs, or more of them"
+    NOISY = "noisy", "samples vary by more than a quarter", "run on a quieter machine, or with more rounds"
+    FAILURES = "failures", "some runs failed", "look at what the first of them said"
+    TIMEOUTS = "timeouts", "some runs hit the timeout", "give them more time"
+    BUSY = "busy", "other work uses the cores", "stop it, or wait"
+    FREQUENCY = ("frequency", "the CPU changed its frequency",
+                 "fix it (performance governor, no turbo), or let the machine cool down")  # fmt: skip
+    GOVERNOR = "governor", "the CPU saves power", "choose the performance governor"
+    STOLEN = "stolen time", "the hypervisor gave the cores to others", "repeat when the host is quiet"
+    LOOP = "uneven speed", "the same loop did not take the same time at the end", "repeat on a quieter machine"
+    STILL_RUNNING = "still running", "some runs have not ended and are not counted", "compare again when they have"
+    UNEVALUATED = "never evaluated", "some runs were never evaluated and have no return", "evaluate during training"
+    FEWER_STEPS = "fewer steps", "it learns in fewer steps", "call it a better algorithm, not a faster system"
+    NO_PRICE = "no price", "not every run has a price", "record runs with --price to compare dollars"
 
 
 @dataclass(frozen=True)
@@ -109,24 +81,21 @@ def instabilities(seconds: Sequence[float], arm: str = "", kind: str = "") -> tu
     """What the order and scatter of timings say against them, in the order they were measured."""
     outside = outliers(seconds)
     median = statistics.median(seconds)
-    found = []
+    found: list[tuple[Cause, str]] = []
     late = len(seconds) >= FEWEST_RUNS and seconds[0] > SLOW_START_RATIO * max(seconds[1:])
     if late or (outside[0] and seconds[0] > median):
-        evidence = f"the first run took {seconds[0]:.4g} s, the median is {median:.4g} s"
-        found.append(Caveat(Cause.SLOW_START, evidence, arm, kind))
+        found.append((Cause.SLOW_START, f"the first run took {seconds[0]:.4g} s, the median is {median:.4g} s"))
     rest = int(outside[1:].sum())
     if rest:
-        found.append(Caveat(Cause.OUTLIERS, f"{rest} of {len(seconds)} runs are outliers", arm, kind))
+        found.append((Cause.OUTLIERS, f"{rest} of {len(seconds)} runs are outliers"))
     # A slow first run alone is no trend.
     direction, p = trend(seconds[1:] if outside[0] else seconds)
     if p < DRIFT_P:
-        word = "slower" if direction > 0 else "faster"
-        found.append(Caveat(Cause.DRIFT, f"runs get {word} (p = {p:.2g})", arm, kind))
+        found.append((Cause.DRIFT, f"runs get {'slower' if direction > 0 else 'faster'} (p = {p:.2g})"))
     wide = spread([value for value, out in zip(seconds, outside, strict=True) if not out], median)
     if wide > SPREAD_LIMIT:
-        evidence = f"the standard deviation is {wide:.0%} of the median"
-        found.append(Caveat(Cause.WIDE_SPREAD, evidence, arm, kind))
-    return tuple(found)
+        found.append((Cause.WIDE_SPREAD, f"the standard deviation is {wide:.0%} of the median"))
+    return tuple(Caveat(cause, evidence, arm, kind) for cause, evidence in found)
 
 
 def find_caveats(samples: Sequence[Sample], remedies: Mapping[Cause, str] | None = None) -> tuple[Caveat, ...]:

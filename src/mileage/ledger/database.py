@@ -58,10 +58,8 @@ def reason(error: BaseException) -> str:
     """The first line of what the database itself said."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     if "database is locked" in str(cause):
-        return (
-            f"another process has kept it busy for {BUSY_TIMEOUT_SECONDS:.0f} s: "
-            "try again when it has finished, or end it if it hangs"
-        )
+        remedy = "try again when it has finished, or end it if it hangs"
+        return f"another process has kept it busy for {BUSY_TIMEOUT_SECONDS:.0f} s: {remedy}"
     return str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
 
 
@@ -99,11 +97,8 @@ def _postgres_engine(url: str) -> sa.Engine:
         import psycopg  # noqa: F401
     except ImportError:
         raise MissingExtraError("a ledger on PostgreSQL", "postgres") from None
-    return sa.create_engine(
-        url,
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "mileage"},
-    )
+    arguments = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, "application_name": "mileage"}
+    return sa.create_engine(url, pool_pre_ping=True, connect_args=arguments)
 
 
 def writing(engine: sa.Engine) -> contextlib.AbstractContextManager[sa.Connection]:

@@ -64,10 +64,8 @@ def parse_success(rule: str | None) -> str | None:
         return text
     match = _SUCCESS_RULE.fullmatch(text)
     if match is None:
-        raise UsageError(
-            f"success {rule!r} is not a success definition: "
-            f"use return>=NUMBER, length>=NUMBER, {', '.join(_SUCCESS_FLAGS)}"
-        )
+        known = f"return>=NUMBER, length>=NUMBER, {', '.join(_SUCCESS_FLAGS)}"
+        raise UsageError(f"success {rule!r} is not a success definition: use {known}")
     return f"{match['quantity']}>={float(match['threshold'])!r}"
 
 
@@ -104,10 +102,8 @@ class Panel:
             raise UsageError("seeds of a panel must differ from each other: an episode counted twice proves nothing")
         outside = next((seed for seed in seeds if not HELD_OUT_START <= seed < HELD_OUT_STOP), None)
         if outside is not None:
-            raise UsageError(
-                f"panel seed {outside} is one that training could use: "
-                f"held-out seeds are {HELD_OUT_START} to {HELD_OUT_STOP - 1}"
-            )
+            held_out = f"held-out seeds are {HELD_OUT_START} to {HELD_OUT_STOP - 1}"
+            raise UsageError(f"panel seed {outside} is one that training could use: {held_out}")
         if self.max_episode_steps is not None and self.max_episode_steps < 1:
             raise UsageError(f"max_episode_steps must be at least 1, not {self.max_episode_steps}")
         object.__setattr__(self, "seeds", seeds)
@@ -136,30 +132,14 @@ class Panel:
         """The panel of `n` episodes whose seeds are drawn from `panel_seed`."""
         if n < 1:
             raise UsageError(f"n of a panel must be at least 1, not {n}")
-        return cls(
-            env_id=env_id,
-            seeds=held_out_seeds(n, panel_seed),
-            env_kwargs=env_kwargs or {},
-            env_version=env_version,
-            max_episode_steps=max_episode_steps,
-            success=success,
-            aggregate=aggregate,
-            deterministic=deterministic,
-        )
+        seeds, steps = held_out_seeds(n, panel_seed), max_episode_steps
+        return cls(env_id, seeds, env_kwargs or {}, env_version, (), steps, deterministic, success, aggregate)
 
     def as_dict(self) -> Record:
         """The panel as plain JSON values."""
-        return {
-            "env_id": self.env_id,
-            "seeds": list(self.seeds),
-            "env_kwargs": dict(self.env_kwargs),
-            "env_version": self.env_version,
-            "perturbations": list(self.perturbations),
-            "max_episode_steps": self.max_episode_steps,
-            "deterministic": self.deterministic,
-            "success": self.success,
-            "aggregate": self.aggregate,
-        }
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lists = {name: list(values[name]) for name in ("seeds", "perturbations")}
+        return values | lists | {"env_kwargs": dict(self.env_kwargs)}
 
     def to_json(self) -> str:
         """The canonical JSON that `panel_id` is the hash of."""
@@ -214,10 +194,8 @@ class Panel:
         """
         if self.success is None:
             return None
-        if self.success == "terminated":
-            return np.asarray(terminated, dtype=np.bool_)
-        if self.success == "truncated":
-            return np.asarray(truncated, dtype=np.bool_)
+        if self.success in ("terminated", "truncated"):
+            return np.asarray(terminated if self.success == "terminated" else truncated, dtype=np.bool_)
         if self.success == "info:is_success":
             if reported is None:
                 raise UsageError("success 'info:is_success' needs an environment that reports info['is_success']")

@@ -96,10 +96,8 @@ def freeze_price(
     entry = book[instance]
     parts = entry.get(market.value)
     if not isinstance(parts, dict) or not parts:
-        raise UsageError(
-            f"the price book has no {market.value} price for {instance!r}: "
-            f"give --price, or add one to {user_book_path()}"
-        )
+        remedy = f"give --price, or add one to {user_book_path()}"
+        raise UsageError(f"the price book has no {market.value} price for {instance!r}: {remedy}")
     source = f"{entry.get('source', 'user price book')}, {entry.get('region', 'no region')}"
     return Price(tuple(parts.items()), market.value, instance, source, str(entry.get("as_of", "")), frozen_at)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -13,6 +13,14 @@ from mileage.ledger import schema
 from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
 from mileage.ledger.runs import RUNNING, RecordedRun
 from mileage.ledger.selectors import Selector
+
+Made = TypeVar("Made")
+
+
+def _rows(connection: sa.Connection, make: Callable[..., Made], table: sa.Table, run_id: str, *by: str) -> list[Made]:
+    """What one table has of a run, in the order of the columns `by`."""
+    statement = sa.select(table).where(table.c.run_id == run_id).order_by(*(table.c[name] for name in by))
+    return [make(*row) for row in connection.execute(statement)]
 
 
 def run(connection: sa.Connection, run_id: str) -> Run | None:
@@ -23,8 +31,7 @@ def run(connection: sa.Connection, run_id: str) -> Run | None:
 
 def ends(connection: sa.Connection, run_id: str) -> list[End]:
     """The end rows of a run; the one that counts comes first."""
-    rows = connection.execute(sa.select(schema.end).where(schema.end.c.run_id == run_id))
-    return sorted((End(*row) for row in rows), key=lambda end: end.closed_by != ClosedBy.SELF)
+    return sorted(_rows(connection, End, schema.end, run_id), key=lambda end: end.closed_by != ClosedBy.SELF)
 
 
 def open_runs(connection: sa.Connection) -> list[Run]:
@@ -42,9 +49,7 @@ def last_beat(connection: sa.Connection, run_id: str) -> tuple[float, float] | N
 
 def checkpoints(connection: sa.Connection, run_id: str) -> list[Checkpoint]:
     """All checkpoints of a run in order."""
-    table = schema.checkpoint
-    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
-    return [Checkpoint(*row) for row in rows]
+    return _rows(connection, Checkpoint, schema.checkpoint, run_id, "seq")
 
 
 def latest_phases(connection: sa.Connection, run_id: str) -> list[Phase]:
@@ -81,39 +86,30 @@ def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> 
 
 def profiles(connection: sa.Connection, run_id: str) -> list[Profile]:
     """The profiler summaries of a run."""
-    table = schema.profile
-    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
-    return [Profile(*row) for row in rows]
+    return _rows(connection, Profile, schema.profile, run_id, "seq")
 
 
 def samples(connection: sa.Connection, run_id: str) -> list[BuildSample]:
     """The timed builds of a build benchmark, in order."""
-    table = schema.sample
-    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.order))
-    return [BuildSample(*row) for row in rows]
+    return _rows(connection, BuildSample, schema.sample, run_id, "order")
 
 
 def kpis(connection: sa.Connection, run_id: str) -> list[BuildKpi]:
     """What a build benchmark found, mode by mode."""
-    table = schema.kpi
-    rows = connection.execute(sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq))
-    return [BuildKpi(*row) for row in rows]
+    return _rows(connection, BuildKpi, schema.kpi, run_id, "seq")
 
 
 def records(
     connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
 ) -> list[RecordedRun]:
     """The selected runs with their ends and no other rows, by launch time."""
-    own = schema.end.alias("own")
-    presumed = schema.end.alias("presumed")
+    own, presumed, of_run = schema.end.alias("own"), schema.end.alias("presumed"), schema.run.c.run_id
     state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
     by_itself = own.c.run_id.is_not(None)  # a run's own end counts as a whole, absent figures included
     statement = (
         sa.select(schema.run, *(sa.case((by_itself, own.c[c.name]), else_=presumed.c[c.name]) for c in schema.end.c))
-        .outerjoin(own, (own.c.run_id == schema.run.c.run_id) & (own.c.closed_by == ClosedBy.SELF.value))
-        .outerjoin(
-            presumed, (presumed.c.run_id == schema.run.c.run_id) & (presumed.c.closed_by == ClosedBy.OPENER.value)
-        )
+        .outerjoin(own, (own.c.run_id == of_run) & (own.c.closed_by == ClosedBy.SELF.value))
+        .outerjoin(presumed, (presumed.c.run_id == of_run) & (presumed.c.closed_by == ClosedBy.OPENER.value))
     )
     if selector is not None:
         statement = statement.where(*_conditions(selector, state))

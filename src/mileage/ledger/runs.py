@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from mileage._records import ReadRecord
-from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, EndState, Episode, Phase, Profile, Run
-from mileage.ledger.targets import Evaluation
+from mileage.ledger import liveness
+from mileage.ledger.panels import Panel
+from mileage.ledger.prices import Price
+from mileage.ledger.rows import (
+    FORMAT_VERSION,
+    BuildKpi,
+    BuildSample,
+    Checkpoint,
+    End,
+    EndState,
+    Episode,
+    Phase,
+    Profile,
+    Run,
+    new_run_id,
+)
+from mileage.ledger.targets import Evaluation, Target
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals
 from mileage.metrics import Phase as PhaseName
 
@@ -168,33 +184,17 @@ class RecordedRun:
         """What metrics are derived from."""
         end, last = self.end, self.checkpoints[-1] if self.checkpoints else None
         if end is None:
-            wall = sum(self.phases.values())
-            return Totals(
-                wall,
-                self.phases,
-                last.step if last else 0,
-                self.run.instances,
-                self.run.price_usd_per_hour,
-                peaks={name: getattr(last, name) if last else None for name in PEAKS},
-            )
-        known: dict[str, float] = {
-            PhaseName.EVAL: end.eval_seconds,
-            PhaseName.INIT: end.init_seconds,
-            PhaseName.COMPILE: end.compile_seconds,
-        }
+            peaks = {name: getattr(last, name) if last else None for name in PEAKS}
+            wall, steps = sum(self.phases.values()), last.step if last else 0
+            return Totals(wall, self.phases, steps, self.run.instances, self.run.price_usd_per_hour, peaks=peaks)
+        names = (PhaseName.EVAL, PhaseName.INIT, PhaseName.COMPILE)
+        known: dict[str, float] = {name: getattr(end, f"{name}_seconds") for name in names}
         # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
         return Totals(
-            end.wall_seconds,
-            {**known, PhaseName.OTHER: end.wall_seconds - sum(known.values())},
-            end.env_steps,
-            self.run.instances,
-            self.run.price_usd_per_hour,
-            end.wall_to_target,
-            end.steps_to_target,
-            end.success_rate,
-            end.mean_return,
-            {name: getattr(end, name) for name in PEAKS},
-        )
+            end.wall_seconds, {**known, PhaseName.OTHER: end.wall_seconds - sum(known.values())}, end.env_steps,
+            self.run.instances, self.run.price_usd_per_hour, end.wall_to_target, end.steps_to_target,
+            end.success_rate, end.mean_return, {name: getattr(end, name) for name in PEAKS},
+        )  # fmt: skip
 
     def metric(self, name: str) -> float | None:
         """One of `mileage.metrics.METRICS`: what the end row says, otherwise what the formula gives."""
@@ -248,6 +248,16 @@ class RecordedRun:
 
 RunRecord = RecordedRun
 """The former name of what `learn` returns."""
+
+
+def new_run(name: str, now: float, panel: Panel | None, target: Target | None, price: Price, **facts: Any) -> Run:
+    """The row of a run that is launched `now` by this process; `facts` are the fields that follow from nothing else."""
+    return Run(
+        run_id=new_run_id(now), name=name, launched_at=now, host=liveness.host_name(), pid=os.getpid(),
+        panel=panel.to_json() if panel else None, panel_id=panel.panel_id if panel else None,
+        success=panel.success if panel else None, target=str(target) if target else None, instance=price.instance,
+        price_usd_per_hour=price.usd_per_hour, price=price.to_json(), format_version=FORMAT_VERSION, **facts,
+    )  # fmt: skip
 
 
 def episode_rows(run_id: str, seq: int, evaluation: Evaluation) -> list[Episode]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,41 +43,25 @@ TABLE_NAMES: dict[str, str] = {
 _TYPES: dict[type, Any] = {str: sa.Text, int: sa.BigInteger, float: sa.Double, bool: sa.Boolean}
 
 
-def _table(kind: str) -> sa.Table:
-    columns = []
-    for name, hint in typing.get_type_hints(ROW_TYPES[kind]).items():
+def _columns(hints: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[sa.Column[Any]]:
+    for name, hint in hints.items():
         optional = isinstance(hint, types.UnionType)
         plain = next(t for t in typing.get_args(hint) if t is not types.NoneType) if optional else hint
-        key = name in KEYS[kind]
-        columns.append(sa.Column(name, _TYPES[plain](), nullable=optional, primary_key=key, autoincrement=False))
+        yield sa.Column(name, _TYPES[plain](), nullable=optional, primary_key=name in keys, autoincrement=False)
+
+
+def _table(kind: str) -> sa.Table:
+    columns = _columns(typing.get_type_hints(ROW_TYPES[kind]), KEYS[kind])
     return sa.Table(TABLE_NAMES[kind], metadata, *columns, sqlite_with_rowid=False)
 
 
-run = _table("run")
-checkpoint = _table("checkpoint")
-phase = _table("phase")
-episode = _table("episode")
-profile = _table("profile")
-sample = _table("sample")
-kpi = _table("kpi")
-end = _table("end")
-TABLES: dict[str, sa.Table] = {
-    "run": run,
-    "checkpoint": checkpoint,
-    "phase": phase,
-    "episode": episode,
-    "profile": profile,
-    "sample": sample,
-    "kpi": kpi,
-    "end": end,
-}
+TABLES: dict[str, sa.Table] = {kind: _table(kind) for kind in ROW_TYPES}
+run, checkpoint, phase, episode, profile, sample, kpi, end = TABLES.values()
 
 heartbeat = sa.Table(
     "ledger_heartbeat",
     metadata,
-    sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("beat_at", sa.Double, nullable=False),
-    sa.Column("wall_seconds", sa.Double, nullable=False),
+    *_columns({"run_id": str, "beat_at": float, "wall_seconds": float}, ("run_id",)),
     sqlite_with_rowid=False,
 )
 """The one table that is overwritten: the last sign of life of a run, no record of anything."""
@@ -84,8 +69,6 @@ heartbeat = sa.Table(
 history = sa.Table(
     "ledger_schema_history",
     metadata,
-    sa.Column("version", sa.Text, primary_key=True),
-    sa.Column("mileage_version", sa.Text, nullable=False),
-    sa.Column("applied_at", sa.Double, nullable=False),
+    *_columns({"version": str, "mileage_version": str, "applied_at": float}, ("version",)),
 )
 """Which mileage brought the database to which schema version."""

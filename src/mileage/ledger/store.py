@@ -186,12 +186,6 @@ def crashed_end(run: Run, checkpoints: Sequence[Checkpoint], phases: Sequence[Ph
     progress = Progress.of(checkpoints)
     if progress.last is not None:  # phases may have been taken before or after the last checkpoint
         seconds["eval"] = max(seconds.get("eval", 0.0), progress.last.eval_seconds)
-    ending = Ending(
-        EndState.CRASHED,
-        "the process disappeared without writing an end",
-        run.started_at + wall_seconds,
-        wall_seconds,
-        ClosedBy.OPENER,
-        seconds,
-    )
+    reason, ended_at = "the process disappeared without writing an end", run.started_at + wall_seconds
+    ending = Ending(EndState.CRASHED, reason, ended_at, wall_seconds, ClosedBy.OPENER, seconds)
     return end_row(run, progress, ending)

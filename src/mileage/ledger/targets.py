@@ -33,18 +33,10 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls,
-        seeds: ArrayLike,
-        returns: ArrayLike,
-        lengths: ArrayLike,
-        successes: ArrayLike | None = None,
+        cls, seeds: ArrayLike, returns: ArrayLike, lengths: ArrayLike, successes: ArrayLike | None = None
     ) -> Evaluation:
         """Check and copy the episodes; each argument is (n,)."""
-        arrays = (
-            np.array(seeds, dtype=np.int64),
-            np.array(returns, dtype=np.float64),
-            np.array(lengths, dtype=np.int64),
-        )
+        arrays = (np.array(seeds, np.int64), np.array(returns, np.float64), np.array(lengths, np.int64))
         judged = None if successes is None else np.array(successes, dtype=np.bool_)
         names = ("seeds", "returns", "lengths", "successes")
         n = arrays[0].shape[0] if arrays[0].ndim == 1 else -1
@@ -52,10 +44,8 @@ class Evaluation:
             if array is None:
                 continue
             if array.shape != (n,) or n < 1:
-                raise UsageError(
-                    f"{name} of an evaluation must be one-dimensional, as long as seeds and not empty, "
-                    f"not of shape {array.shape}"
-                )
+                must = "one-dimensional, as long as seeds and not empty"
+                raise UsageError(f"{name} of an evaluation must be {must}, not of shape {array.shape}")
             array.setflags(write=False)
         return cls(*arrays, judged)
 
@@ -91,12 +81,8 @@ class Evaluation:
             if rate is None:
                 raise UsageError("success_rate needs a panel with a success definition, such as success='return>=475'")
             return rate
-        values = {
-            Aggregate.MEAN_RETURN: self.mean_return,
-            Aggregate.MEDIAN_RETURN: self.median_return,
-            Aggregate.IQM_RETURN: self.iqm_return,
-        }
-        return values[aggregate]
+        value: float = getattr(self, aggregate)
+        return value
 
 
 @dataclass(frozen=True)

@@ -108,21 +108,12 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, effort: float
         if described.methods:
             inside = _torch(agent.learner, described, costs)
     return Calibration(
-        limits=limits,
-        costs=costs,
-        layers=layer_table(costs, inside.splits, *_measured(run, costs), trace.plain_seconds),
-        roofline=rooflines(described.work, run, limits),
-        rollout_parts=inside.rollout_parts,
-        update_stages=inside.update_stages,
-        scaling=inside.scaling,
-        what_ifs=tuple(what_ifs(agent, described, inside.scaling, effort)),
-        buffers=described.buffers,
-        torch_operations=inside.torch_operations,
-        primitives=operations_alone(agent, described, effort),
-        warm_load_seconds=_reading_seconds(run.compiled),
-        trace=trace,
-        seconds=time.perf_counter() - began,
-    )
+        limits, costs, layer_table(costs, inside.splits, *_measured(run, costs), trace.plain_seconds),
+        rooflines(described.work, run, limits), inside.rollout_parts, inside.update_stages, inside.scaling,
+        tuple(what_ifs(agent, described, inside.scaling, effort)), described.buffers, inside.torch_operations,
+        primitives=operations_alone(agent, described, effort), warm_load_seconds=_reading_seconds(run.compiled),
+        trace=trace, seconds=time.perf_counter() - began,
+    )  # fmt: skip
 
 
 def _thread_counts(agent: Agent) -> tuple[int, ...]:
@@ -147,9 +138,8 @@ def _native(
                 stages = replays.update_stages(call, call.stages, work, team, effort * _STAGE_SECONDS)
                 splits[call.label] = stages.shares
             else:
-                seconds = next(
-                    (each.seconds_each for cost in costs for each in cost.calls if each.label == call.label), 0.0
-                )
+                calls = (each for cost in costs for each in cost.calls)
+                seconds = next((each.seconds_each for each in calls if each.label == call.label), 0.0)
                 splits |= {call.label: _share_of_products(work, team, seconds)} if seconds > 0.0 else {}
         scaling = replays.scaling(described, thread_counts, _SCALING_SECONDS)
     return _Inside(parts, stages, splits, scaling)

@@ -35,8 +35,8 @@ def diagnose(
         failed_share: of the wall-clock of all runs of this workload in the ledger, the share of those that failed.
     """
     findings: list[Finding | None] = [
-        _evaluation(run),
-        _checkpoints(run),
+        _too_often(run, "eval", _EVAL_BUDGET, Bottleneck.EVALUATION_BOUND, "in {} held-out evaluations"),
+        _too_often(run, "checkpoint", _CHECKPOINT_BUDGET, Bottleneck.CHECKPOINT_BOUND, "writing {} checkpoints"),
         _logging(run),
         _compilation(run, workload, found),
         _startup(run),
@@ -45,7 +45,7 @@ def diagnose(
         _unaccounted(run),
         _failed_runs(failed_share),
         _environment(run, workload, found),
-        _rollout(run, workload, found),
+        _rollout(run, found),
         _dispatch(run, workload, found),
         _learner(run, workload, found),
         _advantage(run),
@@ -82,68 +82,55 @@ def _cadence(run: EndToEnd, phase: str, budget: float) -> tuple[int, float] | No
     return every, (seconds - remaining * each) / run.wall_seconds
 
 
-def _evaluation(run: EndToEnd) -> Finding | None:
-    plan, share = _cadence(run, "eval", _EVAL_BUDGET), run.share("eval")
-    if plan is None or share < _LEAST_SHARE:
-        return None
-    evidence = f"{_percent(share)} in {run.entries['eval']} held-out evaluations"
-    return Finding(Bottleneck.EVALUATION_BOUND, share, evidence, plan[1], f"--eval-every {plan[0]}", "eval_every")
+def _finding(
+    share: float, bottleneck: Bottleneck, said: str, gain: float, suggestion: str, *, least: float = _LEAST_SHARE
+) -> Finding | None:
+    """A finding whose evidence is its share and what is `said` of it; None below the `least` share."""
+    return None if share < least else Finding(bottleneck, share, f"{_percent(share)} {said}", gain, suggestion)
 
 
-def _checkpoints(run: EndToEnd) -> Finding | None:
-    plan, share = _cadence(run, "checkpoint", _CHECKPOINT_BUDGET), run.share("checkpoint")
+def _of_change(bottleneck: Bottleneck, share: float, evidence: str, best: tuple[WhatIf, float]) -> Finding:
+    """The finding that a measured change, given with its gain, would help."""
+    return Finding(bottleneck, share, evidence, best[1], best[0].suggestion, best[0].fix)
+
+
+def _too_often(run: EndToEnd, phase: str, budget: float, bottleneck: Bottleneck, said: str) -> Finding | None:
+    """What is done so often that it takes more than its budget; `said` has a place for how often."""
+    plan, share, fix = _cadence(run, phase, budget), run.share(phase), f"{phase}_every"
     if plan is None or share < _LEAST_SHARE:
         return None
-    evidence = f"{_percent(share)} writing {run.entries['checkpoint']} checkpoints"
-    return Finding(
-        Bottleneck.CHECKPOINT_BOUND, share, evidence, plan[1], f"--checkpoint-every {plan[0]}", "checkpoint_every"
-    )
+    evidence = f"{_percent(share)} {said.format(run.entries[phase])}"
+    return Finding(bottleneck, share, evidence, plan[1], f"--{phase}-every {plan[0]}", fix)
 
 
 def _logging(run: EndToEnd) -> Finding | None:
-    share = run.share("log")
-    if share < _LEAST_SHARE:
-        return None
-    entries = run.entries.get("log", 1)
-    evidence = f"{_percent(share)} in callbacks and logging, {1e3 * run.mean_seconds('log'):.2g} ms each of {entries}"
-    gain = max(0.0, share - _LOG_BUDGET)
-    return Finding(
-        Bottleneck.LOGGING_BOUND, share, evidence, gain, "a callback that writes in the background, or less often"
-    )
+    share, entries = run.share("log"), run.entries.get("log", 1)
+    said = f"in callbacks and logging, {1e3 * run.mean_seconds('log'):.2g} ms each of {entries}"
+    suggestion = "a callback that writes in the background, or less often"
+    return _finding(share, Bottleneck.LOGGING_BOUND, said, max(0.0, share - _LOG_BUDGET), suggestion)
 
 
 def _compilation(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
-    share = run.share("compile")
-    if share < _LEAST_SHARE:
-        return None
-    if run.compiled:
+    share, bottleneck = run.share("compile"), Bottleneck.COMPILATION_BOUND
+    if share >= _LEAST_SHARE and run.compiled:
         warm = (found.warm_load_seconds if found else None) or 0.0
         gain = max(0.0, run.phases["compile"] - warm) / run.wall_seconds
         evidence = f"{_percent(share)} compiling {', '.join(run.compiled)} for an empty cache"
-        return Finding(Bottleneck.COMPILATION_BOUND, share, evidence, gain, "`mileage warmup` once", "warmup")
+        return Finding(bottleneck, share, evidence, gain, "`mileage warmup` once", "warmup")
     if workload.get("compile"):
-        evidence = f"{_percent(share)} in torch.compile"
-        return Finding(
-            Bottleneck.COMPILATION_BOUND, share, evidence, share, "more steps per run, or without --compile", None
-        )
-    evidence = f"{_percent(share)} loading compiled kernels"
-    return Finding(Bottleneck.COMPILATION_BOUND, share, evidence, 0.0, "several seeds in one process: --seeds", None)
+        return _finding(share, bottleneck, "in torch.compile", share, "more steps per run, or without --compile")
+    return _finding(share, bottleneck, "loading compiled kernels", 0.0, "several seeds in one process: --seeds")
 
 
 def _startup(run: EndToEnd) -> Finding | None:
-    share = run.share("init")
-    if share < _LEAST_TRAINING_SHARE:
-        return None
-    evidence = f"{_percent(share)} starting up ({run.phases['init']:.2g} s of imports and building)"
-    return Finding(Bottleneck.STARTUP_BOUND, share, evidence, 0.0, "several seeds in one process: --seeds")
+    said = f"starting up ({run.phases.get('init', 0.0):.2g} s of imports and building)"
+    suggestion, least = "several seeds in one process: --seeds", _LEAST_TRAINING_SHARE
+    return _finding(run.share("init"), Bottleneck.STARTUP_BOUND, said, 0.0, suggestion, least=least)
 
 
 def _share_only(run: EndToEnd, phase: str, bottleneck: Bottleneck, suggestion: str) -> Finding | None:
-    share = run.share(phase)
-    if share < _LEAST_SHARE:
-        return None
-    evidence = f"{_percent(share)} in {phase}, {1e3 * run.mean_seconds(phase):.2g} ms each time"
-    return Finding(bottleneck, share, evidence, share, suggestion)
+    said = f"in {phase}, {1e3 * run.mean_seconds(phase):.2g} ms each time"
+    return _finding(run.share(phase), bottleneck, said, run.share(phase), suggestion)
 
 
 def _less_waiting(workload: ReadRecord) -> str:
@@ -159,22 +146,14 @@ def _less_waiting(workload: ReadRecord) -> str:
 
 
 def _unaccounted(run: EndToEnd) -> Finding | None:
-    share = run.share("other")
-    if share < OTHER_SHARE_LIMIT:
-        return None
-    evidence = f"{_percent(share)} of the wall-clock belongs to no phase"
-    return Finding(
-        Bottleneck.UNACCOUNTED, share, evidence, 0.0, "phases around what your own loop does: run.phase(NAME)"
-    )
+    said, suggestion = "of the wall-clock belongs to no phase", "phases around what your own loop does: run.phase(NAME)"
+    return _finding(run.share("other"), Bottleneck.UNACCOUNTED, said, 0.0, suggestion, least=OTHER_SHARE_LIMIT)
 
 
 def _failed_runs(share: float) -> Finding | None:
-    if share < _LEAST_SHARE:
-        return None
-    evidence = f"{_percent(share)} of all the time spent on this workload went to runs that failed or crashed"
-    return Finding(
-        Bottleneck.FAILED_RUN_BOUND, share, evidence, share, "`mileage ledger list --state failed` for their reasons"
-    )
+    said = "of all the time spent on this workload went to runs that failed or crashed"
+    suggestion = "`mileage ledger list --state failed` for their reasons"
+    return _finding(share, Bottleneck.FAILED_RUN_BOUND, said, share, suggestion)
 
 
 def _env_share(run: EndToEnd, found: Calibration | None) -> tuple[float, str]:
@@ -192,12 +171,10 @@ def _environment(run: EndToEnd, workload: ReadRecord, found: Calibration | None)
         return None
     n_envs = int(workload.get("config", {}).get("n_envs", 1))
     each = run.mean_seconds("env_step") / max(1, n_envs)
-    native = bool(workload.get("native_env"))
     evidence = f"{_percent(share)} stepping environments ({how})"
-    if native or not run.entries.get("env_step"):
+    if workload.get("native_env") or not run.entries.get("env_step"):
         # Native environments step in well under a microsecond: what costs there is the call, or the rollout as such.
-        gain, suggestion, fix = 0.0, "--set n_envs=" + str(4 * n_envs), "n_envs"
-        return Finding(Bottleneck.ENV_BOUND, share, evidence, gain, suggestion, fix)
+        return Finding(Bottleneck.ENV_BOUND, share, evidence, 0.0, f"--set n_envs={4 * n_envs}", "n_envs")
     evidence += f", {1e3 * each:.2g} ms each"
     waiting = _waiting_share(found)
     if waiting > 0.5:
@@ -206,36 +183,26 @@ def _environment(run: EndToEnd, workload: ReadRecord, found: Calibration | None)
     spread = each * math.ceil(n_envs / max(1, side_by_side)) + _PROCESS_SECONDS
     gain = share * max(0.0, 1.0 - spread / (each * n_envs)) if each > 0.0 else 0.0
     if workload.get("processes") or gain <= 0.0:
-        return Finding(
-            Bottleneck.ENV_BOUND, share, evidence, share, "a native environment (@mileage.env): at most", None
-        )
+        return Finding(Bottleneck.ENV_BOUND, share, evidence, share, "a native environment (@mileage.env): at most")
     return Finding(Bottleneck.ENV_BOUND, share, evidence, gain, "--processes", "processes")
 
 
 def _waiting_share(found: Calibration | None) -> float:
     """Share of the environments' time in the replay in which the thread was off the CPU."""
-    if found is None:
-        return 0.0
-    for cost in found.costs:
-        if cost.phase == "env_step" and cost.seconds > 0.0:
-            return cost.waiting / cost.seconds
-    return 0.0
-
-
-def _gain(run: EndToEnd, change: WhatIf) -> float:
-    return change.gain({phase: run.share(phase) for phase in run.phases})
+    costs = (cost for cost in (found.costs if found else ()) if cost.phase == "env_step" and cost.seconds > 0.0)
+    return next((cost.waiting / cost.seconds for cost in costs), 0.0)
 
 
 def _best(run: EndToEnd, found: Calibration | None, *fixes: str) -> tuple[WhatIf, float] | None:
     """The measured change with the largest gain among `fixes`, if it is more than noise."""
     changes = [change for change in (found.what_ifs if found else ()) if change.fix in fixes]
     worth = [change for change in changes if min(change.ratios.values(), default=1.0) < 1.0 - _LEAST_RATIO_GAIN]
-    gains = [(change, _gain(run, change)) for change in worth]
-    gains = [(change, gain) for change, gain in gains if gain > 0.0]
+    shares = {phase: run.share(phase) for phase in run.phases}
+    gains = [(change, gain) for change in worth if (gain := change.gain(shares)) > 0.0]
     return max(gains, key=lambda pair: pair[1], default=None)
 
 
-def _rollout(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
+def _rollout(run: EndToEnd, found: Calibration | None) -> Finding | None:
     share = run.share("rollout")
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
@@ -246,37 +213,27 @@ def _rollout(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> 
     change = _best(run, found, "n_envs")
     if change is None:
         return Finding(Bottleneck.ROLLOUT_BOUND, share, evidence, 0.0, "a machine with more cores")
-    return Finding(Bottleneck.ROLLOUT_BOUND, share, evidence, change[1], change[0].suggestion, change[0].fix)
+    return _of_change(Bottleneck.ROLLOUT_BOUND, share, evidence, change)
 
 
 def _dispatch(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("inference")
     if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
-    each = run.mean_seconds("inference")
     roof = found.roof("inference") if found else None
-    evidence = f"{_percent(share)} in inference, {1e6 * each:.0f} µs a call"
+    evidence = f"{_percent(share)} in inference, {1e6 * run.mean_seconds('inference'):.0f} µs a call"
     if roof is not None:
         evidence += f" at {_percent(roof.of_limit)} of the machine's rate"
     operations = found.torch_operations.get("inference", 0.0) if found else 0.0
     if operations:
         evidence += f", {operations:.0f} torch operations an iteration"
-    change = _best(run, found, "backend_native")
-    n_envs = int(workload.get("config", {}).get("n_envs", 1))
+    change, bottleneck = _best(run, found, "backend_native"), Bottleneck.INFERENCE_DISPATCH_BOUND
     if change is not None:
-        return Finding(
-            Bottleneck.INFERENCE_DISPATCH_BOUND, share, evidence, change[1], change[0].suggestion, change[0].fix
-        )
+        return _of_change(bottleneck, share, evidence, change)
     # A call's own cost is shared by four times as many environments; what computes is not.
-    idle = 1.0 - (roof.of_limit if roof else 0.0)
-    return Finding(
-        Bottleneck.INFERENCE_DISPATCH_BOUND,
-        share,
-        evidence,
-        0.75 * share * idle,
-        f"--set n_envs={4 * n_envs}",
-        "n_envs",
-    )
+    gain = 0.75 * share * (1.0 - (roof.of_limit if roof else 0.0))
+    n_envs = int(workload.get("config", {}).get("n_envs", 1))
+    return Finding(bottleneck, share, evidence, gain, f"--set n_envs={4 * n_envs}", "n_envs")
 
 
 def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
@@ -295,8 +252,7 @@ def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> 
         nearly = roof is not None and roof.of_limit > 0.5
         suggestion = "faster cores: this is near the machine's limit" if nearly else _less_learning(workload)
         return Finding(bottleneck, share, evidence, 0.0, suggestion)
-    learn_only = {"learn": share}
-    return Finding(bottleneck, share, evidence, change[0].gain(learn_only), change[0].suggestion, change[0].fix)
+    return _of_change(bottleneck, share, evidence, (change[0], change[0].gain({"learn": share})))
 
 
 def _less_learning(workload: ReadRecord) -> str:
@@ -310,34 +266,27 @@ def _less_learning(workload: ReadRecord) -> str:
 
 
 def _advantage(run: EndToEnd) -> Finding | None:
-    share = run.share("advantage")
-    if share < _LEAST_TRAINING_SHARE:
-        return None
-    return Finding(
-        Bottleneck.ADVANTAGE_BOUND, share, f"{_percent(share)} estimating advantages and statistics", 0.0,
-        "--set normalise_observations=false where observations are of size 1",
-    )  # fmt: skip
+    share, said = run.share("advantage"), "estimating advantages and statistics"
+    suggestion = "--set normalise_observations=false where observations are of size 1"
+    return _finding(share, Bottleneck.ADVANTAGE_BOUND, said, 0.0, suggestion, least=_LEAST_TRAINING_SHARE)
 
 
 def _batch(run: EndToEnd, found: Calibration | None) -> Finding | None:
-    change = _best(run, found, "minibatch", "batch")
+    change, share = _best(run, found, "minibatch", "batch"), run.share("learn")
     if change is None:
         return None
-    ratio = change[0].ratios["learn"]
-    share = run.share("learn")
-    evidence = f"{_percent(share)} in learn, where larger batches take {_percent(ratio)} of the time per sample"
-    return Finding(Bottleneck.UNDERSIZED_BATCH, share, evidence, change[1], change[0].suggestion, change[0].fix)
+    ratio = _percent(change[0].ratios["learn"])
+    evidence = f"{_percent(share)} in learn, where larger batches take {ratio} of the time per sample"
+    return _of_change(Bottleneck.UNDERSIZED_BATCH, share, evidence, change)
 
 
 def _threads(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
-    best = _best(run, found, "threads")
-    threads, cores = int(workload.get("threads", 1)), usable_cores()
-    if best is None:
+    change, threads, cores = _best(run, found, "threads"), int(workload.get("threads", 1)), usable_cores()
+    if change is None:
         return None
-    change, gain = best
-    share = sum(run.share(phase) for phase in change.ratios)
-    if (change.threads or 0) > threads:
+    share = sum(run.share(phase) for phase in change[0].ratios)
+    if (change[0].threads or 0) > threads:
         evidence = f"{threads} of {cores} cores used, {_percent(share)} in kernels that scale"
-        return Finding(Bottleneck.IDLE_CORES, share, evidence, gain, change.suggestion, change.fix)
+        return _of_change(Bottleneck.IDLE_CORES, share, evidence, change)
     evidence = f"{threads} threads on {cores} cores, {_percent(share)} in kernels that wait for each other"
-    return Finding(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, gain, change.suggestion, change.fix)
+    return _of_change(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, change)

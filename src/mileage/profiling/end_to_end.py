@@ -148,21 +148,11 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         panel = agent.default_panel(goal, options.episodes)
         memory = PhaseMemory(clock)
     run = agent.learn(
-        options.steps,
-        target=goal,
-        panel=panel,
-        eval_every=options.eval_every,
-        callback=options.callback,
-        checkpoint=options.checkpoint,
-        checkpoint_every=options.checkpoint_every,
-        clock=clock,
-        on_compile=on_compile,
-        on_evaluation=lambda _: memory.look(Phase.EVAL),
-        ledger=True if options.db is None else options.db,
-        name=options.name,
-        price_usd_per_hour=options.price,
-        resources=memory.sampler,
-    )
+        options.steps, target=goal, panel=panel, eval_every=options.eval_every, callback=options.callback,
+        checkpoint=options.checkpoint, checkpoint_every=options.checkpoint_every, clock=clock, on_compile=on_compile,
+        on_evaluation=lambda _: memory.look(Phase.EVAL), ledger=True if options.db is None else options.db,
+        name=options.name, price_usd_per_hour=options.price, resources=memory.sampler,
+    )  # fmt: skip
     times = clock.stop()
     return EndToEnd(
         run,

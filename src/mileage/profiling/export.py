@@ -89,17 +89,8 @@ def chrome_trace(profile: Profile) -> str:
         first = min((span.start for span in spans), default=0)
         for span in spans:
             category = span.kind if span.kind != "phase" else part_of(span.name)
-            events.append(
-                {
-                    "ph": "X",
-                    "pid": 1,
-                    "tid": 1,
-                    "name": span.name,
-                    "cat": category,
-                    "ts": (span.start - first) / 1e3,
-                    "dur": (span.end - span.start) / 1e3,
-                }
-            )
+            times = {"ts": (span.start - first) / 1e3, "dur": (span.end - span.start) / 1e3}
+            events.append({"ph": "X", "pid": 1, "tid": 1, "name": span.name, "cat": category} | times)
     found = {"displayTimeUnit": "ms", "otherData": {"verdict": profile.verdict}, "traceEvents": events}
     return json.dumps(found) + "\n"
 
@@ -116,16 +107,8 @@ def speedscope(profile: Profile) -> str:
     for label, spans in lanes.items():
         if spans:
             events = _evented(spans, frame)
-            profiles.append(
-                {
-                    "type": "evented",
-                    "name": label,
-                    "unit": "microseconds",
-                    "startValue": events[0]["at"],
-                    "endValue": events[-1]["at"],
-                    "events": events,
-                }
-            )
+            ends = {"startValue": events[0]["at"], "endValue": events[-1]["at"], "events": events}
+            profiles.append({"type": "evented", "name": label, "unit": "microseconds"} | ends)
     found = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": title(profile),

@@ -49,17 +49,9 @@ _TITLES = {
 }
 
 FIXES = (
-    "threads",
-    "n_envs",
-    "minibatch",
-    "batch",
-    "backend_native",
-    "torch_compile",
-    "eval_every",
-    "checkpoint_every",
-    "processes",
-    "warmup",
-)
+    "threads", "n_envs", "minibatch", "batch", "backend_native", "torch_compile", "eval_every", "checkpoint_every",
+    "processes", "warmup",
+)  # fmt: skip
 """Names of fixes that an experiment can apply; `Finding.fix` is one of them, or None."""
 
 

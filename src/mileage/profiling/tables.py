@@ -85,9 +85,8 @@ def phases(profile: Profile) -> Table:
     """Exclusive phases with shares; they add up to the wall-clock."""
     run = profile.run
     ordered = sorted(run.phases.items(), key=lambda item: -item[1])
-    rows = [
-        (name, f"{value:.3f}", percent(run.share(name)), *_entries(run, name)) for name, value in ordered if value > 0.0
-    ]
+    spent = [(name, value) for name, value in ordered if value > 0.0]
+    rows = [(name, f"{value:.3f}", percent(run.share(name)), *_entries(run, name)) for name, value in spent]
     whole = sum(run.phases.values())
     rows.append(("sum", f"{whole:.3f}", percent(whole / run.wall_seconds), "", ""))
     note = f"Wall-clock {run.wall_seconds:.3f} s; the sum misses it by {percent(run.sum_error)}."
@@ -186,16 +185,10 @@ def roofline(found: Calibration) -> Table:
     """Phases against the machine's limits."""
     limits = found.limits
     rows = [
-        (
-            roof.phase,
-            f"{roof.flops / 1e6:,.3g}",
-            f"{roof.bytes_touched / _MIB:,.3g}",
-            f"{roof.gflops:.3g}",
-            f"{roof.limit_gflops:.3g}" + (" (memory)" if roof.memory_bound else ""),
-            percent(roof.of_limit),
-        )
+        (roof.phase, f"{roof.flops / 1e6:,.3g}", f"{roof.bytes_touched / _MIB:,.3g}", f"{roof.gflops:.3g}",
+         f"{roof.limit_gflops:.3g}" + (" (memory)" if roof.memory_bound else ""), percent(roof.of_limit))
         for roof in found.roofline
-    ]
+    ]  # fmt: skip
     note = (
         f"Measured here: {limits.gemm_gflops:.1f} GFLOP/s of single-precision matrix products and "
         f"{limits.memory_gb_per_s:.1f} GB/s of memory on {limits.threads} threads. Operations are the products'; "

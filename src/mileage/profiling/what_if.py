@@ -65,16 +65,12 @@ def what_ifs(
 
 def other_threads(own: int, scaling: Mapping[int, Mapping[str, float]]) -> list[WhatIf]:
     """Another number of threads than `own`, up to the number of cores."""
-    return [
-        WhatIf(
-            "threads",
-            f"--threads {count}",
-            {phase: seconds[phase] / before for phase, before in scaling[own].items()},
-            count,
-        )
-        for count, seconds in scaling.items()
-        if own in scaling and count != own and count <= usable_cores()
-    ]
+    found = []
+    for count, seconds in scaling.items():
+        if own in scaling and count != own and count <= usable_cores():
+            ratios = {phase: seconds[phase] / before for phase, before in scaling[own].items()}
+            found.append(WhatIf("threads", f"--threads {count}", ratios, count))
+    return found
 
 
 def other_settings(variant: Variant, seconds: float) -> WhatIf:
@@ -88,14 +84,8 @@ def other_settings(variant: Variant, seconds: float) -> WhatIf:
 
 def native_backend(agent: Agent, seconds: float) -> WhatIf:
     """The same algorithm and environment without torch."""
-    native = type(agent)(
-        agent.spec,
-        seed=agent.seed,
-        preset="none",
-        threads=agent.threads,
-        backend="native",
-        **dataclasses.asdict(agent.config),
-    )
+    config = dataclasses.asdict(agent.config)
+    native = type(agent)(agent.spec, seed=agent.seed, preset="none", threads=agent.threads, backend="native", **config)
     with native:
         native.prepare()
         own, other = _iteration_phases(agent.learner, seconds), _iteration_phases(native.learner, seconds)

@@ -6,6 +6,7 @@ import getpass
 import os
 import sys
 import time
+from typing import Any
 
 from mileage._records import ReadRecord
 from mileage._seeding import check_training_seed
@@ -13,7 +14,8 @@ from mileage._version import __version__
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
-from mileage.ledger.rows import FORMAT_VERSION, Run, check_json, check_run, new_run_id
+from mileage.ledger.rows import Run, check_json, check_run
+from mileage.ledger.runs import new_run
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
 
@@ -22,25 +24,9 @@ ACCOUNTING_WINDOW = "wall-clock"
 
 
 def launched_run(
-    name: str,
-    clock: PhaseClock,
-    *,
-    panel: Panel | None,
-    target: Target | None,
-    price: Price,
-    instances: int,
-    seed: int | None,
-    config: ReadRecord,
-    algorithm: str,
-    env_id: str | None,
-    framework: str,
-    eval_every_steps: int | None,
-    batch_size: int | None,
-    step_budget: int | None,
-    step_rule: str,
-    parent_run_id: str | None,
-    identified: bool,
-) -> Run:
+    name: str, clock: PhaseClock, *, panel: Panel | None, target: Target | None, price: Price, seed: int | None,
+    config: ReadRecord, env_id: str | None, identified: bool, **facts: Any,
+) -> Run:  # fmt: skip
     """The row of a run that is being launched now; the arguments are those of `Ledger.run`.
 
     A run that is not `identified`, because nothing of it is written, has no revision and no machine: finding them takes
@@ -48,41 +34,14 @@ def launched_run(
     """
     now = time.time()
     machine = fingerprint() if identified else None
-    row = Run(
-        run_id=new_run_id(now),
-        name=name,
-        launched_at=now,
-        started_at=now - clock.times().wall_seconds,
-        launched_by=_user(),
-        host=liveness.host_name(),
-        pid=os.getpid(),
-        process_token=liveness.own_token(),
-        framework=framework,
-        algorithm=algorithm,
-        env_id=env_id if env_id is not None else panel.env_id if panel else "",
-        config=check_json("config", dict(config)),
-        git_revision=_revision() if identified else None,
-        command=_command(),
-        seed=None if seed is None else check_training_seed(seed),
-        panel=panel.to_json() if panel else None,
-        panel_id=panel.panel_id if panel else None,
-        success=panel.success if panel else None,
-        target=str(target) if target else None,
-        eval_every_steps=eval_every_steps,
-        batch_size=batch_size,
-        step_budget=step_budget,
-        step_rule=step_rule,
-        accounting_window=ACCOUNTING_WINDOW,
-        machine=check_json("machine", machine.as_dict() if machine else {}),
-        machine_id=machine.hardware_id if machine else "",
-        instances=instances,
-        instance=price.instance,
-        price_usd_per_hour=price.usd_per_hour,
-        price=price.to_json(),
-        parent_run_id=parent_run_id,
-        mileage_version=__version__,
-        format_version=FORMAT_VERSION,
-    )
+    row = new_run(
+        name, now, panel, target, price, started_at=now - clock.times().wall_seconds, launched_by=_user(),
+        process_token=liveness.own_token(), env_id=env_id if env_id is not None else panel.env_id if panel else "",
+        config=check_json("config", dict(config)), git_revision=_revision() if identified else None,
+        command=_command(), seed=None if seed is None else check_training_seed(seed),
+        accounting_window=ACCOUNTING_WINDOW, machine=check_json("machine", machine.as_dict() if machine else {}),
+        machine_id=machine.hardware_id if machine else "", mileage_version=__version__, **facts,
+    )  # fmt: skip
     return check_run(row)
 
 

@@ -115,24 +115,11 @@ class Ledger:
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
         row = launched_run(
-            name,
-            clock,
-            panel=panel,
-            target=goal,
-            price=frozen,
-            instances=instances,
-            seed=seed,
-            config=config or {},
-            algorithm=algorithm,
-            env_id=env_id,
-            framework=framework,
-            eval_every_steps=eval_every_steps,
-            batch_size=batch_size,
-            step_budget=step_budget,
-            step_rule=step_rule,
-            parent_run_id=parent_run_id,
+            name, clock, panel=panel, target=goal, price=frozen, instances=instances, seed=seed, config=config or {},
+            algorithm=algorithm, env_id=env_id, framework=framework, eval_every_steps=eval_every_steps,
+            batch_size=batch_size, step_budget=step_budget, step_rule=step_rule, parent_run_id=parent_run_id,
             identified=self.enabled,
-        )
+        )  # fmt: skip
         writer = self._writer(row) if self.enabled else None
         return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
 
@@ -260,7 +247,19 @@ class RunRecorder:
             wall_ns, eval_ns = self.clock.split("eval")
             wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
             self._read_peaks(wall)
-            row = self._checkpoint_row(int(step), wall, eval_seconds, evaluation, path, sha256, reset_reasons, claimed)
+            value = met = None
+            if evaluation is not None and self.target is not None:
+                value, met = finite(self.target.value(evaluation)), self.target.met(evaluation)
+            row = Checkpoint(
+                run_id=self.run_id, seq=self._next_seq(), step=int(step), wall_seconds=wall,
+                train_seconds=wall - eval_seconds, eval_seconds=eval_seconds, cost_usd=wall * self._usd_per_second,
+                success_rate=None if evaluation is None else evaluation.success_rate,
+                mean_return=None if evaluation is None else finite(evaluation.mean_return),
+                target_value=value, target_met=met,
+                reset_reasons=None if reset_reasons is None else check_json("reset_reasons", dict(reset_reasons)),
+                path=path, sha256=sha256, claimed=None if claimed is None else check_json("claimed", dict(claimed)),
+                **self._progress.peaks,
+            )  # fmt: skip
             self._progress.add(row)
             rows: list[Row] = [row]
             episodes = [] if evaluation is None else episode_rows(self.run_id, row.seq, evaluation)
@@ -311,15 +310,8 @@ class RunRecorder:
         reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
         end = end_row(self.row, self._progress, ending)
-        self.result = RecordedRun(
-            self.row,
-            end,
-            tuple(self._checkpoints),
-            tuple(phases),
-            tuple(self._episodes),
-            tuple(self._profiles),
-            in_ledger=self._writer is not None,
-        )
+        rows = (tuple(self._checkpoints), tuple(phases), tuple(self._episodes), tuple(self._profiles))
+        self.result = RecordedRun(self.row, end, *rows, in_ledger=self._writer is not None)
         if self._writer is not None:
             self._writer.append([*phases, end])
             self._writer.close()
@@ -331,39 +323,6 @@ class RunRecorder:
         self._seq += 1
         return self._seq
 
-    def _checkpoint_row(
-        self,
-        step: int,
-        wall: float,
-        eval_seconds: float,
-        evaluation: Evaluation | None,
-        path: str | None,
-        sha256: str | None,
-        reset_reasons: Mapping[str, int] | None,
-        claimed: ReadRecord | None,
-    ) -> Checkpoint:
-        value = met = None
-        if evaluation is not None and self.target is not None:
-            value, met = finite(self.target.value(evaluation)), self.target.met(evaluation)
-        return Checkpoint(
-            run_id=self.run_id,
-            seq=self._next_seq(),
-            step=step,
-            wall_seconds=wall,
-            train_seconds=wall - eval_seconds,
-            eval_seconds=eval_seconds,
-            cost_usd=wall * self._usd_per_second,
-            success_rate=None if evaluation is None else evaluation.success_rate,
-            mean_return=None if evaluation is None else finite(evaluation.mean_return),
-            target_value=value,
-            target_met=met,
-            reset_reasons=None if reset_reasons is None else check_json("reset_reasons", dict(reset_reasons)),
-            path=path,
-            sha256=sha256,
-            claimed=None if claimed is None else check_json("claimed", dict(claimed)),
-            **self._progress.peaks,
-        )
-
     def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
         self._phases_at = times.wall_seconds
         seq, wall = self._next_seq(), times.wall_seconds
@@ -372,9 +331,7 @@ class RunRecorder:
             for name, seconds in times.phases.items()
         ]
         for lane, phases in times.beside.items():
-            rows += [
-                Phase(self.run_id, seq, f"{lane}/{name}", wall, seconds, 0, True) for name, seconds in phases.items()
-            ]
+            rows += [Phase(self.run_id, seq, f"{lane}/{name}", wall, spent, 0, True) for name, spent in phases.items()]
         return rows
 
     def _read_peaks(self, wall: float) -> None:

@@ -18,13 +18,7 @@ from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
 from mileage.report.sides import Selection, Side, summarise
-from mileage.stats import (
-    CostComparison,
-    Estimate,
-    compare_at_looks,
-    compare_costs,
-    improvement_estimate,
-)
+from mileage.stats import CostComparison, Estimate, compare_at_looks, compare_costs, improvement_estimate
 from mileage.tables import Table
 from mileage.text import plain
 
@@ -68,17 +62,11 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """Everything that is to be said below the table; a label that runs are unmatched comes first."""
-        label = self.matching.label
-        improvement = self.improvement
-        said = [] if label is None else [label]
-        if improvement is not None:
-            said.append(f"probability that B returns more than A: {_estimate(improvement, '{:.2f}')}")
-        return [
-            *said,
-            *self.reasons,
-            *(f"warning: {each.evidence}" for each in self.warnings),
-            f"verdict: {self.verdict}",
-        ]
+        said = [] if self.matching.label is None else [self.matching.label]
+        if self.improvement is not None:
+            said.append(f"probability that B returns more than A: {_estimate(self.improvement, '{:.2f}')}")
+        warnings = (f"warning: {each.evidence}" for each in self.warnings)
+        return [*said, *self.reasons, *warnings, f"verdict: {self.verdict}"]
 
     def as_dict(self) -> Record:
         """The comparison as plain JSON values."""
@@ -124,11 +112,7 @@ def compare_selections(
 
 
 def compare(
-    a: Arm[Selection],
-    b: Arm[Selection],
-    *,
-    allow: Collection[str] = (),
-    sequential: bool = False,
+    a: Arm[Selection], b: Arm[Selection], *, allow: Collection[str] = (), sequential: bool = False
 ) -> Comparison:
     """Compare two sets of finished runs.
 
@@ -143,20 +127,11 @@ def compare(
     unit = "USD" if all(run.run.price_usd_per_hour > 0 for run in everyone) else "s"
     arm_a, arm_b = summarise(a, unit), summarise(b, unit)
     judge = compare_at_looks if sequential else compare_costs
-    improvement = None
-    if arm_a.returns and arm_b.returns:
-        improvement = improvement_estimate(list(arm_b.returns), list(arm_a.returns))
-    return Comparison(
-        a=arm_a,
-        b=arm_b,
-        unit=unit,
-        matching=matching,
-        costs=judge(arm_a.costs, arm_b.costs),
-        improvement=improvement,
-        sequential=sequential,
-        reasons=tuple(_reasons(arm_a, arm_b)),
-        warnings=tuple(_warnings(arm_a, arm_b, unit)),
-    )
+    returns = list(arm_b.returns), list(arm_a.returns)
+    improvement = improvement_estimate(*returns) if all(returns) else None
+    costs, reasons, warnings = judge(arm_a.costs, arm_b.costs), _reasons(arm_a, arm_b), _warnings(arm_a, arm_b, unit)
+    found = (arm_a, arm_b, unit, matching, costs, improvement, sequential)
+    return Comparison(*found, reasons=tuple(reasons), warnings=tuple(warnings))
 
 
 def _reasons(a: Side, b: Side) -> list[str]:
@@ -182,9 +157,8 @@ def _reasons(a: Side, b: Side) -> list[str]:
 
 def _alike(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
     """Phases of both sides under the same names: where one collects in one piece, the other's parts are added up."""
-    if (Phase.ROLLOUT in a) == (Phase.ROLLOUT in b):
-        return dict(a), dict(b)
-    return _collected(a), _collected(b)
+    same = (Phase.ROLLOUT in a) == (Phase.ROLLOUT in b)
+    return (dict(a), dict(b)) if same else (_collected(a), _collected(b))
 
 
 def _collected(phases: Mapping[str, float]) -> dict[str, float]:
@@ -246,8 +220,8 @@ def _expected(comparison: Comparison, arm: Side) -> str:
 
 
 def _states(arm: Side) -> str:
-    order = [state.value for state in EndState]
-    return ", ".join(f"{arm.states[state]} {state.replace('_', ' ')}" for state in order if arm.states.get(state))
+    order = [state.value for state in EndState if arm.states.get(state.value)]
+    return ", ".join(f"{arm.states[state]} {state.replace('_', ' ')}" for state in order)
 
 
 def _or_dash(value: float | None, spell: Callable[[float], str]) -> str:
@@ -282,10 +256,7 @@ def _estimate_dict(estimate: Estimate | None) -> Record | None:
 def _arm_dict(arm: Side) -> Record:
     expected = arm.expected
     return {
-        "label": arm.label,
-        "runs": arm.runs,
-        "reached": arm.reached,
-        "failed": arm.failed,
+        **{name: getattr(arm, name) for name in ("label", "runs", "reached", "failed")},
         "states": dict(arm.states),
         "still_running": arm.left_out,
         "expected_cost_to_target": expected.value,

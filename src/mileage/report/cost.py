@@ -50,9 +50,8 @@ class CostReport:
     def _shares(self, rows: Sequence[Phase]) -> tuple[PhaseShare, ...]:
         wall = self.recorded.wall_seconds
         ordered = sorted(rows, key=lambda row: (row.phase == "other", -row.seconds))
-        return tuple(
-            PhaseShare(row.phase, row.seconds, row.seconds / wall if wall > 0 else 0.0, row.entries) for row in ordered
-        )
+        shares = [row.seconds / wall if wall > 0 else 0.0 for row in ordered]
+        return tuple(PhaseShare(r.phase, r.seconds, s, r.entries) for r, s in zip(ordered, shares, strict=True))
 
     def spelled(self, metric: RunMetric) -> str:
         """A metric of the run as text."""
@@ -105,8 +104,7 @@ class CostReport:
         recorded, run = self.recorded, self.recorded.run
         shares = {
             name: {
-                phase.phase: {"seconds": phase.seconds, "share": phase.share, "entries": phase.entries}
-                for phase in phases
+                each.phase: {"seconds": each.seconds, "share": each.share, "entries": each.entries} for each in phases
             }
             for name, phases in (("phases", self.phases), ("beside", self.beside))
         }

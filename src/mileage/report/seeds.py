@@ -43,22 +43,7 @@ class SeedPanel:
             "panel_id": first.panel_id,
             "target": first.target,
             "config": dict(first.config),
-            "runs": [
-                {
-                    **report.as_dict(),
-                    "seed": run.seed,
-                    "checkpoint": run.checkpoint,
-                    "evaluations": [
-                        {
-                            "steps": point.steps,
-                            "wall_seconds": point.wall_seconds,
-                            "mean_return": point.evaluation.mean_return,
-                        }
-                        for point in run.evaluations
-                    ],
-                }
-                for run, report in zip(self.runs, self.reports, strict=True)
-            ],
+            "runs": [_run_dict(run) for run in self.runs],
             "aggregate": self._aggregate(),
         }
 
@@ -97,17 +82,8 @@ class SeedPanel:
     def _run_table(self) -> Table:
         priced = self.runs[0].priced
         judged = any(run.metric("success_rate") is not None for run in self.runs)
-        header = (
-            "seed",
-            "ended",
-            "steps",
-            "to target",
-            *(["success"] if judged else []),
-            "mean return",
-            "steps/s",
-            "steady",
-            *(["cost"] if priced else []),
-        )
+        more, cost = ["success"] if judged else [], ["cost"] if priced else []
+        header = ("seed", "ended", "steps", "to target", *more, "mean return", "steps/s", "steady", *cost)
         rows = []
         for run in self.runs:
             success = run.metric("success_rate")
@@ -163,3 +139,9 @@ class SeedPanel:
         ordered = sorted(seconds.items(), key=lambda item: (item[0] == "other", -item[1]))
         rows = [(phase, f"{spent:.3f}", percent(spent / wall)) for phase, spent in ordered]
         return Table.of(("phase", "seconds", "share"), rows, left=("phase",), title="Where the time went")
+
+
+def _run_dict(run: RecordedRun) -> Record:
+    points = [(point.steps, point.wall_seconds, point.evaluation.mean_return) for point in run.evaluations]
+    evaluations = [dict(zip(("steps", "wall_seconds", "mean_return"), point, strict=True)) for point in points]
+    return {**CostReport(run).as_dict(), "seed": run.seed, "checkpoint": run.checkpoint, "evaluations": evaluations}

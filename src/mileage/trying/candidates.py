@@ -153,18 +153,10 @@ class Comparison:
 
     def as_dict(self) -> Record:
         """Plain data."""
-        return {
-            "baseline": _cost_dict(self.baseline),
-            "arm": _cost_dict(self.arm),
-            "ratio": self.ratio,
-            "ratio_interval": None if self.interval is None else [self.interval.low, self.interval.high],
-            "ratio_at_least": self.at_least,
-            "cheaper": self.cheaper,
-            "dearer": self.dearer,
-            "statement": self.statement,
-            "seed_by_seed": self.seed_by_seed,
-            "speed": self.speed,
-        }
+        interval = None if self.interval is None else [self.interval.low, self.interval.high]
+        plain = {name: getattr(self, name) for name in ("cheaper", "dearer", "statement", "seed_by_seed", "speed")}
+        found = {"baseline": _cost_dict(self.baseline), "arm": _cost_dict(self.arm), "ratio": self.ratio}
+        return found | {"ratio_interval": interval, "ratio_at_least": self.at_least} | plain
 
 
 def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], after: Setup) -> Comparison:
@@ -172,9 +164,7 @@ def compare(baseline: Sequence[Trial], before: Setup, arm: Sequence[Trial], afte
     a, b = run_costs(baseline, before), run_costs(arm, after)
     verdict = compare_costs(a, b)
     speeds = median_speed(arm, steady=True), median_speed(baseline, steady=True)
-    point = None
-    if a.successes and b.successes:
-        point = (a.spent / a.successes) / (b.spent / b.successes)
+    point = (a.spent / a.successes) / (b.spent / b.successes) if a.successes and b.successes else None
     enough = min(len(a), len(b)) >= FEWEST_RUNS
     return Comparison(
         baseline=expected_cost(a),
@@ -207,14 +197,8 @@ def paired(found: Comparison, baseline: Sequence[Trial], arm: Sequence[Trial]) -
     interval = Interval(float(np.exp(middle - half)), float(np.exp(middle + half)), 0.95)
     ratio = float(np.exp(middle))
     verdict = verdict_of_ratio(Estimate(ratio, interval))
-    return replace(
-        found,
-        ratio=ratio,
-        interval=interval,
-        cheaper=verdict is Verdict.B_CHEAPER,
-        dearer=verdict is Verdict.A_CHEAPER,
-        seed_by_seed=True,
-    )
+    cheaper, dearer = verdict is Verdict.B_CHEAPER, verdict is Verdict.A_CHEAPER
+    return replace(found, ratio=ratio, interval=interval, cheaper=cheaper, dearer=dearer, seed_by_seed=True)
 
 
 def _at_least(a: RunCosts, b: RunCosts) -> float:
@@ -256,11 +240,6 @@ def judge(arm: Candidate, baseline: Candidate) -> tuple[Effect, Comparison | Non
 
 
 def _cost_dict(cost: ExpectedCost) -> Record:
-    return {
-        "seconds": cost.value,
-        "interval": None if cost.interval is None else [cost.interval.low, cost.interval.high],
-        "runs": cost.runs,
-        "reached": cost.successes,
-        "spent_seconds": cost.spent,
-        "statement": cost.statement,
-    }
+    interval = None if cost.interval is None else [cost.interval.low, cost.interval.high]
+    found = {"seconds": cost.value, "interval": interval, "runs": cost.runs, "reached": cost.successes}
+    return found | {"spent_seconds": cost.spent, "statement": cost.statement}

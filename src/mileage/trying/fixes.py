@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mileage._records import Record
 from mileage.meter import Phase
 from mileage.profiling.findings import Finding, amdahl
 from mileage.trying.runs import Setup
@@ -55,11 +54,6 @@ Change = Callable[[Setup, Evidence], Setup | None]
 Expectation = Callable[[Setup, Setup, Evidence], float | None]
 
 
-def _no_estimate(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    """A profile knows time, not learning."""
-    return None
-
-
 @dataclass(frozen=True)
 class Fix:
     """One change."""
@@ -70,9 +64,8 @@ class Fix:
     """What it changes, in a few words."""
     change: Change
     """The changed setup, or None where the fix does not apply."""
-    estimate: Expectation = _no_estimate
+    estimate: Expectation = lambda before, after, evidence: None
     """Share of the wall-clock that a profile would expect to be saved; None where it cannot tell."""
-
     prior: float = 0.1
     """Where there is no estimate, the fix is tried as if this were it."""
     same_learning: bool = False
@@ -96,14 +89,6 @@ def _is_off_policy(setup: Setup) -> bool:
 
 
 # How the machine is used
-
-
-def _all_threads(setup: Setup, evidence: Evidence) -> Setup | None:
-    return setup.but(threads=evidence.cores)
-
-
-def _one_thread(setup: Setup, evidence: Evidence) -> Setup | None:
-    return setup.but(threads=1)
 
 
 def _threads_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
@@ -135,10 +120,6 @@ def _processes(setup: Setup, evidence: Evidence) -> Setup | None:
 
 def _processes_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
     return amdahl(evidence.share(Phase.ENV_STEP), min(evidence.cores, before.config["n_envs"]))
-
-
-def _rarer_checkpoints(setup: Setup, evidence: Evidence) -> Setup | None:
-    return setup.but(checkpoint_every=0) if setup.checkpoint_every else None
 
 
 def _rarer_evaluations(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -192,13 +173,9 @@ def _larger_minibatch(setup: Setup, evidence: Evidence) -> Setup | None:
 
 
 def _minibatch_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    return _batch_gain(before.config["minibatch"], after.config["minibatch"], evidence)
-
-
-def _batch_gain(now: int, then: int, evidence: Evidence) -> float:
     """What the same number of samples costs in larger pieces."""
-    faster = (1 + _STEP_OVERHEAD_SAMPLES / now) / (1 + _STEP_OVERHEAD_SAMPLES / then)
-    return amdahl(evidence.share(Phase.LEARN), faster)
+    now, then = (1 + _STEP_OVERHEAD_SAMPLES / setup.config["minibatch"] for setup in (before, after))
+    return amdahl(evidence.share(Phase.LEARN), now / then)
 
 
 def _usual_batch(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -240,22 +217,15 @@ def _preset(setup: Setup, evidence: Evidence) -> Setup | None:
     if not known:
         return None
     run = {name: known.pop(name) for name in (*RUN_KEYS, *MACHINE_KEYS) if name in known}
-    config = _as_dict(find_algorithm(setup.algorithm).learner().Config(**known))
-    return setup.but(config=config, eval_every=run.get("eval_every", setup.eval_every))
+    config: Any = find_algorithm(setup.algorithm).learner().Config(**known)
+    return setup.but(config=dict(vars(config)), eval_every=run.get("eval_every", setup.eval_every))
 
 
-def _as_dict(config: Any) -> Record:
-    return dict(vars(config))
-
-
-def _higher_rate(setup: Setup, evidence: Evidence) -> Setup | None:
-    rate = setup.config["learning_rate"]
-    return setup.but(learning_rate=_rounded(rate * 4)) if rate * 4 <= 1e-2 else None
-
-
-def _lower_rate(setup: Setup, evidence: Evidence) -> Setup | None:
-    rate = setup.config["learning_rate"]
-    return setup.but(learning_rate=_rounded(rate / 4)) if rate / 4 >= 1e-4 else None
+def _rate(setup: Setup, factor: float) -> Setup | None:
+    """Another learning rate, unless it would leave the range in which one is usual."""
+    rate = setup.config["learning_rate"] * factor
+    usual = rate <= 1e-2 if factor > 1 else rate >= 1e-4
+    return setup.but(learning_rate=_rounded(rate)) if usual else None
 
 
 def _updates_per_step(setup: Setup) -> float:
@@ -267,8 +237,7 @@ def _more_updates(setup: Setup, evidence: Evidence) -> Setup | None:
     """Up to one update per environment step: four times as many, or as many as it takes."""
     if not _is_off_policy(setup) or _updates_per_step(setup) >= 1.0:
         return None
-    per_iteration = setup.steps_per_iteration
-    return setup.but(gradient_steps=min(max(setup.config["gradient_steps"], 1) * 4, per_iteration))
+    return setup.but(gradient_steps=min(max(setup.config["gradient_steps"], 1) * 4, setup.steps_per_iteration))
 
 
 def _fewer_updates(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -315,10 +284,6 @@ def _usual_epochs(setup: Setup, evidence: Evidence) -> Setup | None:
     return setup.but(epochs=epochs * 2) if epochs <= 5 else setup.but(epochs=epochs // 2) if epochs > 10 else None
 
 
-def _scaled_rewards(setup: Setup, evidence: Evidence) -> Setup | None:
-    return setup.but(normalise_rewards=True) if setup.config.get("normalise_rewards") is False else None
-
-
 def _faster_targets(setup: Setup, evidence: Evidence) -> Setup | None:
     tau = setup.config.get("tau", 1.0)
     return setup.but(tau=_rounded(tau * 2)) if tau <= 0.01 else None
@@ -330,17 +295,14 @@ def _rounded(value: float) -> Any:
 
 
 FIXES: tuple[Fix, ...] = (
-    Fix(
-        "eval_every",
-        "evaluations as rare as they must be",
-        _rarer_evaluations,
-        _evaluations_gain,
-        same_learning=True,
-        leap=True,
-    ),
-    Fix("checkpoint_every", "checkpoints at the end only", _rarer_checkpoints, same_learning=True, leap=True),
-    Fix("threads", "all cores", _all_threads, _threads_gain, same_learning=True, leap=True),
-    Fix("one_thread", "one thread", _one_thread, same_learning=True),
+    Fix("eval_every", "evaluations as rare as they must be", _rarer_evaluations, _evaluations_gain,
+        same_learning=True, leap=True),
+    Fix("checkpoint_every", "checkpoints at the end only",
+        lambda setup, _: setup.but(checkpoint_every=0) if setup.checkpoint_every else None,
+        same_learning=True, leap=True),
+    Fix("threads", "all cores", lambda setup, evidence: setup.but(threads=evidence.cores), _threads_gain,
+        same_learning=True, leap=True),
+    Fix("one_thread", "one thread", lambda setup, _: setup.but(threads=1), same_learning=True),
     Fix("backend_native", "native back end, forward passes fused into the rollout", _native, leap=True),
     Fix("backend_torch", "torch back end", _torch),
     Fix("torch_compile", "torch.compile", _compiled),
@@ -351,22 +313,21 @@ FIXES: tuple[Fix, ...] = (
     # Tuned for nothing but the time to target: the first thing to try where it exists.
     Fix("preset", "the shipped preset of the environment", _preset, prior=0.6),
     Fix("update_ratio", "more updates per step", _more_updates, leap=True),
-    Fix("learning_rate", "learning rate × 4", _higher_rate, leap=True),
+    Fix("learning_rate", "learning rate × 4", lambda setup, _: _rate(setup, 4.0), leap=True),
     Fix("hidden", "narrower networks", _smaller_network, _smaller_network_gain, leap=True),
     Fix("fewer_updates", "half the updates per step", _fewer_updates, _fewer_updates_gain),
     Fix("learning_starts", "learning starts earlier", _earlier_start, leap=True),
     Fix("gamma", "another discount", _shorter_horizon),
     Fix("n_steps", "rollouts of the usual size", _usual_rollout),
-    Fix("normalise_rewards", "scaled rewards", _scaled_rewards),
+    Fix("normalise_rewards", "scaled rewards", lambda setup, _: (
+        setup.but(normalise_rewards=True) if setup.config.get("normalise_rewards") is False else None)),
     Fix("epochs", "a usual number of epochs", _usual_epochs),
     Fix("tau", "faster target networks", _faster_targets),
     Fix("smaller_batch", "half the batch", _smaller_batch, _smaller_batch_gain),
     Fix("eval_often", "evaluations 4 × as often", _finer_evaluations, same_learning=True),
-    Fix("lower_rate", "learning rate ÷ 4", _lower_rate),
-)
+    Fix("lower_rate", "learning rate ÷ 4", lambda setup, _: _rate(setup, 0.25)),
+)  # fmt: skip
 """Every fix, in the order in which they are tried where nothing speaks for one of them."""
 
-NOT_TRIED = {
-    "warmup": "compiles kernels ahead; runs of an experiment have them compiled already",
-}
+NOT_TRIED = {"warmup": "compiles kernels ahead; runs of an experiment have them compiled already"}
 """What a finding may suggest and an experiment cannot measure, with the reason."""

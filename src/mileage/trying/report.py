@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from mileage._records import ReadRecord, Record
@@ -11,7 +10,7 @@ from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
 from mileage.tables import Column, Table
 from mileage.trying.candidates import NOTABLE, Candidate, Comparison, Effect, compare, cost_of, judge, median_speed
-from mileage.trying.runs import Setup, Trial
+from mileage.trying.runs import PLAIN_FIELDS, Setup
 from mileage.trying.tried import Tried
 
 # 1: first format.
@@ -211,41 +210,38 @@ def show(tried: Tried) -> None:
 
 def markdown(tried: Tried) -> str:
     """Verdict, tables and every run, as a section of a Markdown page."""
-    lines = ["## What the fixes bought", "", *_paragraph(summary(tried))]
+    first, *more = summary(tried)
+    lines = ["## What the fixes bought", "", first, "", *(f"- {line.strip()}" for line in more)]
     for table in tables(tried):
         lines += ["", f"### {table.title}", "", table.markdown()]
     if tried.verified:
         lines += ["", "### Verification, run by run", ""]
         rows = [
-            (n, trial.arm, trial.seed, f"{trial.seconds:.2f}", _end(trial), f"{trial.steps:,}")
-            for n, trial in enumerate(tried.verified, start=1)
+            (
+                n,
+                each.arm,
+                each.seed,
+                f"{each.seconds:.2f}",
+                "reached" if each.reached else each.reason,
+                f"{each.steps:,}",
+            )
+            for n, each in enumerate(tried.verified, start=1)
         ]
         header = ("run", "arm", "seed", "seconds", "ended", "steps")
         lines.append(Table.of(header, rows, left=("arm", "ended")).markdown())
     return "\n".join(lines) + "\n"
 
 
-def _end(trial: Trial) -> str:
-    return "reached" if trial.reached else trial.reason
-
-
-def _paragraph(lines: Sequence[str]) -> list[str]:
-    return [lines[0], ""] + [f"- {line.strip()}" for line in lines[1:]]
-
-
 def as_dict(tried: Tried) -> Record:
     """Plain data: verdict, every arm, every run, the machine."""
     found = tried.verification
+    plain = ("target", "budget_seconds", "spent_seconds", "price_usd_per_hour", "interrupted")
     return {
         "format": FORMAT,
         "machine": fingerprint().as_dict(),
         "verdict": verdict(tried),
         "verified": tried.is_verified,
-        "target": tried.target,
-        "budget_seconds": tried.budget_seconds,
-        "spent_seconds": tried.spent_seconds,
-        "price_usd_per_hour": tried.price_usd_per_hour,
-        "interrupted": tried.interrupted,
+        **{name: getattr(tried, name) for name in plain},
         "phase_shares": dict(tried.evidence.shares),
         "baseline": _arm_dict(tried.baseline, tried),
         "fixes": [_arm_dict(arm, tried) for arm in tried.arms],
@@ -260,15 +256,9 @@ def as_dict(tried: Tried) -> Record:
 
 def setup_dict(setup: Setup) -> Record:
     """A setup as plain data."""
-    names = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
-    return {
-        "algorithm": setup.algorithm,
-        "env": setup.env_id,
-        **{name: getattr(setup, name) for name in names},
-        "config": {
-            name: list(value) if isinstance(value, tuple) else value for name, value in sorted(setup.config.items())
-        },
-    }
+    config = {name: list(v) if isinstance(v, tuple) else v for name, v in sorted(setup.config.items())}
+    plain = {name: getattr(setup, name) for name in PLAIN_FIELDS}
+    return {"algorithm": setup.algorithm, "env": setup.env_id, **plain, "config": config}
 
 
 def _arm_dict(arm: Candidate, tried: Tried) -> Record:

@@ -22,6 +22,9 @@ from mileage.training import runner
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
+PLAIN_FIELDS = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
+"""Fields of a setup that are shown and compared as they are."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
@@ -69,22 +72,11 @@ class Setup:
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
         return cls(
-            algorithm=agent.name,
-            env=env,
-            config=dataclasses.asdict(agent.config),
-            total_steps=horizon,
-            eval_every=every,
-            checkpoint_every=checkpoint_every,
-            threads=agent.threads,
-            processes=agent.processes,
-            backend=agent.backend,
-            compile=agent.compile,
-            policy=agent_arguments.get("policy"),
-            device=agent_arguments.get("device", "auto"),
-            env_kwargs=dict(agent_arguments.get("env_kwargs") or {}),
-            native_env=isinstance(agent.spec, NativeEnv),
-            env_id=agent.spec.id,
-        )
+            agent.name, env, dataclasses.asdict(agent.config), horizon, every, checkpoint_every, agent.threads,
+            agent.processes, agent.backend, agent.compile, agent_arguments.get("policy"),
+            agent_arguments.get("device", "auto"), dict(agent_arguments.get("env_kwargs") or {}),
+            native_env=isinstance(agent.spec, NativeEnv), env_id=agent.spec.id,
+        )  # fmt: skip
 
     def but(self, **changes: Any) -> Setup:
         """The same with other fields; a name that is no field is a hyperparameter."""
@@ -113,32 +105,18 @@ class Setup:
 
     def differences(self, other: Setup) -> dict[str, tuple[Any, Any]]:
         """What `other` changes, by name: the value here and the value there."""
-        found: dict[str, tuple[Any, Any]] = {}
-        names = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
-        for name in names:
-            if getattr(self, name) != getattr(other, name):
-                found[name] = (getattr(self, name), getattr(other, name))
-        for name, value in self.config.items():
-            if other.config.get(name) != value:
-                found[name] = (value, other.config.get(name))
-        return found
+        found = {name: (getattr(self, name), getattr(other, name)) for name in PLAIN_FIELDS}
+        found |= {name: (value, other.config.get(name)) for name, value in self.config.items()}
+        return {name: (here, there) for name, (here, there) in found.items() if here != there}
 
     def agent(self, seed: int) -> Agent:
         """An agent that trains this way."""
         torch = self.backend == "torch"
         return agent_class(self.algorithm)(
-            self.env,
-            seed=seed,
-            preset="none",
-            threads=self.threads,
-            env_kwargs=dict(self.env_kwargs),
-            processes=self.processes,
-            backend=self.backend,
-            policy=self.policy,
-            device=self.device if torch else "auto",
-            compile=self.compile if torch else False,
-            **self.config,
-        )
+            self.env, seed=seed, preset="none", threads=self.threads, env_kwargs=dict(self.env_kwargs),
+            processes=self.processes, backend=self.backend, policy=self.policy,
+            device=self.device if torch else "auto", compile=self.compile if torch else False, **self.config,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,20 +172,9 @@ class Trial(Sample):
 
     def as_dict(self) -> Record:
         """Plain data."""
-        return {
-            "arm": self.arm,
-            "seed": self.seed,
-            "seconds": self.seconds,
-            "reached": self.reached,
-            "cap_seconds": self.cap_seconds,
-            "steps": self.steps,
-            "value": self.value,
-            "reason": self.reason,
-            "run_id": self.run_id,
-            "steps_per_second": self.steps_per_second,
-            "steady_steps_per_second": self.steady_steps_per_second,
-            "phases": self.phases,
-        }
+        told = ("arm", "seed", "seconds", "reached", "cap_seconds", "steps", "value", "reason", "run_id")
+        derived = ("steps_per_second", "steady_steps_per_second", "phases")
+        return {name: getattr(self, name) for name in (*told, *derived)}
 
 
 class TrainingExecutor:
@@ -274,15 +241,9 @@ class TrainingExecutor:
                 run_id = agent.run_id
         except Exception as error:
             # Whatever a configuration does to a run, the run has failed and the search goes on.
-            return Trial(
-                arm=arm.name,
-                wall_seconds=clock.times().wall_seconds,
-                outcome=Outcome.FAILED,
-                round=turn.round,
-                cap_seconds=turn.limit_seconds,
-                reason=f"{type(error).__name__}: {error}",
-                run_id=run_id,
-            )
+            trial = Trial(arm.name, clock.times().wall_seconds, outcome=Outcome.FAILED, round=turn.round, run_id=run_id)
+            reason = f"{type(error).__name__}: {error}"
+            return dataclasses.replace(trial, cap_seconds=turn.limit_seconds, reason=reason)
         if run.reason == runner.INTERRUPTED:
             raise KeyboardInterrupt
         return _trial(arm.name, run, turn, None if run.final is None else self.target.value(run.final))
@@ -291,21 +252,14 @@ class TrainingExecutor:
         setup = arm.subject
         with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory, agent:
             return agent.learn(
-                setup.total_steps,
-                target=self.target,
+                setup.total_steps, target=self.target, eval_every=setup.eval_every, clock=clock,
                 panel=agent.default_panel(self.target, self._episodes, self._success),
-                eval_every=setup.eval_every,
                 callback=lambda _: time.perf_counter() < deadline,
                 checkpoint=Path(directory) / "checkpoint.safetensors" if setup.checkpoint_every else None,
-                checkpoint_every=setup.checkpoint_every,
-                clock=clock,
-                on_compile=self._on_compile,
-                ledger=True if self._db is None else self._db,
-                name=f"{self._name}/{arm.name}",
-                price_usd_per_hour=self._price,
-                instance=self._instance,
-                spot=self._spot,
-            )
+                checkpoint_every=setup.checkpoint_every, on_compile=self._on_compile,
+                ledger=True if self._db is None else self._db, name=f"{self._name}/{arm.name}",
+                price_usd_per_hour=self._price, instance=self._instance, spot=self._spot,
+            )  # fmt: skip
 
 
 def _trial(arm: str, run: RecordedRun, turn: Turn, value: float | None) -> Trial:

@@ -18,6 +18,7 @@ the search's own budget cut short says nothing and is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mileage._errors import UsageError
@@ -110,19 +111,10 @@ class Search:
     def run(self) -> bool:
         """All stages; returns whether the user interrupted them."""
         try:
-            for stage in (
-                self._measure_baseline,
-                self._leap,
-                self._try_alone,
-                self._combine,
-                self._leave_out,
-                self._try_rest,
-                self._verify,
-            ):
-                try:
+            stages = (self._measure_baseline, self._leap, self._try_alone, self._combine, self._leave_out)
+            for stage in (*stages, self._try_rest, self._verify):
+                with suppress(_OutOfTimeError):
                     stage()
-                except _OutOfTimeError:
-                    continue
         except KeyboardInterrupt:
             return True
         finally:
@@ -341,10 +333,8 @@ class Search:
             return
         seeds = range(self.first_seed, self.first_seed + _RACE_SEEDS)
         changed = self.baseline.setup.differences(self.best.setup)
-        groups = [
-            [name for name in changed if name in _TOGETHER],
-            *([name] for name in changed if name not in _TOGETHER),
-        ]
+        apart = [[name] for name in changed if name not in _TOGETHER]
+        groups = [[name for name in changed if name in _TOGETHER], *apart]
         for group in groups if len(changed) > 1 else []:
             setup = self.best.setup.but(**{name: changed[name][0] for name in group})
             if not group or setup.key == self.baseline.setup.key:
@@ -407,9 +397,8 @@ def _expected(arm: Candidate) -> float:
 def _with_step_budget(arm: Candidate) -> Setup:
     """The setup with a step budget that fits what its runs needed, unless schedules hang on the one it has."""
     config = arm.setup.config
-    scheduled = (
-        "linear" in (config.get("learning_rate_schedule"), config.get("clip_schedule")) or "exploration" in config
-    )
+    schedules = (config.get("learning_rate_schedule"), config.get("clip_schedule"))
+    scheduled = "linear" in schedules or "exploration" in config
     needed = max((trial.steps for trial in arm.trials if trial.reached), default=0)
     steps = int(float(f"{_STEP_BUDGET * needed:.2g}"))
     return arm.setup if scheduled or not 0 < steps < arm.setup.total_steps else arm.setup.but(total_steps=steps)

@@ -59,14 +59,9 @@ class Trying:
         self.setup: Setup = _setup(algorithm, env, options)
         self.price = freeze_price(options["price"], None).usd_per_hour
         self.seed = int(options["seed"])
-        self._executor = TrainingExecutor(
-            options["target"],
-            episodes=options["episodes"],
-            name=options["name"] or f"try-{algorithm}-{self.setup.env_id}",
-            price=options["price"],
-            db=options["db"],
-            on_compile=self._compiling,
-        )
+        name = options["name"] or f"try-{algorithm}-{self.setup.env_id}"
+        same = {word: options[word] for word in ("episodes", "price", "db")}
+        self._executor = TrainingExecutor(options["target"], name=name, on_compile=self._compiling, **same)
 
     def still_in_time(self, _: object) -> bool:
         """For the run that is profiled before: it may take as long as any other of the baseline."""
@@ -77,16 +72,9 @@ class Trying:
     def search(self, profile: Profile) -> Tried:
         """Try fixes, those first that the profile suggests."""
         return try_fixes(
-            self.setup,
-            str(self._executor.target),
-            self._executor,
-            budget_seconds=self.budget,
-            fixes=self.fixes,
-            findings=profile.findings,
-            first_seed=self.seed,
-            price_usd_per_hour=self.price,
-            watch=self._watch,
-        )
+            self.setup, str(self._executor.target), self._executor, budget_seconds=self.budget, fixes=self.fixes,
+            findings=profile.findings, first_seed=self.seed, price_usd_per_hour=self.price, watch=self._watch,
+        )  # fmt: skip
 
     def write_preset(self, tried: Tried) -> str | None:
         """Write the best configuration if it was verified; returns what to tell the user."""

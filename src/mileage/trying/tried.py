@@ -91,18 +91,7 @@ def try_fixes(
     search = Search(setup, executor, budget_seconds, tuple(fixes), tuple(findings), first_seed, cores, watch)
     interrupted = search.run()
     return Tried(
-        target=target,
-        baseline=search.baseline,
-        arms=tuple(search.alone),
-        combinations=tuple(search.combined),
-        without=tuple(search.without),
-        best=search.best,
-        verification=search.verification,
-        verified=tuple(search.verified),
-        cut=tuple(search.cut),
-        evidence=search.evidence,
-        budget_seconds=budget_seconds,
-        spent_seconds=executor.now() - search.start,
-        price_usd_per_hour=price_usd_per_hour,
-        interrupted=interrupted,
-    )
+        target, search.baseline, tuple(search.alone), tuple(search.combined), tuple(search.without), search.best,
+        search.verification, tuple(search.verified), tuple(search.cut), search.evidence, budget_seconds,
+        spent_seconds=executor.now() - search.start, price_usd_per_hour=price_usd_per_hour, interrupted=interrupted,
+    )  # fmt: skip

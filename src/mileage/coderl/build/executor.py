@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from mileage._errors import BuildError
 from mileage._records import Record
@@ -57,8 +57,7 @@ class Limits:
     file_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class TreeMount:
+class TreeMount(NamedTuple):
     """Where a project is and where the job sees it; with `overlay` the job writes into a throw-away layer."""
 
     source: Path
@@ -151,12 +150,9 @@ class LocalExecutor:
         """Run `job`; a broken launcher or an impossible jail is a BuildError."""
         started = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LAUNCHER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+            [sys.executable, "-I", "-S", str(LAUNCHER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -179,8 +175,8 @@ class LocalExecutor:
                 self._running.discard(process)
         _close(process.stdin)
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()
         result = _parse(answer, errors)
         return replace(result, overhead_seconds=time.perf_counter() - started - result.wall_seconds)
 
@@ -253,43 +249,29 @@ def fake_result(
 
 def _wire(job: Job) -> Record:
     """`job` as the launcher reads it."""
+    limits = asdict(job.limits)
     return {
         "steps": [list(step) for step in job.steps],
         "cwd": job.cwd,
         "env": dict(job.env),
-        "changes": [
-            {
-                "path": change.path,
-                "content": None if change.content is None else base64.b64encode(change.content).decode(),
-                "mode": 0o755 if change.executable else None,
-            }
-            for change in job.changes
-        ],
-        "timeout": job.limits.timeout_seconds,
-        "memory_bytes": job.limits.memory_bytes,
-        "max_processes": job.limits.max_processes,
-        "file_bytes": job.limits.file_bytes,
+        "changes": [_wire_change(change) for change in job.changes],
+        "timeout": limits.pop("timeout_seconds"),
+        **limits,
         "output_bytes": job.output_bytes,
         "sample_seconds": job.sample_seconds,
         "isolate": _wire_jail(job.jail) if job.jail else None,
     }
 
 
+def _wire_change(change: Change) -> Record:
+    content = None if change.content is None else base64.b64encode(change.content).decode()
+    return {"path": change.path, "content": content, "mode": 0o755 if change.executable else None}
+
+
 def _wire_jail(jail: Jail) -> Record:
-    return {
-        "root": str(jail.root),
-        "tree": {
-            "source": str(jail.tree.source),
-            "at": jail.tree.at,
-            "overlay": jail.tree.overlay,
-            "upper": str(jail.tree.upper) if jail.tree.upper else None,
-        },
-        "read_only": list(jail.read_only),
-        "home": jail.home,
-        "disk_bytes": jail.disk_bytes,
-        "network": jail.network,
-        "files": dict(jail.files),
-    }
+    upper = str(jail.tree.upper) if jail.tree.upper else None
+    tree = jail.tree._asdict() | {"source": str(jail.tree.source), "upper": upper}
+    return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files)}
 
 
 def _parse(answer: bytes, errors: bytes) -> JobResult:
@@ -297,25 +279,12 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
     try:
         data = json.loads(answer)
     except json.JSONDecodeError:
-        raise BuildError(
-            f"the build launcher died without an answer: {errors.decode('utf-8', 'replace').strip() or 'killed'}"
-        ) from None
+        said = errors.decode("utf-8", "replace").strip() or "killed"
+        raise BuildError(f"the build launcher died without an answer: {said}") from None
     if "error" in data:
         raise BuildError(f"the build could not be started: {data['error']}")
-    return JobResult(
-        tuple(
-            StepResult(
-                argv=tuple(step["argv"]),
-                outcome=StepOutcome(step["outcome"]),
-                exit_code=step["exit_code"],
-                wall_seconds=step["wall_seconds"],
-                cpu_seconds=step["cpu_seconds"],
-                peak_rss_bytes=step["peak_rss_bytes"],
-                output=step["output"],
-            )
-            for step in data["steps"]
-        )
-    )
+    steps = (step | {"argv": tuple(step["argv"]), "outcome": StepOutcome(step["outcome"])} for step in data["steps"])
+    return JobResult(tuple(StepResult(**step) for step in steps))
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:

@@ -16,17 +16,9 @@ from mileage.coderl.build.executor import Jail, Job, Limits, LocalExecutor, Tree
 # System directories and the few files of /etc that compilers and their loaders read; no host names, no users, no keys.
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC_PATHS = (
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/maven",
-    "/etc/ssl/certs",
-    "/etc/java-11-openjdk",
-    "/etc/java-17-openjdk",
-    "/etc/java-21-openjdk",
-)
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/maven",
+    "/etc/ssl/certs", "/etc/java-11-openjdk", "/etc/java-17-openjdk", "/etc/java-21-openjdk",
+)  # fmt: skip
 # What of the user's tool directories a build needs; never the credentials that lie beside it.
 CARGO_PARTS = ("bin", "registry", "git", "config", "config.toml", "env")
 
@@ -74,14 +66,8 @@ def make_jail(
     network: bool = False,
 ) -> Jail:
     """Describe an isolated job: `root` is an empty directory to mount on, `tree` the project."""
-    return Jail(
-        root=root,
-        tree=tree,
-        read_only=visible_paths(env, readable),
-        disk_bytes=disk_bytes,
-        network=network,
-        files=_accounts(),
-    )
+    visible = visible_paths(env, readable)
+    return Jail(root, tree, visible, disk_bytes=disk_bytes, network=network, files=_accounts())
 
 
 @functools.cache

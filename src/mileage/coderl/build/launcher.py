@@ -32,13 +32,8 @@ if TYPE_CHECKING:  # as a script it has the standard library alone
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 # From linux/sched.h, sys/mount.h, linux/prctl.h and linux/mount.h.
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
-    0x20000,
-    0x8000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
+CLONE_NEWNS, CLONE_NEWIPC = 0x20000, 0x8000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
@@ -57,12 +52,7 @@ STANDSTILL_SECONDS = 0.5
 
 
 class _MountAttr(ctypes.Structure):
-    _fields_ = (
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
-    )
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd"))
 
 
 def _check(result: int, what: str) -> None:
@@ -72,10 +62,8 @@ def _check(result: int, what: str) -> None:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    _check(
-        _LIBC.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, data.encode() or None),
-        f"mount {target}",
-    )
+    form = kind.encode() if kind else None
+    _check(_LIBC.mount(source.encode(), target.encode(), form, flags, data.encode() or None), f"mount {target}")
 
 
 def _bind_read_only(source: str, target: str) -> None:
@@ -88,10 +76,9 @@ def _bind_read_only(source: str, target: str) -> None:
             pass
     _mount(source, target, None, MS_BIND | MS_REC)
     attr = _MountAttr(MS_RDONLY | MS_NOSUID, 0, 0, 0)
-    _check(
-        _LIBC.syscall(SYS_MOUNT_SETATTR, -100, target.encode(), AT_RECURSIVE, ctypes.byref(attr), ctypes.sizeof(attr)),
-        f"make {target} read-only",
-    )
+    where = (-100, target.encode(), AT_RECURSIVE)
+    result = _LIBC.syscall(SYS_MOUNT_SETATTR, *where, ctypes.byref(attr), ctypes.sizeof(attr))
+    _check(result, f"make {target} read-only")
 
 
 def enter_namespaces(network: bool) -> None:
@@ -148,9 +135,8 @@ def _mount_tree(root: str, tree: Record) -> None:
     os.makedirs(f"{scratch}/upper", exist_ok=True)
     os.makedirs(f"{scratch}/work", exist_ok=True)
     lower = tree["source"].replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
-    _mount(
-        "overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work,userxattr"
-    )
+    layers = f"lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work,userxattr"
+    _mount("overlay", target, "overlay", 0, layers)
     # The job must not reach its own layer behind the overlay's back.
     _mount("mileage", scratch, "tmpfs", MS_RDONLY)
 

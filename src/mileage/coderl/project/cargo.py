@@ -35,22 +35,12 @@ def cargo_project_parts(root: Path) -> CargoParts:
     data = json.loads(done.stdout)
     members = set(data["workspace_members"])
     packages = {package["name"]: package for package in data["packages"] if package["id"] in members}
-    dependents = _dependents(
-        {
-            name: {dependency["name"] for dependency in package["dependencies"]} & set(packages)
-            for name, package in packages.items()
-        }
-    )
+    named = {name: {each["name"] for each in package["dependencies"]} for name, package in packages.items()}
+    dependents = _dependents({name: others & set(packages) for name, others in named.items()})
     central = max(sorted(packages), key=lambda name: dependents[name])
     target = _library_first(packages[central]["targets"])
-    root_package = next(
-        (name for name, package in packages.items() if Path(package["manifest_path"]).parent == root), None
-    )
-    return CargoParts(
-        name=root_package or root.name,
-        is_workspace=len(packages) > 1,
-        central_file=str(Path(target).relative_to(root)),
-    )
+    at_root = [name for name, package in packages.items() if Path(package["manifest_path"]).parent == root]
+    return CargoParts((at_root or [root.name])[0], len(packages) > 1, str(Path(target).relative_to(root)))
 
 
 def _library_first(targets: list[dict[str, object]]) -> str:

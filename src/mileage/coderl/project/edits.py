@@ -12,14 +12,9 @@ from pathlib import Path, PurePosixPath
 from mileage._errors import BuildError
 
 # A declaration that is valid at the end of any file of the language and changes what the compiler sees.
-LINES = {
+C_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp")
+LINES = dict.fromkeys(C_SUFFIXES, "extern const unsigned long mileage_edit_{n};") | {
     ".rs": "#[doc(hidden)] pub const MILEAGE_EDIT_{n}: u64 = {n};",
-    ".c": "extern const unsigned long mileage_edit_{n};",
-    ".h": "extern const unsigned long mileage_edit_{n};",
-    ".cc": "extern const unsigned long mileage_edit_{n};",
-    ".cpp": "extern const unsigned long mileage_edit_{n};",
-    ".cxx": "extern const unsigned long mileage_edit_{n};",
-    ".hpp": "extern const unsigned long mileage_edit_{n};",
     ".ts": "export const mileageEdit{n} = {n};",
     ".tsx": "export const mileageEdit{n} = {n};",
     ".js": "globalThis.mileageEdit{n} = {n};",
@@ -99,7 +94,7 @@ def most_central(tree: Path, files: list[str]) -> str:
 
 def _references(suffix: str, text: str) -> set[str]:
     """The file names or module stems that a source text refers to."""
-    if suffix in (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp"):
+    if suffix in C_SUFFIXES:
         return {PurePosixPath(name).name for name in _INCLUDE.findall(text)}
     if suffix in (".ts", ".tsx"):
         return {PurePosixPath(name).name for name in _TS_IMPORT.findall(text)}

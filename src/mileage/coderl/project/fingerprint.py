@@ -74,10 +74,11 @@ class ArmSetup:
 
     def commands(self, steps: tuple[Command, ...]) -> tuple[Command, ...]:
         """`steps` with job count and profile filled in."""
-        return tuple(
-            tuple(word.replace("{jobs}", str(self.jobs)).replace("{profile}", self.profile) for word in step)
-            for step in steps
-        )
+
+        def filled(word: str) -> str:
+            return word.replace("{jobs}", str(self.jobs)).replace("{profile}", self.profile)
+
+        return tuple(tuple(map(filled, step)) for step in steps)
 
     def environment(self, tree: str) -> dict[str, str]:
         """The variables of a build whose copy is at `tree`."""
@@ -142,10 +143,8 @@ def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) ->
     """The fingerprint of an arm whose copy of the project is `tree`."""
     env = setup.environment("<tree>")
     rows = {"project.revision": revision, "jobs": str(setup.jobs), "profile": setup.profile}
-    rows |= {
-        f"toolchain.{name}": _version(command, setup.environment(str(tree)), tree)
-        for name, command in project.tools.items()
-    }
+    own = setup.environment(str(tree))
+    rows |= {f"toolchain.{name}": _version(command, own, tree) for name, command in project.tools.items()}
     rows |= split_flags(env)
     rows["compiler_cache"] = _split_cache(env)
     rows["warm_snapshot"] = "yes" if setup.warm_snapshot else "no"
@@ -202,12 +201,8 @@ class Difference:
 
 def differences(baseline: Fingerprint, mode: Fingerprint) -> tuple[Difference, ...]:
     """The rows in which two fingerprints disagree, in order of their names."""
-    keys = sorted(set(baseline) | set(mode))
-    return tuple(
-        Difference(key, baseline.get(key, "absent"), mode.get(key, "absent"))
-        for key in keys
-        if baseline.get(key) != mode.get(key)
-    )
+    keys = [key for key in sorted(set(baseline) | set(mode)) if baseline.get(key) != mode.get(key)]
+    return tuple(Difference(key, baseline.get(key, "absent"), mode.get(key, "absent")) for key in keys)
 
 
 def check_fair(mode_name: str, declared: str, baseline: Fingerprint, mode: Fingerprint) -> Difference:

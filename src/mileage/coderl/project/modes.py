@@ -69,14 +69,6 @@ def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
     return _append(setup, CFLAGS="-g0", CXXFLAGS="-g0")
 
 
-def _threads(setup: ArmSetup, project: Project) -> ArmSetup:
-    return _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}")
-
-
-def _cranelift(setup: ArmSetup, project: Project) -> ArmSetup:
-    return _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift")
-
-
 def _sccache(setup: ArmSetup, project: Project) -> ArmSetup:
     if project.kind == "cargo":
         return _set(setup, RUSTC_WRAPPER="sccache")
@@ -88,29 +80,25 @@ def _ccache(setup: ArmSetup, project: Project) -> ArmSetup:
     return _set(replace(setup, env=env), CMAKE_C_COMPILER_LAUNCHER="ccache", CMAKE_CXX_COMPILER_LAUNCHER="ccache")
 
 
-def _slicer(setup: ArmSetup, project: Project) -> ArmSetup:
-    return _set(setup, RUSTC_WRAPPER="cargo_slicer_dispatch")
-
-
-def _warm(setup: ArmSetup, project: Project) -> ArmSetup:
-    return replace(setup, warm_snapshot=True)
-
-
 BUILT_IN = {
     mode.name: mode
     for mode in (
         Mode("mold", "linker", "link with mold", _linker("mold"), ("mold",), _CARGO | _C),
         Mode("lld", "linker", "link with lld", _linker("lld"), ("ld.lld",), _CARGO | _C),
         Mode("wild", "linker", "link with wild", _linker("wild"), ("wild",), _CARGO | _C),
-        Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)", _threads, (), _CARGO),
-        Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)", _cranelift, (), _CARGO),
+        Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)",
+             lambda setup, _: _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}"), (), _CARGO),
+        Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)",
+             lambda setup, _: _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift"), (), _CARGO),
         Mode("sccache", "compiler_cache", "sccache, filled", _sccache, ("sccache",), _CARGO | {"cmake"}, 1),
         Mode("ccache", "compiler_cache", "ccache, filled", _ccache, ("ccache",), frozenset({"cmake"}), 1),
         Mode("no-debuginfo", "debug_info", "no debug information", _no_debug_info, (), _CARGO | _C),
-        Mode("cargo-slicer", "compiler_cache", "cargo-slicer", _slicer, ("cargo_slicer_dispatch",), _CARGO),
-        Mode("warm-snapshot", "warm_snapshot", "restored built tree plus a one-line edit", _warm),
+        Mode("cargo-slicer", "compiler_cache", "cargo-slicer",
+             lambda setup, _: _set(setup, RUSTC_WRAPPER="cargo_slicer_dispatch"), ("cargo_slicer_dispatch",), _CARGO),
+        Mode("warm-snapshot", "warm_snapshot", "restored built tree plus a one-line edit",
+             lambda setup, _: replace(setup, warm_snapshot=True)),
     )
-}
+}  # fmt: skip
 
 
 def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) -> ArmSetup:
@@ -126,13 +114,7 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
             env["RUSTUP_TOOLCHAIN"] = toolchain
     elif toolchain:
         raise UsageError(f"--toolchain {toolchain!r} is for Cargo projects, this one is {project.kind}")
-    setup = ArmSetup(
-        env=env,
-        build=project.build,
-        check=project.check,
-        jobs=jobs,
-        profile=project.profile,
-    )
+    setup = ArmSetup(env=env, build=project.build, check=project.check, jobs=jobs, profile=project.profile)
     return _apply_table(setup, project.baseline_table) if project.baseline_table else setup
 
 
@@ -160,16 +142,10 @@ def _user_mode(name: str, table: ReadRecord) -> Mode:
     if unknown:
         raise UnknownNameError(f"key of mode {name!r}", sorted(unknown)[0], _MODE_KEYS)
     if "difference" not in table:
-        raise UsageError(
-            f'mode {name!r} declares no difference: add difference = "linker" (or another row of the fingerprint)'
-        )
-    return Mode(
-        name=name,
-        difference=table["difference"],
-        about=table.get("about", name),
-        change=lambda setup, project: _apply_table(setup, table),
-        fill_runs=int(table.get("fill_runs", 0)),
-    )
+        add = 'add difference = "linker" (or another row of the fingerprint)'
+        raise UsageError(f"mode {name!r} declares no difference: {add}")
+    about, fill_runs = table.get("about", name), int(table.get("fill_runs", 0))
+    return Mode(name, table["difference"], about, lambda setup, _: _apply_table(setup, table), fill_runs=fill_runs)
 
 
 def _apply_table(setup: ArmSetup, table: ReadRecord) -> ArmSetup:

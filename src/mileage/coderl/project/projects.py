@@ -21,7 +21,7 @@ from mileage._errors import BuildError, UnknownNameError, UsageError
 from mileage._records import ReadRecord, Record
 from mileage.coderl.build.executor import shell
 from mileage.coderl.project.cargo import cargo_project_parts
-from mileage.coderl.project.edits import LineEdit, line_edit, most_central, source_files
+from mileage.coderl.project.edits import C_SUFFIXES, LineEdit, line_edit, most_central, source_files
 
 CONFIG_NAME = "rl-bench.toml"
 BUILD_DIRECTORY = ".mileage-build"
@@ -134,6 +134,9 @@ def _override(project: Project, table: Record) -> Project:
     return replace(project, **changes)
 
 
+_C_TOOLS = {"cc": ("cc", "--version"), "c++": ("c++", "--version"), "ld": ("ld", "--version")}
+
+
 def _cargo(root: Path) -> Project:
     parts = cargo_project_parts(root)
     flags = (*(("--workspace",) if parts.is_workspace else ()), "--profile", "{profile}", "--jobs", "{jobs}")
@@ -146,19 +149,11 @@ def _cargo(root: Path) -> Project:
         test=(("cargo", "test", *flags, "--quiet"),),
         outputs=("target",),
         edit=line_edit(parts.central_file),
-        tools={
-            "rustc": ("rustc", "--version", "--verbose"),
-            "cargo": ("cargo", "--version"),
-            "cc": ("cc", "--version"),
-        },
+        tools={"rustc": ("rustc", "--version", "--verbose"), "cargo": ("cargo", "--version"), "cc": _C_TOOLS["cc"]},
         lock_files=("Cargo.lock",),
         config_files=(".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"),
         profile="dev",
     )
-
-
-_C_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp")
-_C_TOOLS = {"cc": ("cc", "--version"), "c++": ("c++", "--version"), "ld": ("ld", "--version")}
 
 
 def _central_edit(root: Path, suffixes: tuple[str, ...]) -> LineEdit:
@@ -175,7 +170,7 @@ def _cmake(root: Path) -> Project:
         check=(build,),
         test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure"),),
         outputs=(BUILD_DIRECTORY,),
-        edit=_central_edit(root, _C_SUFFIXES),
+        edit=_central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "cmake": ("cmake", "--version")},
         profile="Debug",
     )
@@ -192,7 +187,7 @@ def _make(root: Path) -> Project:
         build=(build,),
         check=(build,),
         test=((*build, has_test[1]),) if has_test else (),
-        edit=_central_edit(root, _C_SUFFIXES),
+        edit=_central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "make": ("make", "--version")},
     )
 
@@ -286,12 +281,4 @@ MARKERS = {
     "make": ("GNUmakefile", "Makefile", "makefile"),
     "python": ("pyproject.toml", "setup.py", "setup.cfg"),
 }
-MAKERS = {
-    "cargo": _cargo,
-    "go": _go,
-    "maven": _maven,
-    "cmake": _cmake,
-    "npm": _npm,
-    "make": _make,
-    "python": _python,
-}
+MAKERS = {"cargo": _cargo, "go": _go, "maven": _maven, "cmake": _cmake, "npm": _npm, "make": _make, "python": _python}

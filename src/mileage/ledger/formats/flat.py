@@ -25,29 +25,20 @@ def table_rows(runs: Sequence[RecordedRun], table: str) -> list[Record]:
         if table == "runs":
             rows.append(run_row(recorded))
             continue
-        parts: dict[str, Sequence[Any]] = {
-            "checkpoints": recorded.checkpoints,
-            "phases": recorded.phase_rows,
-            "episodes": recorded.episodes,
-        }
-        rows += [{"run_id": recorded.run_id, "name": recorded.run.name, **row._asdict()} for row in parts[table]]
+        part: Sequence[Any] = getattr(recorded, "phase_rows" if table == "phases" else table)
+        rows += [{"run_id": recorded.run_id, "name": recorded.run.name, **row._asdict()} for row in part]
     return rows
 
 
 def run_row(recorded: RecordedRun) -> Record:
     """A run, its end and its metrics as one flat row."""
     end = recorded.end._asdict() if recorded.end else dict.fromkeys(End._fields)
-    derived = {
-        metric.name: recorded.metric(metric.name) if recorded.end else None
-        for metric in METRICS
-        if metric.name not in End._fields
-    }
+    names = (metric.name for metric in METRICS if metric.name not in End._fields)
+    derived = {name: recorded.metric(name) if recorded.end else None for name in names}
     return {**recorded.run._asdict(), **end, **derived, "run_id": recorded.run_id, "state": str(recorded.state)}
 
 
 def unpacked(row: Record) -> Record:
     """`row` with its JSON texts as values."""
-    return {
-        name: json.loads(value) if name in JSON_FIELDS and isinstance(value, str) else value
-        for name, value in row.items()
-    }
+    texts = {name: json.loads(row[name]) for name in JSON_FIELDS if isinstance(row.get(name), str)}
+    return row | texts

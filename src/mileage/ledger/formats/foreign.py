@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +18,11 @@ from typing import Any
 
 from mileage._errors import UsageError
 from mileage._records import ReadRecord, Record
-from mileage.ledger import liveness
 from mileage.ledger.formats import json_format
 from mileage.ledger.panels import Aggregate, Panel
 from mileage.ledger.prices import freeze_price
-from mileage.ledger.rows import FORMAT_VERSION, Checkpoint, EndState, Row, Run, check_json, check_run, new_run_id
+from mileage.ledger.rows import Checkpoint, EndState, Row, Run, check_json, check_run
+from mileage.ledger.runs import new_run
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Target
 from mileage.metrics import METRICS, PEAKS
@@ -135,41 +134,14 @@ def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Ro
 def _run(settings: ImportSettings, now: float) -> Run:
     price = freeze_price(settings.price, settings.instance, now=now)
     panel = settings.panel
-    return Run(
-        run_id=new_run_id(now),
-        name=settings.name,
-        launched_at=now,
-        started_at=now,
-        launched_by="import",
-        host=liveness.host_name(),
-        pid=os.getpid(),
-        process_token="import",
-        framework=settings.framework,
-        algorithm=settings.algorithm,
-        env_id=settings.env_id or (panel.env_id if panel else ""),
-        config="{}",
-        git_revision=None,
-        command="ledger import",
-        seed=settings.seed,
-        panel=panel.to_json() if panel else None,
-        panel_id=panel.panel_id if panel else None,
-        success=panel.success if panel else None,
-        target=str(settings.target) if settings.target else None,
-        eval_every_steps=None,
-        batch_size=None,
-        step_budget=None,
-        step_rule=settings.step_rule,
-        accounting_window=settings.accounting_window,
-        machine="{}",
-        machine_id="as imported",
-        instances=1,
-        instance=price.instance,
-        price_usd_per_hour=price.usd_per_hour,
-        price=price.to_json(),
-        parent_run_id=None,
-        mileage_version="imported",
-        format_version=FORMAT_VERSION,
-    )
+    return new_run(
+        settings.name, now, panel, settings.target, price, started_at=now, launched_by="import",
+        process_token="import", framework=settings.framework, algorithm=settings.algorithm,
+        env_id=settings.env_id or (panel.env_id if panel else ""), config="{}", git_revision=None,
+        command="ledger import", seed=settings.seed, eval_every_steps=None, batch_size=None, step_budget=None,
+        step_rule=settings.step_rule, accounting_window=settings.accounting_window, machine="{}",
+        machine_id="as imported", instances=1, parent_run_id=None, mileage_version="imported",
+    )  # fmt: skip
 
 
 def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings) -> Checkpoint:
@@ -177,9 +149,8 @@ def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings
     train, evaluated, wall = figure.seconds("train"), figure.seconds("eval"), figure.seconds("wall")
     if wall is None:
         if train is None:
-            raise UsageError(
-                "the file has no time column: map one with --column wall_seconds=NAME (or train_seconds, train_minutes)"
-            )
+            options = "--column wall_seconds=NAME (or train_seconds, train_minutes)"
+            raise UsageError(f"the file has no time column: map one with {options}")
         wall = train + (evaluated or 0.0)
     evaluated = evaluated if evaluated is not None else max(wall - train, 0.0) if train is not None else 0.0
     step = figure.number("step")
@@ -192,23 +163,12 @@ def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings
     met = None if settings.target is None or value is None else value >= settings.target.threshold
     path = figure.value("path")
     return Checkpoint(
-        run_id=run.run_id,
-        seq=seq,
-        step=int(step),
-        wall_seconds=wall,
-        train_seconds=wall - evaluated,
-        eval_seconds=evaluated,
-        cost_usd=cost_usd(wall, run),
-        success_rate=success,
-        mean_return=mean_return,
-        target_value=value if settings.target else None,
-        target_met=met,
-        reset_reasons=None,
-        path=None if path is None else str(path)[:4000],
-        sha256=None,
-        claimed=check_json("a record of the file", dict(record)),
-        **{name: figure.number(name) for name in PEAKS},
-    )
+        run_id=run.run_id, seq=seq, step=int(step), wall_seconds=wall, train_seconds=wall - evaluated,
+        eval_seconds=evaluated, cost_usd=cost_usd(wall, run), success_rate=success, mean_return=mean_return,
+        target_value=value if settings.target else None, target_met=met, reset_reasons=None,
+        path=None if path is None else str(path)[:4000], sha256=None,
+        claimed=check_json("a record of the file", dict(record)), **{name: figure.number(name) for name in PEAKS},
+    )  # fmt: skip
 
 
 class _Figures:

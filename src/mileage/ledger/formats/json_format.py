@@ -14,38 +14,23 @@ from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check
 from mileage.ledger.runs import RecordedRun
 
 FORMAT = "mileage-ledger"
-_PARTS: dict[str, str] = {
-    "checkpoints": "checkpoint",
-    "phases": "phase",
-    "episodes": "episode",
-    "profiles": "profile",
-    "samples": "sample",
-    "kpis": "kpi",
-}
+_PARTS = {f"{kind}s": kind for kind in ("checkpoint", "phase", "episode", "profile", "sample", "kpi")}
 
 
 def dumps(runs: Sequence[RecordedRun]) -> str:
     """The runs as one JSON document."""
-    return json.dumps(
-        {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]},
-        indent=1,
-        ensure_ascii=True,
-    )
+    document = {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]}
+    return json.dumps(document, indent=1, ensure_ascii=True)
 
 
 def as_dict(recorded: RecordedRun) -> Record:
     """One run as plain JSON values."""
-    return {
-        "state": str(recorded.state),
-        "run": unpacked(recorded.run._asdict()),
-        "end": unpacked(recorded.end._asdict()) if recorded.end else None,
-        "checkpoints": [unpacked(row._asdict()) for row in recorded.checkpoints],
-        "phases": [row._asdict() for row in recorded.phase_rows],
-        "episodes": [row._asdict() for row in recorded.episodes],
-        "profiles": [unpacked(row._asdict()) for row in recorded.profiles],
-        "samples": [row._asdict() for row in recorded.samples],
-        "kpis": [row._asdict() for row in recorded.kpis],
-    }
+    end = unpacked(recorded.end._asdict()) if recorded.end else None
+    found: Record = {"state": str(recorded.state), "run": unpacked(recorded.run._asdict()), "end": end}
+    for part in _PARTS:
+        rows = getattr(recorded, "phase_rows" if part == "phases" else part)
+        found[part] = [unpacked(row._asdict()) for row in rows]
+    return found
 
 
 def is_ours(document: object) -> bool:
@@ -57,9 +42,8 @@ def loads(document: Record) -> list[Row]:
     """The rows of a document written by `dumps`; delivering them twice changes nothing."""
     version = document.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise UsageError(
-            f"the file has format version {version}, this mileage reads up to {FORMAT_VERSION}: upgrade it"
-        )
+        known = f"this mileage reads up to {FORMAT_VERSION}"
+        raise UsageError(f"the file has format version {version}, {known}: upgrade it")
     rows: list[Row] = []
     try:
         for entry in document["runs"]:

@@ -87,12 +87,7 @@ def _progress(recorded: RecordedRun, init_seconds: float) -> list[str]:
 
 
 def _line(
-    recorded: RecordedRun,
-    wall_seconds: float,
-    event: str,
-    key: str,
-    value: object,
-    metadata: Record | None = None,
+    recorded: RecordedRun, wall_seconds: float, event: str, key: str, value: object, metadata: Record | None = None
 ) -> str:
     record = {
         "namespace": NAMESPACE,

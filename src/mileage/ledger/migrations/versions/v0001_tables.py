@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,155 +14,53 @@ branch_labels = None
 depends_on = None
 
 
-def _text(name: str, *, null: bool = False, key: bool = False) -> sa.Column[str]:
-    return sa.Column(name, sa.Text, nullable=null, primary_key=key)
+_KINDS = {"text": sa.Text, "int": sa.BigInteger, "real": sa.Double, "bool": sa.Boolean}
+_TABLES = {
+    "ledger_run": (
+        "text run_id key, text name, real launched_at, real started_at, text launched_by, text host, int pid, "
+        "text process_token, text framework, text algorithm, text env_id, text config, text git_revision null, "
+        "text command, int seed null, text panel null, text panel_id null, text success null, text target null, "
+        "int eval_every_steps null, int batch_size null, int step_budget null, text step_rule, text accounting_window, "
+        "text machine, text machine_id, int instances, text instance null, real price_usd_per_hour, text price, "
+        "text parent_run_id null, text mileage_version, int format_version"
+    ),
+    "ledger_checkpoint": (
+        "text run_id key, int seq key, int step, real wall_seconds, real train_seconds, real eval_seconds, "
+        "real cost_usd, real success_rate null, real mean_return null, real target_value null, bool target_met null, "
+        "real peak_rss_gb null, real peak_gpu_gb null, text reset_reasons null, text path null, text sha256 null, "
+        "text claimed null"
+    ),
+    "ledger_phase": (
+        "text run_id key, int seq key, text phase key, real wall_seconds, real seconds, int entries, bool beside"
+    ),
+    "ledger_episode": (
+        "text run_id key, int seq key, int episode key, int seed, real episode_return null, int length, "
+        "bool success null"
+    ),
+    "ledger_profile": "text run_id key, int seq key, real wall_seconds, text summary",
+    "ledger_end": (
+        "text run_id key, text closed_by key, text state, text reason, real ended_at, int env_steps, "
+        "real wall_seconds, real train_seconds, real eval_seconds, real init_seconds, real compile_seconds, "
+        "real billable_seconds, real cost_usd, real success_rate null, real mean_return null, "
+        "int steps_to_target null, real wall_to_target null, real cost_to_target null, int target_seq null, "
+        "int checkpoints, real peak_rss_gb null, real peak_gpu_gb null, text gpus null"
+    ),
+    "ledger_heartbeat": "text run_id key, real beat_at, real wall_seconds",
+    "ledger_schema_history": "text version key, text mileage_version, real applied_at",
+}
+"""Columns by table: kind, name, and whether it is part of the key or may be null."""
 
 
-def _int(name: str, *, null: bool = False, key: bool = False) -> sa.Column[int]:
-    return sa.Column(name, sa.BigInteger, nullable=null, primary_key=key, autoincrement=False)
-
-
-def _real(name: str, *, null: bool = False) -> sa.Column[float]:
-    return sa.Column(name, sa.Double, nullable=null)
-
-
-def _bool(name: str, *, null: bool = False) -> sa.Column[bool]:
-    return sa.Column(name, sa.Boolean, nullable=null)
+def _column(words: str) -> sa.Column[Any]:
+    kind, name, *more = words.split()
+    return sa.Column(name, _KINDS[kind], nullable="null" in more, primary_key="key" in more, autoincrement=False)
 
 
 def upgrade() -> None:
     """Create the tables."""
-    _create_run()
-    _create_progress()
-    _create_end()
-    op.create_table(
-        "ledger_heartbeat", _text("run_id", key=True), _real("beat_at"), _real("wall_seconds"), sqlite_with_rowid=False
-    )
-    op.create_table("ledger_schema_history", _text("version", key=True), _text("mileage_version"), _real("applied_at"))
-    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0001', '0.1.0', :now)").bindparams(now=time.time()))
-
-
-def _create_run() -> None:
-    op.create_table(
-        "ledger_run",
-        _text("run_id", key=True),
-        _text("name"),
-        _real("launched_at"),
-        _real("started_at"),
-        _text("launched_by"),
-        _text("host"),
-        _int("pid"),
-        _text("process_token"),
-        _text("framework"),
-        _text("algorithm"),
-        _text("env_id"),
-        _text("config"),
-        _text("git_revision", null=True),
-        _text("command"),
-        _int("seed", null=True),
-        _text("panel", null=True),
-        _text("panel_id", null=True),
-        _text("success", null=True),
-        _text("target", null=True),
-        _int("eval_every_steps", null=True),
-        _int("batch_size", null=True),
-        _int("step_budget", null=True),
-        _text("step_rule"),
-        _text("accounting_window"),
-        _text("machine"),
-        _text("machine_id"),
-        _int("instances"),
-        _text("instance", null=True),
-        _real("price_usd_per_hour"),
-        _text("price"),
-        _text("parent_run_id", null=True),
-        _text("mileage_version"),
-        _int("format_version"),
-        sqlite_with_rowid=False,
-    )
+    for table, columns in _TABLES.items():
+        rowless = {} if table == "ledger_schema_history" else {"sqlite_with_rowid": False}
+        op.create_table(table, *(_column(words) for words in columns.split(", ")), **rowless)
     op.create_index("ledger_run_by_launch", "ledger_run", ["launched_at", "run_id"])
     op.create_index("ledger_run_by_name", "ledger_run", ["name", "launched_at"])
-
-
-def _create_progress() -> None:
-    op.create_table(
-        "ledger_checkpoint",
-        _text("run_id", key=True),
-        _int("seq", key=True),
-        _int("step"),
-        _real("wall_seconds"),
-        _real("train_seconds"),
-        _real("eval_seconds"),
-        _real("cost_usd"),
-        _real("success_rate", null=True),
-        _real("mean_return", null=True),
-        _real("target_value", null=True),
-        _bool("target_met", null=True),
-        _real("peak_rss_gb", null=True),
-        _real("peak_gpu_gb", null=True),
-        _text("reset_reasons", null=True),
-        _text("path", null=True),
-        _text("sha256", null=True),
-        _text("claimed", null=True),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "ledger_phase",
-        _text("run_id", key=True),
-        _int("seq", key=True),
-        _text("phase", key=True),
-        _real("wall_seconds"),
-        _real("seconds"),
-        _int("entries"),
-        _bool("beside"),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "ledger_episode",
-        _text("run_id", key=True),
-        _int("seq", key=True),
-        _int("episode", key=True),
-        _int("seed"),
-        _real("episode_return", null=True),
-        _int("length"),
-        _bool("success", null=True),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "ledger_profile",
-        _text("run_id", key=True),
-        _int("seq", key=True),
-        _real("wall_seconds"),
-        _text("summary"),
-        sqlite_with_rowid=False,
-    )
-
-
-def _create_end() -> None:
-    op.create_table(
-        "ledger_end",
-        _text("run_id", key=True),
-        _text("closed_by", key=True),
-        _text("state"),
-        _text("reason"),
-        _real("ended_at"),
-        _int("env_steps"),
-        _real("wall_seconds"),
-        _real("train_seconds"),
-        _real("eval_seconds"),
-        _real("init_seconds"),
-        _real("compile_seconds"),
-        _real("billable_seconds"),
-        _real("cost_usd"),
-        _real("success_rate", null=True),
-        _real("mean_return", null=True),
-        _int("steps_to_target", null=True),
-        _real("wall_to_target", null=True),
-        _real("cost_to_target", null=True),
-        _int("target_seq", null=True),
-        _int("checkpoints"),
-        _real("peak_rss_gb", null=True),
-        _real("peak_gpu_gb", null=True),
-        _text("gpus", null=True),
-        sqlite_with_rowid=False,
-    )
+    op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0001', '0.1.0', :now)").bindparams(now=time.time()))

@@ -23,16 +23,9 @@ def upgrade() -> None:
             "CREATE FUNCTION ledger_append_only() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$"
         )
+    refuse = "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+    action = "FOR EACH ROW EXECUTE FUNCTION ledger_append_only()" if postgres else refuse
     for table in TABLES:
         for verb in ("UPDATE", "DELETE"):
-            name = f"{table}_no_{verb.lower()}"
-            if postgres:
-                op.execute(
-                    f"CREATE TRIGGER {name} BEFORE {verb} ON {table} FOR EACH ROW EXECUTE FUNCTION ledger_append_only()"
-                )
-            else:
-                op.execute(
-                    f"CREATE TRIGGER {name} BEFORE {verb} ON {table} "
-                    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-                )
+            op.execute(f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} {action}")
     op.execute(sa.text("INSERT INTO ledger_schema_history VALUES ('0002', '0.1.0', :now)").bindparams(now=time.time()))
