@@ -99,6 +99,11 @@ def leave_nothing(masks: U8, branches: Sequence[int]) -> bool:
     return not np.logical_or.reduceat(masks, np.cumsum([0, *branches[:-1]]), axis=1).all()
 
 
+def no_way_out(env_id: str) -> UsageError:
+    """What is wrong with an environment whose mask leaves nothing."""
+    return UsageError(f"environment {env_id!r} has a mask that leaves no action possible: at least one must be")
+
+
 def is_single(value: Array, shape: tuple[int, ...], name: str) -> bool:
     """Whether `value` is one array of `shape`; False for a batch of them, UsageError for anything else."""
     if value.shape == shape:

@@ -14,6 +14,7 @@ from mileage._types import F32, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
+from mileage.codec import no_way_out
 from mileage.contracts import Clock, EnvSpec
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, optim
@@ -216,7 +217,7 @@ class NativeOnPolicy(RolloutLearner):
     def _check_masks(self) -> None:
         """UsageError if an environment has left nothing possible."""
         if self._faults[0]:
-            self._refuse_masks()
+            raise no_way_out(self.env.spec.id)
 
     def _update_policy(self, rate: float, clip: float) -> None:
         self.totals[:] = 0.0

@@ -20,7 +20,6 @@ from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.buffers.batch import Batch
-from mileage.codec import leave_nothing
 from mileage.contracts import Clock, Policy, Saved, Team, VectorEnv
 from mileage.kernels.arrays import random
 from mileage.meter import Phase
@@ -154,13 +153,8 @@ class OffPolicy(StatefulLearner):
     def _take_masks(self) -> None:
         """Look what is possible now, before actions are chosen."""
         shown = self.env.masks
-        if shown is None or not self.policy.in_parts:
-            return
-        np.copyto(self.masks, shown)
-        if leave_nothing(self.masks, (self.policy.n_actions,)):
-            raise UsageError(
-                f"environment {self.env.spec.id!r} has a mask that leaves no action possible: at least one must be"
-            )
+        if shown is not None and self.policy.in_parts:
+            np.copyto(self.masks, shown)
 
     def _note_masks(self, done: Bool, infos: Record) -> None:
         """Put masks, of now and of what follows, behind observations."""
@@ -168,7 +162,8 @@ class OffPolicy(StatefulLearner):
         self._rows[:, :size] = self.obs
         self._rows[:, size : size + n] = self.masks
         following = self._following[:, size : size + n]
-        np.copyto(following, self.env.masks, casting="unsafe")
+        if (shown := self.env.masks) is not None:
+            np.copyto(following, shown, casting="unsafe")
         if done.any():
             np.copyto(following, infos["final_masks"], where=done[:, None], casting="unsafe")
 

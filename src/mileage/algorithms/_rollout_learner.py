@@ -114,12 +114,6 @@ class RolloutLearner(StatefulLearner):
     def _allocate(self) -> None:
         """Allocate what the annotations above name, and what collecting and updating need."""
 
-    def _refuse_masks(self) -> None:
-        """Say that a mask leaves nothing to choose."""
-        raise UsageError(
-            f"environment {self.env.spec.id!r} has a mask that leaves no action possible: at least one must be"
-        )
-
     def _begin_episodes(self) -> None:
         """Take over what the environments show, as after a reset."""
 

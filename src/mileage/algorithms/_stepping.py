@@ -59,8 +59,8 @@ def collect_from_python(
             return False
         rows = slice(t * n, (t + 1) * n)
         with inference:
-            if masks is not None:
-                np.copyto(masks, env.masks)
+            if masks is not None and (possible := env.masks) is not None:
+                np.copyto(masks, possible)
             kernels.act(frame.record, t * n)
         with env_step:
             action = env_action[:, 0].astype(np.int64) if discrete else env_action

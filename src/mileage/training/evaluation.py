@@ -9,6 +9,7 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._records import Record
 from mileage._types import Array
+from mileage.codec import no_way_out
 from mileage.contracts import EnvSpec, Policy, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
@@ -105,6 +106,8 @@ class NativeEvaluator:
         self._action_rng[:] = self._action_rng_start
         self._frame.set(limit=self.policy.obs_limit)
         self.team.run(kernels.evaluate, self._frame.record, self._blocks)
+        if self._faults[0]:
+            raise no_way_out(self._env.spec.id)
         successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes)
 

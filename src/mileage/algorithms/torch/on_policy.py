@@ -27,7 +27,6 @@ from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.algorithms.rpo import RPO, PerturbedMeans, RPOConfig, epoch_by_epoch
 from mileage.algorithms.torch import parts
 from mileage.algorithms.torch.learner import TorchLearner
-from mileage.codec import leave_nothing
 from mileage.contracts import Clock, Saved, Team, VectorEnv
 from mileage.description import Description
 from mileage.kernels.arrays import random
@@ -214,8 +213,6 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         """What is possible now, stored in `rows` of the rollout."""
         twin, shown = self._mask_twin, self.env.masks
         if shown is not None:
-            if leave_nothing(shown, self.policy.branches):
-                self._refuse_masks()
             twin.host[rows] = shown
             if twin.separate:
                 with clock.phase(Phase.TRANSFER):

@@ -130,7 +130,7 @@ class SpaceCodec(Codec):
         """One observation as a float32 vector (O,)."""
         out: F32 = np.zeros((1, self.obs_size), np.float32)
         self.write_rows([part.of(observation, "observation")[None] for part in self._shown], out)
-        return out[0]
+        return out.reshape(-1)
 
     @functools.cached_property
     def flat_space(self) -> spaces.Box:

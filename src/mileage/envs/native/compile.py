@@ -85,6 +85,8 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
 
 def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Callback:
     options = {"nopython": True, "error_model": "numpy"}
+    # Compiled code is found by its name: environments that were compiled in two processes must not share one.
+    function.__qualname__ = f"{function.__qualname__}_{key}"
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, _CFunc._targetdescr, options, {}, Compiler)
     kept_on_disk(compiled, KernelCache(function, key))

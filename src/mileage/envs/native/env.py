@@ -120,7 +120,7 @@ def env(
         spec = NativeEnv(
             id=name, state_size=state_size, obs_size=n_obs, action_size=sizes.action, n_actions=n_actions,
             action_low=low, action_high=high, obs_low=bottom, obs_high=top, max_steps=max_steps,
-            reward_threshold=reward_threshold, functions=functions, branches=branches, mask=mask,
+            reward_threshold=reward_threshold, functions=functions, branches=branches, mask_function=mask,
             version=version(functions, sizes, mask, branches),
         )  # fmt: skip
         known.register(spec, functions[1].__module__)

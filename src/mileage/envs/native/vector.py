@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from mileage._errors import UnknownNameError, UsageError
 from mileage._places import split
 from mileage._types import F32, I64, U8, U64, Array, Bool
+from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import Step
 from mileage.envs import files, known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
@@ -65,11 +66,11 @@ class NativeEnv(SpacedSpec):
     """The plain functions (reset, step, observe)."""
     branches: tuple[int, ...] = ()
     """How many ways there are to choose each discrete part of an action that has several; empty if it has not."""
-    mask: types.FunctionType | None = dataclasses.field(default=None, repr=False)
+    mask_function: types.FunctionType | None = dataclasses.field(default=None, repr=False)
     """The plain function that says what is possible, if there is one."""
 
     def __post_init__(self) -> None:
-        vars(self)["masked"] = self.mask is not None
+        vars(self)["masked"] = self.mask_function is not None
 
     @functools.cached_property
     def advance_address(self) -> int:
@@ -105,7 +106,7 @@ class NativeEnv(SpacedSpec):
         from mileage.envs.native.compile import CompiledEnv
 
         sizes = Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0)
-        return CompiledEnv(self.functions, sizes, self.version, self.mask, sum(self.choices))
+        return CompiledEnv(self.functions, sizes, self.version, vars(self)["mask_function"], sum(self.choices))
 
 
 class VecEnv(VectorBase):
@@ -193,8 +194,13 @@ class VecEnv(VectorBase):
         """What is possible now, (N, M) uint8, the same memory every time; None if the environment does not say."""
         if not self.spec.masked:
             return None
-        _MASK(self.spec.mask_address)(self.state.ctypes.data, self._masks.ctypes.data, self.num_envs)
+        self._write_masks()
+        if leave_nothing(self._masks, self.spec.choices):
+            raise no_way_out(self.spec.id)
         return self._masks
+
+    def _write_masks(self) -> None:
+        _MASK(self.spec.mask_address)(self.state.ctypes.data, self._masks.ctypes.data, self.num_envs)
 
     def _last_steps(self, actions: Array) -> U8:
         """What will be possible after this step in the environments that a time limit is about to cut off.
@@ -207,7 +213,9 @@ class VecEnv(VectorBase):
             ahead = VecEnv(self.spec, len(rows), threads=1, max_steps=0)
             ahead.state[:], ahead.rng[:] = self.state[rows], self.rng[rows]
             ahead.step(actions[rows])
-            found[rows] = ahead.masks
+            ahead._write_masks()
+            found[rows] = ahead._masks
+            found[~found.any(axis=1)] = 1  # nothing needs to be possible where an episode ends anyway
         return found
 
     def _ready(self, actions: ArrayLike) -> Array:

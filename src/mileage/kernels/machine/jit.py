@@ -15,6 +15,7 @@ import os
 import pickle
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,39 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
         return functools.partial(kernel, key=key, **options)
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     dispatcher = numba.njit(**settings)(function)
+    usual = dispatcher._compiler
+    dispatcher._compiler = _KernelCompiler(
+        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
+    )
     return kept_on_disk(dispatcher, KernelCache(function, key))
+
+
+def named_for(function: Any, args: Any) -> Any:
+    """The same function under a name that says which argument types it is compiled for, if a frame is among them.
+
+    Numba numbers records, and versions of a function, as they come up in a process. Two that were compiled in two
+    processes can so get one name, and whoever loads both from disk runs the first in place of the second.
+    """
+    if not any(isinstance(arg, numba.types.Record | numba.types.Array) for arg in args):
+        return function
+    digest = hashlib.sha256(str(args).encode()).hexdigest()[:12]
+    found = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    found.__module__, found.__qualname__ = function.__module__, f"{function.__qualname__}_{digest}"
+    return found
+
+
+class _KernelCompiler(_FunctionCompiler):  # type: ignore[misc]
+    """Compiles each signature under a name of its own."""
+
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        own = self.py_func
+        self.py_func = named_for(own, args)
+        try:
+            return super()._compile_core(args, return_type)
+        finally:
+            self.py_func = own
 
 
 class _Lean(CompilerBase):  # type: ignore[misc]
@@ -222,7 +255,7 @@ class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         has_masks = bool(args) and isinstance(args[0], numba.types.Record) and "masks" in args[0].fields
-        function = self.masked if self.masked is not None and has_masks else self.py_func
+        function = named_for(self.masked if self.masked is not None and has_masks else self.py_func, args)
         flags = Flags()
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True

@@ -142,7 +142,7 @@ def extended(base: np.dtype[np.void], *tables: str) -> np.dtype[np.void]:
     """
     more = frame_type(*tables)
     fields = [(name, dtype.fields[name][0]) for dtype in (more, base) for name in dtype.names or () if dtype.fields]
-    return np.dtype(fields, metadata={**(base.metadata or {}), **(more.metadata or {})})
+    return np.dtype(fields, metadata=dict(base.metadata or ()) | dict(more.metadata or ()))
 
 
 class Frame:
