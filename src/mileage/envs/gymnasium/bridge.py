@@ -188,7 +188,7 @@ class BridgedVecEnv(VectorBase):
         self._check_choices(array)
         if self.spec.n_actions and not ((array >= 0) & (array < self.spec.n_actions)).all():
             raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
-        return self.spec.codec.actions(array, False)
+        return self.spec.codec.actions(array, False, apart=True)
 
 
 class NativeVectorEnv(VecEnv, VectorEnv):  # type: ignore[misc,override]

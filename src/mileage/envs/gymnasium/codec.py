@@ -139,17 +139,22 @@ class SpaceCodec(Codec):
         assert isinstance(found, spaces.Box)
         return spaces.Box(found.low.astype(np.float32), found.high.astype(np.float32), dtype=np.float32)
 
-    def actions(self, rows: Array, single: bool) -> Any:
-        """Actions of a policy as the environment takes them: one of them, or a batch."""
+    def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Any:
+        """Actions of a policy as the environment takes them: one of them, or a batch.
+
+        With `apart`, a batch whose items Gymnasium's vector environments take apart into what a box holds, arrays all.
+        """
         if self.n_actions:
             found: Any = np.asarray(rows, np.int64) + self.action_space.start  # type: ignore[attr-defined]
             return found[0] if single else found
         choice, number = 0, len(self.branches)
-        columns: dict[tuple[str | int, ...], Array] = {}
+        columns: dict[tuple[str | int, ...], Any] = {}
         for path, space in self._taken:
             size = math.prod(space.shape or ())
             first = number if isinstance(space, spaces.Box) else choice
-            values = _decoded(space, rows[:, first : first + size])
+            values: Any = _decoded(space, rows[:, first : first + size])
+            if isinstance(space, spaces.Box) and not space.shape:  # an item of an array would be a bare number
+                values = [np.asarray(each) for each in values] if single or apart else values
             columns[path] = values[0] if single else values
             choice, number = (choice, number + size) if isinstance(space, spaces.Box) else (choice + size, number)
         return _nested(self.action_space, columns)
