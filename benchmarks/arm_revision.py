@@ -34,12 +34,12 @@ LEARNING: dict[str, tuple[str, str, int, dict[str, Any]]] = {  # the number is t
 }  # fmt: skip
 
 
-def slices(name: str) -> Iterator[dict[str, float]]:
+def slices(name: str, threads: int | None = None) -> Iterator[dict[str, float]]:
     """Wall-clock and CPU of one slice of training after the other, without start and exam, and its learning phase."""
     import mileage
 
     algorithm, env, steps, config = LEARNING[name]
-    with getattr(mileage, algorithm)(env, seed=0, preset="none", **config) as agent:
+    with getattr(mileage, algorithm)(env, seed=0, preset="none", threads=threads, **config) as agent:
         agent.prepare()
         agent.learn(max(2048, 2 * steps), eval_every=10**9)
         while True:
@@ -52,6 +52,6 @@ def slices(name: str) -> Iterator[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    trained = slices(sys.argv[1])
+    trained = slices(sys.argv[1], *map(int, sys.argv[2:]))
     for _ in sys.stdin:
         print(json.dumps(next(trained)), flush=True)

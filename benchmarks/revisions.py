@@ -75,11 +75,11 @@ def importing(source: Path, cache: Path) -> dict[str, float]:
     return {"wall": wall, "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
-class _Trainer:
+class Trainer:
     """A process that trains a slice at each call."""
 
-    def __init__(self, name: str, source: Path, cache: Path) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("arm_revision.py")), name]
+    def __init__(self, name: str, source: Path, cache: Path, *threads: int) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("arm_revision.py")), name, *map(str, threads)]
         variables = _environment(source) | {"MILEAGE_CACHE_DIR": str(cache)}
         self._process = subprocess.Popen(
             command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -121,7 +121,7 @@ def arms(name: str, sources: dict[str, Path], caches: dict[str, Path]) -> Iterat
     if name in STARTS:
         yield {arm: partial(STARTS[name], sources[arm], caches[arm]) for arm in sources}
         return
-    trainers = {arm: _Trainer(name, sources[arm], caches[arm]) for arm in sources}
+    trainers = {arm: Trainer(name, sources[arm], caches[arm]) for arm in sources}
     yield trainers
     for trainer in trainers.values():
         trainer.close()

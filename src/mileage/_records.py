@@ -9,3 +9,8 @@ Record = dict[str, Any]
 """To be filled or changed."""
 ReadRecord = Mapping[str, Any]
 """To be read."""
+
+
+def named(source: object, names: str) -> Record:
+    """Attributes of `source` by name, those in `names`: for whoever calls them the same."""
+    return {name: getattr(source, name) for name in names.split()}

@@ -48,23 +48,17 @@ class Slots:
             "raw_obs": ((rows if raw else 0, obs_size), np.float32),
             "actions": ((rows, policy.action_size), np.float32),
             "last_values": ((n_envs,), np.float32),
-            "terminated": ((rows,), np.uint8),
-            "truncated": ((rows,), np.uint8),
             "episode_sums": ((blocks, 3), np.float64),
             "params": ((policy.params.size,), np.float32),
-            "mean": ((obs_size,), np.float32),
-            "scale": ((obs_size,), np.float32),
             "limit": ((), np.float64),
-            "state": ((), np.int64),
-            "turn": ((), np.int64),
-            "version": ((), np.int64),
-            "collector": ((), np.int64),
         } | dict.fromkeys(("log_probs", "values", "rewards", "truncated_values"), ((rows,), np.float32))
+        shapes |= dict.fromkeys(("mean", "scale"), ((obs_size,), np.float32))
+        shapes |= dict.fromkeys(("terminated", "truncated"), ((rows,), np.uint8))
+        shapes |= dict.fromkeys(("state", "turn", "version", "collector"), ((), np.int64))
         if policy.in_parts:
             shapes["masks"] = ((rows, sum(policy.branches)), np.uint8)
-        self.arrays: dict[str, Array] = {
-            name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()
-        }
+        zeros = {name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        self.arrays: dict[str, Array] = zeros
         self._branches = np.array(policy.branches)
 
     def __len__(self) -> int:

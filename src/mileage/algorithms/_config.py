@@ -68,40 +68,18 @@ class OnPolicyConfig:
         """Samples of one rollout, which one update learns from."""
         return self.n_envs * self.n_steps
 
+    # What other configurations have as fields: one pass over a rollout, whole and unclipped.
+    epochs, clip, clip_schedule, value_clip, target_kl = 1, math.inf, "constant", 0.0, 0.0
+
     @property
     def gae_lambda(self) -> float:
         """Decay of the traces; 1 is the n-step return."""
         return 1.0
 
     @property
-    def epochs(self) -> int:
-        """Passes over a rollout."""
-        return 1
-
-    @property
     def minibatch(self) -> int:
         """Samples per optimizer step."""
         return self.batch_size
-
-    @property
-    def clip(self) -> float:
-        """How far probability ratios may move."""
-        return math.inf
-
-    @property
-    def clip_schedule(self) -> str:
-        """How that changes."""
-        return "constant"
-
-    @property
-    def value_clip(self) -> float:
-        """How far values may move; 0 for no limit."""
-        return 0.0
-
-    @property
-    def target_kl(self) -> float:
-        """How far the policy may move; 0 for no limit."""
-        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,26 +171,24 @@ def checked(kind: type[Any], algorithm: str, values: ReadRecord) -> Record:
     for name, value in values.items():
         if name not in fields:
             raise UnknownNameError(f"hyperparameter of {algorithm}", name, fields)
-        default = fields[name].default
-        result[name] = _of_type(name, value, default)
+        result[name] = _of_type(name, value, fields[name].default)
     return result
 
 
 def _of_type(name: str, value: Any, default: Any) -> Any:
-    flag = isinstance(value, bool)
     if isinstance(default, tuple):
         widths = isinstance(value, Sequence) and not isinstance(value, str)
         if not widths or not all(isinstance(item, numbers.Integral) for item in value):
             raise UsageError(f"{name} must be a list of whole numbers, not {value!r}")
         return tuple(int(item) for item in value)
+    kind = type(default)
     if isinstance(default, bool | str):
-        if not isinstance(value, type(default)):
-            raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
-        return value
-    wanted = numbers.Integral if isinstance(default, int) else numbers.Real
-    if flag or not isinstance(value, wanted):
-        raise UsageError(f"{name} must be of type {type(default).__name__}, not {value!r}")
-    return type(default)(value)
+        fits = isinstance(value, kind)
+    else:
+        number = numbers.Integral if isinstance(default, int) else numbers.Real
+        fits = isinstance(value, number) and not isinstance(value, bool)
+    require(fits, name, value, f"of type {kind.__name__}")
+    return kind(value)
 
 
 def varied(config: OnPolicyConfig, changes: dict[str, int]) -> OnPolicyConfig:

@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from mileage._types import Array
+from mileage._types import Array, Team
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
-from mileage.contracts import Policy, Saved
-from mileage.description import Buffer, Product, Work
+from mileage.contracts import Policy, Saved, VectorEnv
+from mileage.description import Boundary, Buffer, Layer, Product, Work
 from mileage.kernels.machine.pointers import Frame
 
 Sizes = tuple[int, ...]
@@ -105,15 +105,9 @@ def one_forward(rows: int, *networks: Sizes) -> Work:
 
 
 def off_policy_learn(
-    products: Sequence[Product],
-    parameters: int,
-    *,
-    obs_size: int,
-    batch: int,
-    updates: int,
-    chunks: int,
+    products: Sequence[Product], parameters: int, *, obs_size: int, batch: int, updates: int, chunks: int,
     gradients: int | None = None,
-) -> Work:
+) -> Work:  # fmt: skip
     """Updates in `chunks` of these products each, each with a gradient of its own unless there are only so many."""
     gradients = chunks if gradients is None else gradients
     gathered = 4.0 * batch * (2 * obs_size + 6)
@@ -155,6 +149,19 @@ def about(rows: int, operations: float, passes: int = 1) -> Work:
     """Roughly: `passes` through a network of unknown form whose forward pass takes so many operations per row."""
     product = Product(0, 0, rows, 1, max(1, round(passes * operations / 2)))
     return Work((product,), 1, 1.0, 4.0 * operations / 2 * 3)
+
+
+# Boundaries
+
+
+def native(owner: object, name: str, label: str | None = None) -> Boundary:
+    """A native call, called like the attribute that it is made through unless it has a label of its own."""
+    return Boundary(owner, name, name if label is None else label, Layer.NATIVE)
+
+
+def env_step(env: VectorEnv) -> Boundary:
+    """The step of an environment."""
+    return Boundary(env, "step", "env.step", Layer.ENVIRONMENT)
 
 
 # Buffers
@@ -213,13 +220,15 @@ def unchanged(learner: StatefulLearner) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def with_workspaces(frames: Sequence[Frame], ranks: int, others: int) -> Iterator[None]:
-    """Give frames workspaces for `others` ranks instead of `ranks`."""
-    own = [frame.array("works") for frame in frames]
+def on_team(learner: StatefulLearner, frames: Sequence[Frame], team: Team) -> Iterator[None]:
+    """Let the calls of `frames` run on another team, with workspaces for its ranks."""
+    own, before = learner.team, [frame.array("works") for frame in frames]
     try:
-        for frame, works in zip(frames, own, strict=True):
-            frame.set(works=np.zeros((others, works.size // ranks), np.float32))
+        for frame, works in zip(frames, before, strict=True):
+            frame.set(works=np.zeros((team.n_ranks, works.size // own.n_ranks), np.float32))
+        learner.team = team
         yield
     finally:
-        for frame, works in zip(frames, own, strict=True):
+        learner.team = own
+        for frame, works in zip(frames, before, strict=True):
             frame.set(works=works)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mileage._types import Team
 from mileage.algorithms import _describe as parts_of
 from mileage.buffers import PrioritizedReplay
-from mileage.description import ACT, UPDATE, Action, Boundary, Buffer, Call, Description, Layer, Stages, Variant, Work
+from mileage.description import ACT, UPDATE, Action, Boundary, Buffer, Call, Description, Stages, Variant, Work
 from mileage.kernels.machine.pointers import Frame
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
     return Description(
         work=work,
         boundaries=(
-            Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
-            *(Boundary(replay, name, f"replay.{name}", Layer.NATIVE) for name in calls),
+            parts_of.env_step(learner.env),
+            *(parts_of.native(replay, name, f"replay.{name}") for name in calls),
         ),
         at_rest=lambda: parts_of.unchanged(learner),
         operations=operations,
@@ -59,13 +60,7 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
 
 
 def native_off_policy(
-    learner: OffPolicy,
-    update: NativeUpdate,
-    act: Boundary,
-    *,
-    learn: Work,
-    inference: Work,
-    networks: tuple[Buffer, ...],
+    learner: OffPolicy, update: NativeUpdate, act: Boundary, learn: Work, inference: Work, networks: tuple[Buffer, ...]
 ) -> Description:
     """A learner with a replay buffer whose `update` and `act` are native calls, with the work of both."""
     replay = _Replay(learner, update)
@@ -73,7 +68,7 @@ def native_off_policy(
     stages = Stages(update.stages, replay.up_to, update.period, update.last_is_rare)
     return dataclasses.replace(
         described,
-        boundaries=(*described.boundaries, Boundary(learner.team, "run", "", Layer.NATIVE), act),
+        boundaries=(*described.boundaries, parts_of.native(learner.team, "run", ""), act),
         calls={
             "learn": Call(update.kernel.__name__, lambda: replay.up_to(None, 0), update.pieces, stages),
             "inference": Call(act.label, described.operations[ACT], 1),
@@ -106,20 +101,12 @@ class _Replay:
             try:
                 yield
             finally:
-                frame.set(
-                    **dict.fromkeys(rates, self._learner.config.learning_rate), stage=len(self._update.stages) - 1
-                )
+                rate, last = self._learner.config.learning_rate, len(self._update.stages) - 1
+                frame.set(**dict.fromkeys(rates, rate), stage=last)
 
-    @contextlib.contextmanager
-    def on_team(self, team: Team) -> Iterator[None]:
+    def on_team(self, team: Team) -> AbstractContextManager[None]:
         """Let updates run on another team."""
-        learner, own = self._learner, self._learner.team
-        with parts_of.with_workspaces([self._update.frame], own.n_ranks, team.n_ranks):
-            learner.team = team
-            try:
-                yield
-            finally:
-                learner.team = own
+        return parts_of.on_team(self._learner, [self._update.frame], team)
 
 
 def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant]:

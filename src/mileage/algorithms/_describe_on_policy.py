@@ -5,28 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mileage._records import named
 from mileage._types import Array, Team
 from mileage.algorithms import _describe as parts_of
 from mileage.algorithms import _rollout_learner
 from mileage.algorithms._config import varied
-from mileage.description import (
-    ACT,
-    VALUE,
-    Action,
-    Boundary,
-    Buffer,
-    Call,
-    Description,
-    Layer,
-    Parts,
-    Stages,
-    Variant,
-    Work,
-)
+from mileage.description import ACT, VALUE, Action, Boundary, Buffer, Call, Description, Parts, Stages, Variant, Work
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, rollout, rollout_parts
 from mileage.kernels.machine.pointers import Frame
@@ -35,7 +24,7 @@ if TYPE_CHECKING:
     from mileage.algorithms._native_on_policy import NativeOnPolicy
     from mileage.algorithms._rollout_learner import RolloutLearner
 
-GAE = Boundary(_rollout_learner, "run_shards", "gae", Layer.NATIVE)
+GAE = parts_of.native(_rollout_learner, "run_shards", "gae")
 """The call that computes advantages."""
 # Larger minibatches, and more environments for fewer steps each, that are worth a try.
 _MINIBATCH_FACTORS = (4, 8)
@@ -79,34 +68,24 @@ def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description
 
 def native_boundaries(learner: NativeOnPolicy) -> tuple[Boundary, ...]:
     """Calls through which native learners collect and learn."""
-    return (
-        Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT),
-        Boundary(learner.team, "run", "", Layer.NATIVE),
-        Boundary(rollout, "act", "act", Layer.NATIVE),
-        Boundary(rollout, "values", "values", Layer.NATIVE),
-    )
+    acting = parts_of.native(rollout, "act"), parts_of.native(rollout, "values")
+    return parts_of.env_step(learner.env), parts_of.native(learner.team, "run", ""), *acting
 
 
 def update_work(learner: NativeOnPolicy) -> Work:
     """All epochs of one update."""
+    config, policy, batch = learner.config, learner.policy, learner.batch
+    pieces = {"rows": learner.chunk_rows, "chunks": learner.chunks, "minibatch": min(config.minibatch, batch)}
     return parts_of.on_policy_learn(
-        learner.policy.actor_sizes,
-        learner.policy.critic_sizes,
-        rows=learner.chunk_rows,
-        chunks=learner.chunks,
-        batch=learner.batch,
-        minibatch=min(learner.config.minibatch, learner.batch),
-        epochs=learner.config.epochs,
+        policy.actor_sizes, policy.critic_sizes, **pieces, batch=batch, epochs=config.epochs
     )
 
 
 def buffers(learner: RolloutLearner, networks: Sequence[Array], moments: Sequence[Array]) -> tuple[Buffer, ...]:
     """The rollout, the networks and their optimizer."""
-    stored: list[Array] = [learner.actions, learner.log_probs, learner.values, learner.rewards]
-    stored += [learner.truncated_values, learner.terminated, learner.truncated, learner.advantages, learner.returns]
-    stored.append(learner.order)
     normalises = learner.config.normalise_observations
-    stored += [learner.raw_obs] if normalises else []
+    names = "actions log_probs values rewards truncated_values terminated truncated advantages returns order"
+    stored = [*named(learner, names).values(), *([learner.raw_obs] if normalises else [])]
     return (
         parts_of.rollout_buffer(learner.policy, learner.obs, stored, normalises=normalises),
         *parts_of.network_buffers(networks, [], moments),
@@ -163,26 +142,13 @@ class _Replay:
 
     def rollout(self) -> tuple[str, Work, Call]:
         """The fused rollout and its parts."""
-        learner = self.learner
-        policy = learner.policy
-        work = parts_of.on_policy_rollout(
-            policy.actor_sizes,
-            policy.critic_sizes,
-            n_envs=learner.n_envs,
-            n_steps=learner.config.n_steps,
-            block=learner.block,
-        )
-        parts = Parts(
-            environments=_collect(learner, rollout_parts.environments),
-            inference=_collect(learner, rollout_parts.inference),
-            storage=_collect(learner, rollout_parts.storage),
-            rewind=self._rewind,
-        )
-        return (
-            "rollout",
-            work,
-            Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts),
-        )
+        learner, policy = self.learner, self.learner.policy
+        kernels = rollout_parts.environments, rollout_parts.inference, rollout_parts.storage
+        environments, inference, storage = (_collect(learner, kernel) for kernel in kernels)
+        parts = Parts(environments, inference, storage, self._rewind)
+        size = {"n_envs": learner.n_envs, "n_steps": learner.config.n_steps, "block": learner.block}
+        call = Call("rollout", _collect(learner, rollout.rollout), len(learner.episode_sums), parts=parts)
+        return "rollout", parts_of.on_policy_rollout(policy.actor_sizes, policy.critic_sizes, **size), call
 
     def _rewind(self, part: str) -> None:
         """Put environments and random streams back to where the stored rollout began."""
@@ -213,17 +179,9 @@ class _Replay:
             finally:
                 learner.update_frame.set(stage=actor_critic.LAST_STAGE)
 
-    @contextlib.contextmanager
-    def on_team(self, team: Team) -> Iterator[None]:
+    def on_team(self, team: Team) -> AbstractContextManager[None]:
         """Let both run on another team."""
-        learner, own = self.learner, self.learner.team
-        frames = [learner.update_frame, learner.rollout_frame]
-        with parts_of.with_workspaces(frames, own.n_ranks, team.n_ranks):
-            learner.team = team
-            try:
-                yield
-            finally:
-                learner.team = own
+        return parts_of.on_team(self.learner, [self.learner.update_frame, self.learner.rollout_frame], team)
 
     def operations(self) -> dict[str, Action]:
         """Acting and valuing for all environments, each in one call."""
@@ -234,10 +192,7 @@ class _Replay:
         width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
         frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))
         out = np.zeros(learner.n_envs, np.float32)
-        return {
-            ACT: lambda: rollout.act(frame.record, 0),
-            VALUE: lambda: rollout.values(frame.record, out),
-        }
+        return {ACT: lambda: rollout.act(frame.record, 0), VALUE: lambda: rollout.values(frame.record, out)}
 
     def other_n_envs(self) -> Iterator[Variant]:
         """More environments for fewer steps each: rollouts of the same size from the fused collector."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import F32, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
@@ -50,18 +50,8 @@ class NativeOnPolicy(RolloutLearner):
     @classmethod
     def make_policy(cls, config: OnPolicyConfig, spec: EnvSpec, seed: int) -> ActorCritic:
         """The networks for an environment."""
-        return ActorCritic(
-            spec.obs_size,
-            spec.n_actions,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            log_std_init=config.log_std_init,
-            seed=seed,
-            branches=spec.branches,
-            masked=spec.masked,
-        )
+        network = named(config, "hidden activation log_std_init") | named(spec, "branches masked")
+        return ActorCritic(spec.obs_size, spec.n_actions, spec.action_low, spec.action_high, **network, seed=seed)
 
     def _allocate(self) -> None:
         n, policy, total = self.batch, self.policy, self.env.num_envs
@@ -102,107 +92,42 @@ class NativeOnPolicy(RolloutLearner):
 
     def policy_fields(self) -> Record:
         """The policy's fields of a frame that acts, and where what it does is stored."""
-        policy = self.policy
-        masks: Record = {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
-        return (
-            policy.frame_fields()
-            | (masks if policy.in_parts else {})
-            | {
-                "mean": policy.obs_mean,
-                "scale": policy.obs_scale,
-                "low": policy.low,
-                "high": policy.high,
-                "limit": policy.obs_limit,
-                "action_rng": self.action_rng,
-                "store_raw_obs": self.raw_obs,
-                "store_obs": self.obs,
-                "store_actions": self.actions,
-                "store_log_probs": self.log_probs,
-                "store_values": self.values,
-                "works": self.works,
-                "env_action": self.env_action,
-            }
-        )
+        stored = {"store_raw_obs": self.raw_obs, "store_obs": self.obs, "store_actions": self.actions}
+        stored |= {"store_log_probs": self.log_probs, "store_values": self.values}
+        if self.policy.in_parts:
+            stored |= {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
+        return self.policy.acting_fields() | stored | named(self, "action_rng works env_action")
 
     def _act_frame(self) -> Frame:
-        return Frame(
-            kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT,
-            **self.policy_fields(),
-            obs=self.shown_obs,
-            n_envs=self.n_envs,
-        )
+        kind = kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT
+        return Frame(kind, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
 
     def _rollout_frame(self) -> Frame:
         env = self.env
         assert isinstance(env, VecEnv)
+        own = "n_envs block rewards terminated truncated truncated_values last_values episode episode_sums work_floats"
+        stepping = env.frame_fields() | named(self, own)
+        kind = kernels.MASKED_ROLLOUT if self.policy.in_parts else kernels.ROLLOUT
         mask = {"mask": env.spec.mask_address} if self.policy.in_parts else {}
-        return Frame(
-            kernels.MASKED_ROLLOUT if self.policy.in_parts else kernels.ROLLOUT,
-            **self.policy_fields(),
-            **mask,
-            advance=env.spec.advance_address,
-            state=env.state,
-            elapsed=env.elapsed,
-            rng=env.rng,
-            obs=env.obs,
-            final_obs=env.final_obs,
-            n_envs=self.n_envs,
-            state_size=env.spec.state_size,
-            max_steps=env.max_steps,
-            block=self.block,
-            rewards=self.rewards,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            truncated_values=self.truncated_values,
-            last_values=self.last_values,
-            episode=self.episode,
-            episode_sums=self.episode_sums,
-            n_steps=self.config.n_steps,
-            work_floats=self.work_floats,
-        )
+        return Frame(kind, **self.policy_fields(), **(stepping | mask), n_steps=self.config.n_steps)
 
     def _update_frame(self) -> Frame:
         config, n_params = self.config, self.policy.params.size
+        rollout = named(self, "obs actions log_probs values advantages returns order shuffle_rng")
+        memory = named(self, "adam_mean adam_square totals works work_floats chunk_rows")
+        loss = named(config, "epochs clip value_clip entropy_coef value_coef target_kl")
         kind = actor_critic.MASKED_UPDATE if self.policy.in_parts else actor_critic.UPDATE
+        rollout |= named(self, "masks") if self.policy.in_parts else {}
         return Frame(
             kind,
             **{name: value for name, value in self.policy.frame_fields().items() if name in (kind.names or ())},
-            **({"masks": self.masks} if self.policy.in_parts else {}),
-            obs=self.obs,
-            actions=self.actions,
-            log_probs=self.log_probs,
-            values=self.values,
-            advantages=self.advantages,
-            returns=self.returns,
-            order=self.order,
-            shuffle_rng=self.shuffle_rng,
-            adam_mean=self.adam_mean,
-            adam_square=self.adam_square,
+            **(rollout | memory | loss | optim.adam_fields(0.0, config.adam_eps, config.max_grad_norm)),
             grads=np.zeros((self.chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
-            stats=np.zeros((self.pieces, actor_critic.N_STATS)),
-            totals=self.totals,
-            works=self.works,
-            n_params=n_params,
-            n_samples=self.batch,
-            epochs=config.epochs,
-            minibatch=min(config.minibatch, self.batch),
-            chunk_rows=self.chunk_rows,
-            normalise=int(config.normalise_advantages),
-            steps=0,
+            stats=np.zeros((self.pieces, actor_critic.N_STATS)), n_params=n_params, n_samples=self.batch,
+            minibatch=min(config.minibatch, self.batch), normalise=int(config.normalise_advantages), steps=0,
             stage=actor_critic.LAST_STAGE,
-            work_floats=self.work_floats,
-            clip=config.clip,
-            value_clip=config.value_clip,
-            entropy_coef=config.entropy_coef,
-            value_coef=config.value_coef,
-            target_kl=config.target_kl,
-            rate=0.0,
-            beta1=0.9,
-            beta2=0.999,
-            eps=config.adam_eps,
-            max_norm=config.max_grad_norm,
-        )
+        )  # fmt: skip
 
     def _collect(self, clock: Clock) -> None:
         self.episode_sums[:] = 0.0

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import F32, F64, I64, U8, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._stateful import StatefulLearner
@@ -108,16 +108,8 @@ class OffPolicy(StatefulLearner):
 
     def _replay_arguments(self) -> Record:
         """Arguments of a replay buffer for these environments."""
-        config, policy = self.config, self.policy
-        return {
-            "capacity": config.capacity,
-            "obs_shape": self._row_size(),
-            "action_shape": policy.action_size,
-            "n_envs": self.n_envs,
-            "n_step": config.n_step,
-            "gamma": config.gamma,
-            "seed": self.seed,
-        }
+        shapes = {"obs_shape": self._row_size(), "action_shape": self.policy.action_size}
+        return shapes | named(self.config, "capacity n_step gamma") | named(self, "n_envs seed")
 
     def _make_replay(self) -> ReplayBuffer:
         return ReplayBuffer(**self._replay_arguments())

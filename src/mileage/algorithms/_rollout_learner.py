@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mileage._errors import UsageError
+from mileage._records import named
 from mileage._types import F32, F64, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig, scheduled
 from mileage.algorithms._stateful import StatefulLearner
@@ -74,13 +75,7 @@ class RolloutLearner(StatefulLearner):
     """Of the environments, those whose rollout is learned from."""
 
     def __init__(
-        self,
-        config: OnPolicyConfig,
-        env: VectorEnv,
-        policy: Policy,
-        team: Team,
-        seed: int,
-        columns: int | None = None,
+        self, config: OnPolicyConfig, env: VectorEnv, policy: Policy, team: Team, seed: int, columns: int | None = None
     ) -> None:
         """Allocate for rollouts of `columns` environments at a time; of all of them by default."""
         super().__init__(config, env, policy, team, seed)
@@ -149,20 +144,11 @@ class RolloutLearner(StatefulLearner):
             self._scale_rewards()
         # The arrays are the learner's own: what `gae` would check of a user's, holds.
         run_shards(
-            gae_columns,
-            self.n_envs,
-            config.n_steps,
-            self.rewards.reshape(shape),
-            self.values.reshape(shape),
-            self.terminated.reshape(shape),
-            self.last_values,
-            self.truncated.reshape(shape),
-            self.truncated_values.reshape(shape),
-            float(config.gamma),
-            float(config.gae_lambda),
-            self.advantages.reshape(shape),
-            self.returns.reshape(shape),
-        )
+            gae_columns, self.n_envs, config.n_steps, self.rewards.reshape(shape), self.values.reshape(shape),
+            self.terminated.reshape(shape), self.last_values, self.truncated.reshape(shape),
+            self.truncated_values.reshape(shape), float(config.gamma), float(config.gae_lambda),
+            self.advantages.reshape(shape), self.returns.reshape(shape),
+        )  # fmt: skip
         if config.normalise_observations:
             self._update_obs_normalisation()
 
@@ -213,13 +199,7 @@ class RolloutLearner(StatefulLearner):
         )
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return self.policy.live_arrays() | {
-            "action_rng": self.action_rng,
-            "shuffle_rng": self.shuffle_rng,
-            "order": self.order,
-            "obs_moments": self.obs_moments,
-            "return_moments": self.return_moments,
-        }
+        return self.policy.live_arrays() | named(self, "action_rng shuffle_rng order obs_moments return_moments")
 
     def _episode_arrays(self) -> dict[str, Array]:
         return {"episode": self.episode, "running_return": self.running_return}

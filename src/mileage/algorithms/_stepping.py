@@ -25,15 +25,9 @@ class Store(Protocol):
 
 
 def collect_from_python(
-    env: VectorEnv,
-    frame: Frame,
-    store: Store,
-    episode: F64,
-    episode_sums: F64,
-    n_steps: int,
-    clock: Clock,
+    env: VectorEnv, frame: Frame, store: Store, episode: F64, episode_sums: F64, n_steps: int, clock: Clock,
     wanted: Callable[[], bool] = lambda: True,
-) -> bool:
+) -> bool:  # fmt: skip
     """Step `env` `n_steps` times with the policy of `frame` (`ACT`), and store what happens.
 
     Args:

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import F32, F64, Array
 from mileage.algorithms._config import OffPolicyConfig
-from mileage.algorithms._describe import Sizes, network_buffers, one_forward, twin_critic_learn
+from mileage.algorithms._describe import Sizes, native, network_buffers, one_forward, twin_critic_learn
 from mileage.algorithms._off_policy import OffPolicy
 from mileage.contracts import EnvSpec
-from mileage.description import Boundary, Description, Layer, Work
+from mileage.description import Description, Work
 from mileage.kernels.arrays import random
 from mileage.kernels.learners import optim, twin_critic
 from mileage.kernels.machine.chunks import chunk_rows, n_chunks
@@ -65,14 +65,8 @@ class TwinCritic(OffPolicy):
     @classmethod
     def make_policy(cls, config: OffPolicyConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:
         """The networks for an environment."""
-        return cls.Policy(
-            spec.obs_size,
-            spec.action_low,
-            spec.action_high,
-            hidden=config.hidden,
-            activation=config.activation,
-            seed=seed,
-        )
+        network = named(config, "hidden activation")
+        return cls.Policy(spec.obs_size, spec.action_low, spec.action_high, **network, seed=seed)
 
     def _build(self) -> None:
         config, policy = self.config, self.policy
@@ -103,28 +97,21 @@ class TwinCritic(OffPolicy):
     def _actor_fields(self) -> Record:
         """Fields of both frames."""
         policy = self.policy
-        return {
+        return named(policy, "obs_size action_size") | {
             "actor_params": policy.params,
             "actor": np.array(policy.actor_sizes, np.int64),
             "n_actor": len(policy.actor_sizes),
-            "obs_size": policy.obs_size,
-            "action_size": policy.action_size,
             "activation": ACTIVATIONS[policy.activation],
         }
 
     def _acting_fields(self) -> Record:
         """Fields of a frame that acts, but for those of one algorithm."""
         policy = self.policy
-        return self._actor_fields() | {
-            "obs": self.obs,
+        memory = {
             "env_action": np.zeros_like(self.actions),
-            "actions": self.actions,
-            "low": policy.low,
-            "high": policy.high,
-            "action_rng": self.action_rng,
             "works": np.zeros(self.n_envs * sum(policy.actor_sizes) + policy.action_size, np.float32),
-            "n_envs": self.n_envs,
         }
+        return self._actor_fields() | memory | named(policy, "low high") | named(self, "obs actions action_rng n_envs")
 
     def _learning_fields(self) -> Record:
         """Fields of a frame that learns, but for those of one algorithm."""
@@ -132,39 +119,25 @@ class TwinCritic(OffPolicy):
         n_actor, n_critic = policy.params.size, policy.critic_params.size
         most = max(n_actor, n_critic)
         layout = twin_critic.layout(self.chunk_rows, policy.actor_sizes, policy.critic_sizes)
-        return self._actor_fields() | {
-            "critic_params": policy.critic_params,
-            "target_params": self.target_params,
+        fields = self._actor_fields() | named(policy, "critic_params") | named(self, "target_params noise_rng totals")
+        fields |= named(batch, "obs actions rewards next_obs terminated discounts") | named(config, "batch tau")
+        adam = optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)
+        rate = adam.pop("rate")
+        return fields | self.adam | adam | layout | {
             "critic": np.array(policy.critic_sizes, np.int64),
-            "obs": batch.obs,
-            "actions": batch.actions,
-            "rewards": batch.rewards,
-            "next_obs": batch.next_obs,
-            "terminated": batch.terminated,
-            "discounts": batch.discounts,
-            "noise_rng": self.noise_rng,
-            **self.adam,
             "grads": np.zeros((self.pieces, most), np.float32),
             "squares": np.zeros(-(-most // optim.BLOCK), np.float32),
             "stats": np.zeros((self.pieces, twin_critic.N_STATS)),
-            "totals": self.totals,
             "works": np.zeros((self.team.n_ranks, layout["work_floats"]), np.float32),
             "n_critic": len(policy.critic_sizes),
             "n_actor_params": n_actor,
             "n_critic_params": n_critic,
-            "batch": config.batch,
             "n_updates": self._updates_per_call,
             "chunk_rows": self.chunk_rows,
             "steps": 0,
-            "tau": config.tau,
-            "actor_rate": config.learning_rate,
-            "critic_rate": config.learning_rate,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "eps": 1e-8,
-            "max_norm": config.max_grad_norm,
-            **layout,
-        }
+            "actor_rate": rate,
+            "critic_rate": rate,
+        }  # fmt: skip
 
     def act(self, progress: float) -> Array:
         """Write `actions` as they are stored, and return them as the environment wants them."""
@@ -191,16 +164,8 @@ class TwinCritic(OffPolicy):
     @classmethod
     def learn_work(cls, config: Any, actor: Sizes, critic: Sizes, rows: int, chunks: int) -> Work:
         """The updates of one iteration, batches cut into `chunks` of `rows`."""
-        return twin_critic_learn(
-            actor,
-            critic,
-            rows=rows,
-            chunks=chunks,
-            batch=config.batch,
-            updates=max(1, config.gradient_steps),
-            judges=cls.judges,
-            actor_every=cls.actor_every(config),
-        )
+        size = {"rows": rows, "chunks": chunks, "batch": config.batch, "updates": max(1, config.gradient_steps)}
+        return twin_critic_learn(actor, critic, **size, judges=cls.judges, actor_every=cls.actor_every(config))
 
     def target_arrays(self) -> list[F32]:
         """The parameters of all target networks."""
@@ -214,14 +179,9 @@ class TwinCritic(OffPolicy):
         return native_off_policy(
             self,
             NativeUpdate(
-                self.update_kernel,
-                self.update_frame,
-                self.pieces,
-                self.stages,
-                self.rates,
-                self.actor_every(config),
+                self.update_kernel, self.update_frame, self.pieces, self.stages, self.rates, self.actor_every(config)
             ),
-            Boundary(self, "act_kernel", self.act_kernel.__name__, Layer.NATIVE),
+            native(self, "act_kernel", self.act_kernel.__name__),
             learn=self.learn_work(config, policy.actor_sizes, policy.critic_sizes, self.chunk_rows, self.pieces),
             inference=one_forward(self.n_envs, policy.actor_sizes),
             networks=network_buffers(
@@ -230,12 +190,5 @@ class TwinCritic(OffPolicy):
         )
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return (
-            super()._learner_arrays()
-            | self.adam
-            | {
-                "critic_params": self.policy.critic_params,
-                "target_params": self.target_params,
-                "noise_rng": self.noise_rng,
-            }
-        )
+        own = {"critic_params": self.policy.critic_params, "target_params": self.target_params}
+        return super()._learner_arrays() | self.adam | own | {"noise_rng": self.noise_rng}

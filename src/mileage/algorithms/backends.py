@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mileage._errors import MissingExtraError, UnknownNameError, UsageError
+from mileage._errors import MissingExtraError, UnknownNameError, UsageError, require
 from mileage._records import Record
 from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, Team, VectorEnv
 
@@ -109,14 +109,13 @@ class TorchBackend(Backend):
         self._algorithm = algorithm.name
         if isinstance(policy, str) and policy not in NETWORKS:
             raise UnknownNameError("policy", policy, NETWORKS)
-        if policy is not None and not isinstance(policy, str) and not callable(policy):
-            raise UsageError(f"policy must be 'mlp', 'cnn' or a torch.nn.Module, not {policy!r}")
+        known = policy is None or isinstance(policy, str) or callable(policy)
+        require(known, "policy", policy, "'mlp', 'cnn' or a torch.nn.Module")
         self._network = "mlp" if policy is None else NETWORKS[policy] if isinstance(policy, str) else policy
         self.device = resolve_device(device)
         self.compile_mode = None if compile is False else "default" if compile is True else compile
-        if self.compile_mode is not None and self.compile_mode not in _COMPILE_MODES:
-            modes = ", ".join(_COMPILE_MODES)
-            raise UsageError(f"compile must be true, false or one of {modes}, not {compile!r}")
+        known = self.compile_mode is None or self.compile_mode in _COMPILE_MODES
+        require(known, "compile", compile, f"true, false or one of {', '.join(_COMPILE_MODES)}")
         self.policy_name = self._network if isinstance(self._network, str) else "module"
 
     def seen(self, spec: EnvSpec) -> EnvSpec:

@@ -11,16 +11,16 @@ import dataclasses
 import numpy as np
 
 from mileage._errors import UsageError, require
-from mileage._records import ReadRecord, Record
+from mileage._records import ReadRecord, Record, named
 from mileage._types import F64, Array
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, unit_interval
-from mileage.algorithms._describe import Sizes, network_buffers, one_forward, q_learn
+from mileage.algorithms._describe import Sizes, native, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy, SplitBatch
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.contracts import EnvSpec
-from mileage.description import Boundary, Description, Layer, Work
+from mileage.description import Description, Work
 from mileage.kernels.learners import dqn as kernel
-from mileage.kernels.learners import units
+from mileage.kernels.learners import optim, units
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.kernels.machine.pointers import Frame
 from mileage.policies.mlp import ACTIVATIONS
@@ -32,11 +32,10 @@ class DQNConfig(OffPolicyConfig):
     """Hyperparameters of DQN."""
 
     train_every: int = 4
-    """Steps of every environment per iteration."""
     batch: int = 64
-    """Samples per update."""
     capacity: int = 100_000
-    """Transitions that the replay buffer holds."""
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64)
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
     target_every: int = 250
@@ -61,10 +60,6 @@ class DQNConfig(OffPolicyConfig):
     """Share of the training over which it falls."""
     huber: float = 1.0
     """Error beyond which the loss is linear."""
-    max_grad_norm: float = 10.0
-    """Gradients are scaled down to this norm; 0 for no limit."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,12 +77,8 @@ def make_replay(config: DQNConfig, arguments: ReadRecord) -> ReplayBuffer:
     """The replay buffer of a configuration; `arguments` are those that every kind of it takes."""
     if not config.prioritised:
         return ReplayBuffer(**arguments)
-    return PrioritizedReplay(
-        **arguments,
-        alpha=config.priority_exponent,
-        beta=(config.priority_beta, 1.0),
-        beta_samples=config.priority_updates,
-    )
+    beta, samples = (config.priority_beta, 1.0), config.priority_updates
+    return PrioritizedReplay(**arguments, alpha=config.priority_exponent, beta=beta, beta_samples=samples)
 
 
 class DQN(OffPolicy):
@@ -116,15 +107,8 @@ class DQN(OffPolicy):
     @classmethod
     def make_policy(cls, config: DQNConfig, spec: EnvSpec, seed: int) -> QNetwork:
         """The networks for an environment."""
-        return QNetwork(
-            spec.obs_size,
-            spec.n_actions,
-            hidden=config.hidden,
-            activation=config.activation,
-            dueling=config.dueling,
-            seed=seed,
-            masked=spec.masked,
-        )
+        network = named(config, "hidden activation dueling") | named(spec, "masked")
+        return QNetwork(spec.obs_size, spec.n_actions, **network, seed=seed)
 
     def _make_replay(self) -> ReplayBuffer:
         return make_replay(self.config, self._replay_arguments())
@@ -146,65 +130,30 @@ class DQN(OffPolicy):
         self.pieces = units.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
         layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self.pieces)
-        network: Record = {
-            "params": policy.params,
+        network: Record = named(policy, "params n_actions obs_size") | {
             "sizes": np.array(policy.actor_sizes, np.int64),
             "n_sizes": len(policy.actor_sizes),
-            "n_actions": policy.n_actions,
-            "obs_size": policy.obs_size,
             "activation": ACTIVATIONS[policy.activation],
             "dueling": int(policy.dueling),
         }
         self.update_frame = Frame(
-            kernel.MASKED_DQN if policy.in_parts else kernel.DQN,
-            **network,
-            **({"masks": split.masks} if split else {}),
-            target_params=self.target_params,
-            obs=seen.obs,
-            actions=self.batch.actions,
-            rewards=self.batch.rewards,
-            next_obs=seen.next_obs,
-            terminated=self.batch.terminated,
-            discounts=self.batch.discounts,
-            weights=self.batch.weights,
-            td_errors=self._td_errors,
-            next_q=np.zeros((samples, policy.n_actions), np.float32),
-            **self.adam,
-            grads=aligned_zeros(n_params),
-            squares=np.zeros(self.pieces, np.float32),
-            totals=self.totals,
-            works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
-            shared=aligned_zeros(layout.pop("shared_floats")),
-            n_params=n_params,
-            double=int(config.double),
-            batch=config.batch,
-            n_updates=self._updates_per_call,
-            pieces=self.pieces,
-            ahead_rows=ahead_rows,
-            steps=0,
-            stage=kernel.LAST_STAGE,
-            target_every=config.target_every,
-            tau=config.tau,
-            rate=config.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            eps=1e-8,
-            max_norm=config.max_grad_norm,
-            huber=config.huber,
-            **layout,
-        )
+            kernel.MASKED_DQN if split else kernel.DQN,
+            **(network | self.adam | optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)),
+            **named(self, "target_params totals pieces"), **named(seen, "obs next_obs"),
+            **named(self.batch, "actions rewards terminated discounts weights"),
+            **(named(split, "masks") if split else {}),
+            **named(config, "batch target_every tau huber"), td_errors=self._td_errors,
+            next_q=np.zeros((samples, policy.n_actions), np.float32), grads=aligned_zeros(n_params),
+            squares=np.zeros(self.pieces, np.float32), works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
+            shared=aligned_zeros(layout.pop("shared_floats")), n_params=n_params, double=int(config.double),
+            n_updates=self._updates_per_call, ahead_rows=ahead_rows, steps=0, stage=kernel.LAST_STAGE, **layout,
+        )  # fmt: skip
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.MASKED_ACT if policy.in_parts else kernel.ACT,
-            **network,
-            **({"masks": self.masks} if policy.in_parts else {}),
-            obs=self.obs,
-            actions=self._choices,
-            action_rng=self.action_rng,
-            works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32),
-            n_envs=self.n_envs,
-            epsilon=config.epsilon_start,
-        )
+            kernel.MASKED_ACT if split else kernel.ACT, **(named(self, "masks") if split else {}),
+            **(network | named(self, "obs action_rng n_envs")), actions=self._choices,
+            works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
+        )  # fmt: skip
 
     def act(self, progress: float) -> Array:
         """Write `actions` as they are stored, and return them as the environment wants them."""
@@ -238,19 +187,11 @@ class DQN(OffPolicy):
         """Acting and learning: their calls, stages and work."""
         from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
 
-        config, policy = self.config, self.policy
+        config, policy, every = self.config, self.policy, self.config.target_every
         return native_off_policy(
             self,
-            NativeUpdate(
-                kernel.dqn_update,
-                self.update_frame,
-                self.pieces,
-                kernel.STAGES,
-                ("rate",),
-                config.target_every,
-                last_is_rare=True,
-            ),
-            Boundary(kernel, "dqn_act", "dqn_act", Layer.NATIVE),
+            NativeUpdate(kernel.dqn_update, self.update_frame, self.pieces, kernel.STAGES, ("rate",), every, True),
+            native(kernel, "dqn_act"),
             learn=self.learn_work(config, policy.actor_sizes, self.pieces),
             inference=one_forward(self.n_envs, policy.actor_sizes),
             networks=network_buffers([policy.params], [self.target_params], list(self.adam.values())),

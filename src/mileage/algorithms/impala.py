@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from mileage._errors import UsageError, require
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import F32, I64, Array
 from mileage.algorithms._collectors import Collect, Crew, Slots
 from mileage.algorithms._config import OnPolicyConfig, at_least_one, one_of, positive, unit_interval, zero_or_more
+from mileage.algorithms._describe import native
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms._rollout_learner import UpdateStats
 from mileage.algorithms._stepping import collect_from_python
 from mileage.contracts import Clock, Team, VectorEnv
-from mileage.description import Boundary, Description, Layer
+from mileage.description import Description
 from mileage.kernels.arrays.advantages import vtrace
 from mileage.kernels.learners import actor_critic, scores
 from mileage.kernels.learners import rollout as kernels
@@ -39,10 +40,9 @@ MOST_LAG = 31
 class IMPALAConfig(OnPolicyConfig):
     """Hyperparameters of IMPALA."""
 
+    n_steps: int = 16
     n_envs: int = 16
     """Environments in all, shared out evenly among the collectors."""
-    n_steps: int = 16
-    """Steps of each environment per rollout."""
     collectors: int = 1
     """Threads that collect; each has `n_envs / collectors` environments. 1 where only Python can step them."""
     mode: str = "async"
@@ -137,16 +137,11 @@ class IMPALA(NativeOnPolicy):
         self._score = Frame(
             kind,
             **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
-            **({"masks": self.masks} if policy.in_parts else {}),
-            obs=rows,
-            actions=self.actions,
-            log_probs=self.log_probs,
-            values=values,
-            works=np.zeros((self.team.n_ranks, floats), np.float32),
-            n_scored=n,
-            n_valued=n + self.n_envs,
+            **(named(self, "masks") if policy.in_parts else {}),
+            **named(self, "actions log_probs"), obs=rows, values=values,
+            works=np.zeros((self.team.n_ranks, floats), np.float32), n_scored=n, n_valued=n + self.n_envs,
             work_floats=floats,
-        )
+        )  # fmt: skip
 
     # Collecting: what follows runs on the collectors' threads.
 
@@ -156,19 +151,11 @@ class IMPALA(NativeOnPolicy):
         rows = max(self.block, self.n_envs)
         floats = actor_critic.work_floats(rows, self.policy.actor_sizes, self.policy.critic_sizes)
         raw = slots.raw_obs if self.config.normalise_observations else slots.obs
-        fields: Record = {
-            "params": slots.params[slot],
-            "mean": slots.mean[slot],
-            "scale": slots.scale[slot],
-            "action_rng": self.action_rng[columns],
-            "env_action": self.env_action[columns],
-            "store_raw_obs": raw[slot],
-            "store_obs": slots.obs[slot],
-            "store_actions": slots.actions[slot],
-            "store_log_probs": slots.log_probs[slot],
-            "store_values": slots.values[slot],
-            "works": np.zeros(floats, np.float32),
-        }
+        fields: Record = {name: slots.arrays[name][slot] for name in ("params", "mean", "scale")}
+        for name in ("obs", "actions", "log_probs", "values"):
+            fields[f"store_{name}"] = slots.arrays[name][slot]
+        fields |= {name: getattr(self, name)[columns] for name in ("action_rng", "env_action")}
+        fields |= {"store_raw_obs": raw[slot], "works": np.zeros(floats, np.float32)}
         if self.policy.in_parts:
             fields |= {"masks": self.shown_masks[columns], "store_masks": slots.masks[slot]}
         if not self.fused:
@@ -241,19 +228,12 @@ class IMPALA(NativeOnPolicy):
             self._scale_rewards()
         np.subtract(self.log_probs, self.collected_log_probs, out=self._log_ratios)
         vtrace(
-            self._log_ratios.reshape(shape),
-            self.rewards.reshape(shape),
-            self.values.reshape(shape),
-            self.terminated.reshape(shape),
-            self.last_values,
-            truncated=self.truncated.reshape(shape),
-            truncated_values=self.truncated_values.reshape(shape),
-            gamma=float(config.gamma),
-            lambda_=float(config.trace_lambda),
-            rho_bar=float(config.rho_bar),
-            c_bar=float(config.c_bar),
+            self._log_ratios.reshape(shape), self.rewards.reshape(shape), self.values.reshape(shape),
+            self.terminated.reshape(shape), self.last_values, truncated=self.truncated.reshape(shape),
+            truncated_values=self.truncated_values.reshape(shape), gamma=float(config.gamma),
+            lambda_=float(config.trace_lambda), rho_bar=float(config.rho_bar), c_bar=float(config.c_bar),
             out=(self.returns.reshape(shape), self.advantages.reshape(shape)),
-        )
+        )  # fmt: skip
         if config.normalise_observations:
             self._update_obs_normalisation()
 
@@ -290,7 +270,7 @@ class IMPALA(NativeOnPolicy):
         """The update; rollouts are collected beside it."""
         from mileage.algorithms._describe_on_policy import learner_alone
 
-        return learner_alone(self, Boundary(sys.modules[__name__], "vtrace", "vtrace", Layer.NATIVE))
+        return learner_alone(self, native(sys.modules[__name__], "vtrace"))
 
     def summary(self) -> Record:
         """The policy lag of all updates: their number, mean and maximum, and how many had which lag."""

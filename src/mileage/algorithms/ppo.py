@@ -19,15 +19,15 @@ class PPOConfig(OnPolicyConfig):
     """Hyperparameters of PPO."""
 
     n_envs: int = 8
-    """Environments stepped side by side."""
     n_steps: int = 128
-    """Steps of each environment per rollout."""
+    learning_rate: float = 2.5e-4
+    entropy_coef: float = 0.01
+    normalise_advantages: bool = True
+    """Centre and scale the advantages of every minibatch."""
     epochs: int = 4
     """Passes over a rollout."""
     minibatch: int = 256
     """Samples per optimizer step."""
-    learning_rate: float = 2.5e-4
-    """Adam's step size at the start."""
     gae_lambda: float = 0.95
     """Decay of GAE's traces."""
     clip: float = 0.2
@@ -36,12 +36,8 @@ class PPOConfig(OnPolicyConfig):
     """`constant`, or `linear` to 0 at the end of training."""
     value_clip: float = 0.0
     """How far a value may move from the old one before its gradient is cut; 0 for no limit."""
-    entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
     target_kl: float = 0.0
     """An update stops once the policy has moved 1.5 times this far; 0 for no limit."""
-    normalise_advantages: bool = True
-    """Centre and scale the advantages of every minibatch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

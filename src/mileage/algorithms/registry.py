@@ -61,38 +61,24 @@ class Algorithm(NamedTuple):
 
 
 _PACKAGE = "mileage.algorithms"
-_algorithms = {
-    each.name: each
-    for each in (
-        Algorithm(
-            "ppo",
-            f"{_PACKAGE}.ppo:PPO",
-            "Proximal policy optimisation",
-            torch_home=f"{_PACKAGE}.torch.on_policy:TorchPPO",
-            on_policy=True,
-        ),
-        Algorithm(
-            "rpo",
-            f"{_PACKAGE}.rpo:RPO",
-            "Robust policy optimisation",
-            torch_home=f"{_PACKAGE}.torch.on_policy:TorchRPO",
-            on_policy=True,
-        ),
-        Algorithm(
-            "a2c",
-            f"{_PACKAGE}.a2c:A2C",
-            "Advantage actor-critic",
-            torch_home=f"{_PACKAGE}.torch.on_policy:TorchA2C",
-            on_policy=True,
-        ),
-        Algorithm("impala", f"{_PACKAGE}.impala:IMPALA", "Actor-learner with V-trace", on_policy=True),
-        Algorithm("sac", f"{_PACKAGE}.sac:SAC", "Soft actor-critic", torch_home=f"{_PACKAGE}.torch.sac:TorchSAC"),
-        Algorithm(
-            "td3", f"{_PACKAGE}.td3:TD3", "Twin delayed policy gradient", torch_home=f"{_PACKAGE}.torch.td3:TorchTD3"
-        ),
-        Algorithm("dqn", f"{_PACKAGE}.dqn:DQN", "Deep Q-learning", torch_home=f"{_PACKAGE}.torch.dqn:TorchDQN"),
-    )
-}
+# Name, title, the module of its learner on torch if it has one, whether it is on-policy.
+_BUILT_IN = (
+    ("ppo", "Proximal policy optimisation", "on_policy", True),
+    ("rpo", "Robust policy optimisation", "on_policy", True),
+    ("a2c", "Advantage actor-critic", "on_policy", True),
+    ("impala", "Actor-learner with V-trace", None, True),
+    ("sac", "Soft actor-critic", "sac", False),
+    ("td3", "Twin delayed policy gradient", "td3", False),
+    ("dqn", "Deep Q-learning", "dqn", False),
+)
+
+
+def _built_in(name: str, title: str, torch_module: str | None, on_policy: bool) -> Algorithm:
+    torch_home = f"{_PACKAGE}.torch.{torch_module}:Torch{name.upper()}" if torch_module else None
+    return Algorithm(name, f"{_PACKAGE}.{name}:{name.upper()}", title, torch_home, on_policy)
+
+
+_algorithms = {row[0]: _built_in(*row) for row in _BUILT_IN}
 BUILT_IN = tuple(_algorithms.values())
 """The algorithms of the library, in the order in which they are listed."""
 

@@ -57,14 +57,10 @@ class SAC(TwinCritic):
     def _update_frame(self) -> Frame:
         config = self.config
         return Frame(
-            kernel.SAC,
-            **self._learning_fields(),
-            stage=kernel.LAST_STAGE,
-            noise=np.zeros((2, self.batch.size, self.policy.action_size), np.float32),
-            temperature=self.temperature,
-            learn_temperature=int(config.temperature == 0.0),
-            temperature_rate=config.learning_rate,
-        )
+            kernel.SAC, **self._learning_fields(), stage=kernel.LAST_STAGE,
+            noise=np.zeros((2, self.batch.size, self.policy.action_size), np.float32), temperature=self.temperature,
+            learn_temperature=int(config.temperature == 0.0), temperature_rate=config.learning_rate,
+        )  # fmt: skip
 
     def _losses(self) -> dict[str, float]:
         totals, samples = self.totals, max(self.totals[kernel.SAMPLES], 1.0)

@@ -60,15 +60,11 @@ class TD3(TwinCritic):
     def _update_frame(self) -> Frame:
         config = self.config
         return Frame(
-            kernel.TD3,
-            **self._learning_fields(),
-            stage=kernel.LAST_STAGE,
+            kernel.TD3, **self._learning_fields(), stage=kernel.LAST_STAGE,
             target_actor_params=self.target_actor_params,
-            noise=np.zeros((self.batch.size, self.policy.action_size), np.float32),
-            policy_delay=config.policy_delay,
-            target_noise=config.target_noise,
-            noise_limit=config.noise_limit,
-        )
+            noise=np.zeros((self.batch.size, self.policy.action_size), np.float32), policy_delay=config.policy_delay,
+            target_noise=config.target_noise, noise_limit=config.noise_limit,
+        )  # fmt: skip
 
     def _losses(self) -> dict[str, float]:
         totals, samples = self.totals, max(self.totals[kernel.SAMPLES], 1.0)

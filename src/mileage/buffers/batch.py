@@ -23,19 +23,9 @@ class Batch:
     """
 
     __slots__ = (
-        "_record",
-        "actions",
-        "discounts",
-        "indices",
-        "layout",
-        "next_obs",
-        "obs",
-        "rewards",
-        "size",
-        "terminated",
-        "truncated",
-        "weights",
-    )
+        "_record", "actions", "discounts", "indices", "layout", "next_obs", "obs", "rewards", "size", "terminated",
+        "truncated", "weights",
+    )  # fmt: skip
 
     def __init__(self, layout: Layout, size: int) -> None:
         self.layout, self.size = layout, size
@@ -50,17 +40,9 @@ class Batch:
         self.weights: F32 = np.ones(size, np.float32)
         self._record = np.empty(1, BATCH)
         bind(
-            self._record,
-            self.obs.reshape(-1),
-            self.next_obs.reshape(-1),
-            self.actions.reshape(-1),
-            self.rewards,
-            self.discounts,
-            self.terminated,
-            self.truncated,
-            self.indices,
-            self.weights,
-        )
+            self._record, self.obs.reshape(-1), self.next_obs.reshape(-1), self.actions.reshape(-1), self.rewards,
+            self.discounts, self.terminated, self.truncated, self.indices, self.weights,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self.size

@@ -33,16 +33,11 @@ def layout_from_json(record: dict[str, Any]) -> Layout:
     stored = NextObs(record["next_obs"])
     rows = int(record["rows"]) - (stored is NextObs.DERIVED)
     return Layout.of(
-        capacity=rows * int(record["n_envs"]),
-        obs_shape=tuple(record["obs_shape"]),
-        action_shape=tuple(record["action_shape"]),
-        obs_dtype=str(record["obs_dtype"]),
-        action_dtype=str(record["action_dtype"]),
-        n_envs=int(record["n_envs"]),
-        next_obs=stored,
-        n_step=int(record["n_step"]),
-        gamma=float(record["gamma"]),
-    )
+        capacity=rows * int(record["n_envs"]), obs_shape=tuple(record["obs_shape"]),
+        action_shape=tuple(record["action_shape"]), obs_dtype=str(record["obs_dtype"]),
+        action_dtype=str(record["action_dtype"]), n_envs=int(record["n_envs"]), next_obs=stored,
+        n_step=int(record["n_step"]), gamma=float(record["gamma"]),
+    )  # fmt: skip
 
 
 def save(path: Path, kind: str, layout: Layout, arrays: dict[str, Array]) -> None:

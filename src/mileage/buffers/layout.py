@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mileage._errors import UsageError, require
+from mileage._records import named
 
 Shape = int | tuple[int, ...]
 """Of one observation or action; an integer is a vector."""
@@ -135,19 +136,8 @@ class Layout:
 
     def frame_fields(self) -> dict[str, float]:
         """The numbers that a ring's frame holds."""
-        return {
-            "n_envs": self.n_envs,
-            "rows": self.rows,
-            "record": self.record,
-            "obs_bytes": self.obs_bytes,
-            "action_bytes": self.action_bytes,
-            "n_step": self.n_step,
-            "next_at": self.next_at,
-            "action_at": self.action_at,
-            "reward_at": self.reward_at,
-            "state_at": self.state_at,
-            "gamma": self.gamma,
-        }
+        sizes = "n_envs rows record obs_bytes action_bytes n_step gamma"
+        return named(self, f"{sizes} next_at action_at reward_at state_at")
 
 
 def _aligned(offset: int) -> int:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
+from typing import ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mileage._errors import CheckpointError, UsageError
 from mileage._types import Array
 from mileage.buffers import files
-from mileage.buffers.batch import Batch
 from mileage.buffers.layout import Layout, LayoutOptions, Shape
 from mileage.buffers.replay import ReplayBuffer
 from mileage.buffers.storage import Storage
 from mileage.kernels.storage import ring
 
 _HEADER = "replay.json"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class FileStorage:
@@ -92,6 +94,17 @@ class FileStorage:
         return np.frombuffer(mmap.mmap(descriptor, size), dtype)
 
 
+def _checked(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A method of `ReplayBuffer` for buffers in files, which are looked at first."""
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        cast(MappedReplay, args[0])._mapped.check()
+        return method(*args, **kwargs)
+
+    return call
+
+
 class MappedReplay(ReplayBuffer):
     """A `ReplayBuffer` in a directory of its own; `MappedReplay.open` goes on where an earlier process stopped.
 
@@ -102,15 +115,9 @@ class MappedReplay(ReplayBuffer):
     kind = "mapped"
 
     def __init__(
-        self,
-        path: str | Path,
-        capacity: int,
-        obs_shape: Shape,
-        action_shape: Shape = (),
-        *,
-        seed: int = 0,
+        self, path: str | Path, capacity: int, obs_shape: Shape, action_shape: Shape = (), *, seed: int = 0,
         **options: Unpack[LayoutOptions],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Make a new replay in the directory `path`; the rest as for `ReplayBuffer`."""
         layout = Layout.of(capacity, obs_shape, action_shape, **options)
         directory = Path(path)
@@ -161,32 +168,10 @@ class MappedReplay(ReplayBuffer):
         if not 0 <= written <= begun <= written + 1:
             raise files.damaged(self._mapped.directory)
 
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        self._mapped.check()
-        return super().__len__()
-
-    def push_batch(
-        self, obs: Array, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array
-    ) -> None:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
-
-    def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        return super().sample(batch_size, out, batches=batches)
-
-    def at(self, indices: ArrayLike) -> Batch:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        return super().at(indices)
-
-    def clear(self) -> None:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        super().clear()
+    # As for `ReplayBuffer`.
+    __len__, at, clear = _checked(ReplayBuffer.__len__), _checked(ReplayBuffer.at), _checked(ReplayBuffer.clear)
+    push_batch, sample = _checked(ReplayBuffer.push_batch), _checked(ReplayBuffer.sample)
+    saved_arrays, restore = _checked(ReplayBuffer.saved_arrays), _checked(ReplayBuffer.restore)
 
     def save(self, path: str | Path) -> None:
         """A mapped replay is its own file; copy the directory after `flush`."""
@@ -196,16 +181,6 @@ class MappedReplay(ReplayBuffer):
     def load(cls, path: str | Path) -> MappedReplay:
         """As `open`."""
         return cls.open(path)
-
-    def saved_arrays(self) -> dict[str, Array]:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        return super().saved_arrays()
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """As for `ReplayBuffer`."""
-        self._mapped.check()
-        super().restore(arrays)
 
     def flush(self) -> None:
         """Have all transitions on disk when this returns."""

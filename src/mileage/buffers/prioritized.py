@@ -33,17 +33,9 @@ class PrioritizedReplay(ReplayBuffer):
     kind = "prioritized"
 
     def __init__(
-        self,
-        capacity: int,
-        obs_shape: Shape,
-        action_shape: Shape = (),
-        *,
-        seed: int = 0,
-        alpha: float = 0.6,
-        beta: tuple[float, float] = (0.4, 1.0),
-        beta_samples: int = 100_000,
-        **options: Unpack[LayoutOptions],
-    ) -> None:
+        self, capacity: int, obs_shape: Shape, action_shape: Shape = (), *, seed: int = 0, alpha: float = 0.6,
+        beta: tuple[float, float] = (0.4, 1.0), beta_samples: int = 100_000, **options: Unpack[LayoutOptions],
+    ) -> None:  # fmt: skip
         """Allocate; `alpha` and `beta` as above, the rest as for `ReplayBuffer`."""
         require(0.0 <= alpha <= 1.0, "alpha", alpha, "between 0 and 1")
         require(all(0.0 <= end <= 1.0 for end in beta), "beta", beta, "two numbers between 0 and 1")

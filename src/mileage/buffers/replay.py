@@ -51,14 +51,9 @@ class ReplayBuffer:
     kind = "replay"
 
     def __init__(
-        self,
-        capacity: int,
-        obs_shape: Shape,
-        action_shape: Shape = (),
-        *,
-        seed: int = 0,
+        self, capacity: int, obs_shape: Shape, action_shape: Shape = (), *, seed: int = 0,
         **options: Unpack[LayoutOptions],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Allocate.
 
         Args:
@@ -161,14 +156,8 @@ class ReplayBuffer:
             terminated, truncated: (n,) bool or uint8.
         """
         last = self._bound
-        if not (
-            obs is last[0]
-            and actions is last[1]
-            and rewards is last[2]
-            and terminated is last[3]
-            and truncated is last[4]
-            and next_obs is last[5]
-        ):
+        same = obs is last[0] and actions is last[1] and rewards is last[2] and next_obs is last[5]
+        if not (same and terminated is last[3] and truncated is last[4]):
             self._bind((obs, actions, rewards, terminated, truncated, next_obs))
         if self._derived and self._count[ring.FREE] < len(obs):
             self._make_room(len(obs))
@@ -226,12 +215,7 @@ class ReplayBuffer:
 
     def saved_arrays(self) -> dict[str, Array]:
         """Everything that is held, by name; only the part of the ring that is in use."""
-        return {
-            "records": self._held_records(),
-            "finals": self._finals,
-            "counters": self._counters,
-            "rng": self._rng,
-        }
+        return {"records": self._held_records(), "finals": self._finals, "counters": self._counters, "rng": self._rng}
 
     def _held_records(self) -> Array:
         """The part of the memory that has been written to, uint8."""

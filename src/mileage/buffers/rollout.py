@@ -42,16 +42,9 @@ class RolloutBuffer:
     """
 
     def __init__(
-        self,
-        n_steps: int,
-        n_envs: int,
-        obs_shape: Shape,
-        action_shape: Shape = (),
-        *,
-        obs_dtype: DTypeLike = np.float32,
-        action_dtype: DTypeLike = np.float32,
-        seed: int = 0,
-    ) -> None:
+        self, n_steps: int, n_envs: int, obs_shape: Shape, action_shape: Shape = (), *,
+        obs_dtype: DTypeLike = np.float32, action_dtype: DTypeLike = np.float32, seed: int = 0,
+    ) -> None:  # fmt: skip
         """Allocate for `n_steps` of `n_envs` environments; `seed` is of the shuffling."""
         layout = Layout.of(
             n_steps * n_envs, obs_shape, action_shape, obs_dtype=obs_dtype, action_dtype=action_dtype, n_envs=n_envs
@@ -79,17 +72,9 @@ class RolloutBuffer:
         self._step, self._finished = 0, False
 
     def add(
-        self,
-        obs: ArrayLike,
-        actions: ArrayLike,
-        rewards: ArrayLike,
-        terminated: ArrayLike,
-        truncated: ArrayLike,
-        *,
-        values: ArrayLike,
-        log_probs: ArrayLike,
-        truncated_values: ArrayLike | None = None,
-    ) -> None:
+        self, obs: ArrayLike, actions: ArrayLike, rewards: ArrayLike, terminated: ArrayLike, truncated: ArrayLike, *,
+        values: ArrayLike, log_probs: ArrayLike, truncated_values: ArrayLike | None = None,
+    ) -> None:  # fmt: skip
         """Copy one step of all environments in.
 
         Args:
@@ -125,16 +110,9 @@ class RolloutBuffer:
         if not self.full:
             raise UsageError(f"the rollout has {self._step} of {self.n_steps} steps: add the rest before finish")
         gae(
-            self.rewards,
-            self.values,
-            self.terminated,
-            last_values,
-            truncated=self.truncated,
-            truncated_values=self.truncated_values,
-            gamma=gamma,
-            lambda_=lambda_,
-            out=(self.advantages, self.returns),
-        )
+            self.rewards, self.values, self.terminated, last_values, truncated=self.truncated,
+            truncated_values=self.truncated_values, gamma=gamma, lambda_=lambda_, out=(self.advantages, self.returns),
+        )  # fmt: skip
         self._finished = True
 
     def minibatches(self, size: int) -> Iterator[Minibatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from mileage.envs.make import make_vec
@@ -16,37 +17,15 @@ if TYPE_CHECKING:
     from mileage.envs.gymnasium.pixels import atari, pixels
 
 __all__ = [
-    "BridgedVecEnv",
-    "GymnasiumEnv",
-    "NativeEnv",
-    "NativeVectorEnv",
-    "ObsNormalizer",
-    "RewardScaler",
-    "VecEnv",
-    "atari",
-    "env",
-    "integers",
-    "is_native",
-    "make_vec",
-    "native",
-    "normal",
-    "pixels",
-    "registered",
-    "resolve",
-    "uniform",
-]
+    "BridgedVecEnv", "GymnasiumEnv", "NativeEnv", "NativeVectorEnv", "ObsNormalizer", "RewardScaler", "VecEnv", "atari",
+    "env", "integers", "is_native", "make_vec", "native", "normal", "pixels", "registered", "resolve", "uniform",
+]  # fmt: skip
 # These import Gymnasium, which native environments do not need.
-_BRIDGE = {"BridgedVecEnv", "GymnasiumEnv", "NativeVectorEnv"}
-_PIXELS = {"atari", "pixels"}
+_HOMES = {"BridgedVecEnv": "bridge", "GymnasiumEnv": "bridge", "NativeVectorEnv": "bridge"}
+_HOMES |= {"atari": "pixels", "pixels": "pixels"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _BRIDGE:
-        from mileage.envs.gymnasium import bridge
-
-        return getattr(bridge, name)
-    if name in _PIXELS:
-        from mileage.envs.gymnasium import pixels
-
-        return getattr(pixels, name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"mileage.envs.gymnasium.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

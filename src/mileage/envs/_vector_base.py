@@ -66,11 +66,7 @@ class VectorBase(VectorEnv):
     spec: SpacedSpec
 
     def __init__(
-        self,
-        spec: SpacedSpec,
-        n_envs: int,
-        obs_shape: tuple[int, ...] | None = None,
-        obs_dtype: DTypeLike = np.float32,
+        self, spec: SpacedSpec, n_envs: int, obs_shape: tuple[int, ...] | None = None, obs_dtype: DTypeLike = np.float32
     ) -> None:
         """Allocate; `obs_shape` is that of one observation, (O,) unless given."""
         require(n_envs >= 1, "n_envs", n_envs, "at least 1")

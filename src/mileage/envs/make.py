@@ -9,14 +9,9 @@ from mileage.envs.registry import resolve
 
 
 def make_vec(
-    env: EnvSpec | str,
-    n_envs: int,
-    *,
-    seed: int = 0,
-    threads: int | None = None,
-    processes: bool = False,
+    env: EnvSpec | str, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False,
     **kwargs: Any,
-) -> VectorEnv:
+) -> VectorEnv:  # fmt: skip
     """A vector environment of whatever `resolve` accepts: native if there is a native one, bridged otherwise.
 
     `threads` concerns native and MuJoCo environments, `processes` bridged ones; `kwargs` go to Gymnasium's constructor.

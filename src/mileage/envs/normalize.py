@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 from mileage._types import F32, F64
 
 _EPSILON = 1e-8
@@ -60,8 +60,7 @@ class ObsNormalizer:
     """
 
     def __init__(self, obs_size: int, *, clip: float = 10.0) -> None:
-        if not clip > 0:
-            raise UsageError(f"clip must be above 0, not {clip}")
+        require(clip > 0, "clip", clip, "above 0")
         self.clip = clip
         self.frozen = False
         self.moments = RunningMoments(obs_size)
@@ -101,8 +100,7 @@ class RewardScaler:
     """
 
     def __init__(self, n_envs: int, *, clip: float = 10.0) -> None:
-        if not clip > 0:
-            raise UsageError(f"clip must be above 0, not {clip}")
+        require(clip > 0, "clip", clip, "above 0")
         self.clip = clip
         self.frozen = False
         self.moments = RunningMoments(1)

@@ -24,19 +24,10 @@ class ActorCritic(FlatPolicy):
     """
 
     def __init__(
-        self,
-        obs_size: int,
-        n_actions: int,
-        action_low: ArrayLike = (),
-        action_high: ArrayLike = (),
-        *,
-        hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
-        log_std_init: float = 0.0,
-        seed: int = 0,
-        branches: Sequence[int] = (),
-        masked: bool = False,
-    ) -> None:
+        self, obs_size: int, n_actions: int, action_low: ArrayLike = (), action_high: ArrayLike = (), *,
+        hidden: Sequence[int] = (64, 64), activation: str = "tanh", log_std_init: float = 0.0, seed: int = 0,
+        branches: Sequence[int] = (), masked: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(obs_size, n_actions, action_low, action_high, hidden, activation)
         self.in_parts = masked or bool(branches)
         self.branches = tuple(branches) or ((n_actions,) if n_actions else ())

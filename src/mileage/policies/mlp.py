@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import F32, U8, Array
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
@@ -108,29 +108,25 @@ class FlatPolicy(Policy):
     def frame_fields(self) -> Record:
         """The policy's fields of a kernel frame (see `mileage.kernels.learners.rollout`), without `action_rng`."""
         critic_sizes = self.critic_sizes if self.critic_offset else ()
-        return {
-            "params": self.params,
-            "actor": np.array(self.actor_sizes, np.int64),
-            "critic": np.array(critic_sizes, np.int64),
-            "n_actor": len(self.actor_sizes),
-            "n_critic": len(critic_sizes),
-            "critic_offset": self.critic_offset,
-            "log_std_offset": self.log_std_offset,
-            "activation": ACTIVATIONS[self.activation],
-            "n_actions": self.n_actions,
-            "obs_size": self.obs_size,
-            "action_size": self.action_size,
-            "head_skip": self.head_skip,
-            "squashed": self.squashed,
-        } | (self._part_fields() if self.in_parts else {})
+        own = "params critic_offset log_std_offset n_actions obs_size action_size head_skip squashed"
+        parts: Record = {"branches": np.array(self.branches, np.int64), "n_branches": len(self.branches)}
+        parts["n_choices"] = sum(self.branches)
+        return (
+            (parts if self.in_parts else {})
+            | named(self, own)
+            | {
+                "actor": np.array(self.actor_sizes, np.int64),
+                "critic": np.array(critic_sizes, np.int64),
+                "n_actor": len(self.actor_sizes),
+                "n_critic": len(critic_sizes),
+                "activation": ACTIVATIONS[self.activation],
+            }
+        )
 
-    def _part_fields(self) -> Record:
-        """Of `mileage.kernels.learners.parts`."""
-        return {
-            "branches": np.array(self.branches, np.int64),
-            "n_branches": len(self.branches),
-            "n_choices": sum(self.branches),
-        }
+    def acting_fields(self) -> Record:
+        """`frame_fields`, and what observations and actions are mapped with."""
+        maps = {"mean": self.obs_mean, "scale": self.obs_scale, "limit": self.obs_limit}
+        return self.frame_fields() | maps | named(self, "low high")
 
     def normalised(self, obs: F32) -> F32:
         """Observations (N, O) as the networks see them."""

@@ -20,16 +20,9 @@ class QNetwork(FlatPolicy):
     """Values of all actions; with `dueling` the state's value and the actions' advantages."""
 
     def __init__(
-        self,
-        obs_size: int,
-        n_actions: int,
-        *,
-        hidden: Sequence[int] = (64, 64),
-        activation: str = "relu",
-        dueling: bool = False,
-        seed: int = 0,
-        masked: bool = False,
-    ) -> None:
+        self, obs_size: int, n_actions: int, *, hidden: Sequence[int] = (64, 64), activation: str = "relu",
+        dueling: bool = False, seed: int = 0, masked: bool = False,
+    ) -> None:  # fmt: skip
         if n_actions < 1:
             raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
         super().__init__(obs_size, n_actions, (), (), hidden, activation)
@@ -64,15 +57,9 @@ class TwinCriticPolicy(FlatPolicy):
     """Outputs of the actor for each entry of an action."""
 
     def __init__(
-        self,
-        obs_size: int,
-        low: ArrayLike,
-        high: ArrayLike,
-        *,
-        hidden: Sequence[int] = (256, 256),
-        activation: str = "relu",
-        seed: int = 0,
-    ) -> None:
+        self, obs_size: int, low: ArrayLike, high: ArrayLike, *, hidden: Sequence[int] = (256, 256),
+        activation: str = "relu", seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(obs_size, 0, low, high, hidden, activation)
         if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
             raise UsageError("this algorithm needs actions with finite bounds: wrap the environment to rescale them")

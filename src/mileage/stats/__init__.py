@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from mileage.stats.cost import ExpectedCost, RunCosts, expected_cost, point_cost
 from mileage.stats.intervals import FEWEST_RUNS, Estimate, Interval, median_estimate, median_ratio_estimate
-from mileage.stats.returns import (
-    bootstrap_draws,
-    improvement_estimate,
-    iqm,
-    iqm_estimate,
-    probability_of_improvement,
-)
+from mileage.stats.returns import bootstrap_draws, improvement_estimate, iqm, iqm_estimate, probability_of_improvement
 from mileage.stats.timing import modified_z_scores, outliers, spread, trend
 from mileage.stats.verdict import (
     LOOK_ALPHAS,
@@ -23,29 +17,8 @@ from mileage.stats.verdict import (
 )
 
 __all__ = [
-    "FEWEST_RUNS",
-    "LOOKS",
-    "LOOK_ALPHAS",
-    "CostComparison",
-    "Estimate",
-    "ExpectedCost",
-    "Interval",
-    "RunCosts",
-    "Verdict",
-    "bootstrap_draws",
-    "compare_at_looks",
-    "compare_costs",
-    "expected_cost",
-    "improvement_estimate",
-    "iqm",
-    "iqm_estimate",
-    "median_estimate",
-    "median_ratio_estimate",
-    "modified_z_scores",
-    "outliers",
-    "point_cost",
-    "probability_of_improvement",
-    "spread",
-    "trend",
-    "verdict_of_ratio",
-]
+    "FEWEST_RUNS", "LOOKS", "LOOK_ALPHAS", "CostComparison", "Estimate", "ExpectedCost", "Interval", "RunCosts",
+    "Verdict", "bootstrap_draws", "compare_at_looks", "compare_costs", "expected_cost", "improvement_estimate", "iqm",
+    "iqm_estimate", "median_estimate", "median_ratio_estimate", "modified_z_scores", "outliers", "point_cost",
+    "probability_of_improvement", "spread", "trend", "verdict_of_ratio",
+]  # fmt: skip

@@ -78,12 +78,7 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def improvement_estimate(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    level: float = DEFAULT_LEVEL,
-    resamples: int = 2_000,
-    seed: int = 0,
+    a: ArrayLike, b: ArrayLike, *, level: float = DEFAULT_LEVEL, resamples: int = 2_000, seed: int = 0
 ) -> Estimate:
     """Probability of improvement of `a` over `b` with its stratified bootstrap interval; arguments as above."""
     first, second = scores_matrix(a, "a"), scores_matrix(b, "b")

@@ -145,12 +145,8 @@ def _more_runs(log_ratio: F64, used: tuple[int, int]) -> int | None:
     if middle == 0 or not np.isfinite([low, middle, high]).all():
         return None
     # An early look asks for more certainty than a comparison as a whole: the whole is what the runs are needed for.
-    needed = (
-        float(_NORMAL.inv_cdf(1 - DEFAULT_ALPHA / 2) + _NORMAL.inv_cdf(0.8))
-        * float(high - low)
-        / 2
-        / abs(float(middle))
-    )
+    power = _NORMAL.inv_cdf(1 - DEFAULT_ALPHA / 2) + _NORMAL.inv_cdf(0.8)
+    needed = power * float(high - low) / 2 / abs(float(middle))
     n = min(used)
     return max(1, min(MANY_RUNS, math.ceil(n * needed**2)) - n)
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from mileage._cores import usable_cores
-from mileage._errors import CheckpointError, UsageError
-from mileage._records import Record
+from mileage._errors import CheckpointError, UsageError, require
+from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage._types import U8
 from mileage.algorithms._config import checked
@@ -91,9 +91,12 @@ class Agent:
         self.run_id: str | None = None
         """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
-        self._threads = _check_threads(threads)
-        self._processes = processes
-        self._compile = compile
+        self.threads = _check_threads(threads)
+        """How many threads are used at most."""
+        self.processes = processes
+        """Whether a Gymnasium environment is stepped in one process each."""
+        self.compile = compile
+        """Whether, or in which mode, `torch.compile` is used."""
         self._learner: Learner | None = None
         self._steps_before_build = 0
         self._kept: tuple[str, Saved] | None = None
@@ -102,21 +105,6 @@ class Agent:
         self.backend = self._backend.name
         self.spec = self._backend.seen(self.spec)
         self.policy = self._backend.make_policy(self.config, self.spec, self.seed)
-
-    @property
-    def threads(self) -> int:
-        """How many threads are used at most."""
-        return self._threads
-
-    @property
-    def processes(self) -> bool:
-        """Whether a Gymnasium environment is stepped in one process each."""
-        return self._processes
-
-    @property
-    def compile(self) -> bool | str:
-        """Whether, or in which mode, `torch.compile` is used."""
-        return self._compile
 
     @property
     def policy_name(self) -> str:
@@ -145,9 +133,9 @@ class Agent:
             from mileage.kernels.machine.team import Team
 
             env = make_vec(
-                self.spec, self.config.n_envs, seed=self.seed, threads=self._threads, processes=self._processes
+                self.spec, self.config.n_envs, seed=self.seed, threads=self.threads, processes=self.processes
             )
-            self._team = Team(self._threads)
+            self._team = Team(self.threads, adaptive=True)
             learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
             if self._kept is not None:
                 source, saved = self._kept
@@ -248,15 +236,10 @@ class Agent:
                 self.target = goal
 
                 outcome = runner.run(
-                    learner,
-                    evaluate,
-                    runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every),
-                    clock,
-                    steps=self.steps,
-                    callbacks=callbacks,
-                    save=None if path is None else lambda _: self.save(path),
+                    learner, evaluate, runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every), clock,
+                    steps=self.steps, callbacks=callbacks, save=None if path is None else lambda _: self.save(path),
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
-                )
+                )  # fmt: skip
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):
                         self.save(path)
@@ -267,8 +250,7 @@ class Agent:
         if total_steps is None:
             left = self.horizon - self.steps
             total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
-        if total_steps < 1:
-            raise UsageError(f"total_steps must be at least 1, not {total_steps}")
+        require(total_steps >= 1, "total_steps", total_steps, "at least 1")
         return self.steps + total_steps
 
     def usual_eval_every(self, horizon: int) -> int:
@@ -279,13 +261,9 @@ class Agent:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
         return Panel.default(
-            self.env_id,
-            episodes,
-            env_kwargs=self.env_kwargs,
-            env_version=str(self.spec.version),
-            success=success,
+            self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
             aggregate=aggregate,
-        )
+        )  # fmt: skip
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
         """Play a held-out panel with the policy as it is."""
@@ -293,7 +271,7 @@ class Agent:
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
-        team = Team(self._threads)
+        team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
                 return make_evaluator(self.policy, self.spec, panel or self.default_panel(), team)()
@@ -349,17 +327,11 @@ class Agent:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
         checkpoints.Checkpoint(
+            **named(self, "env_kwargs seed steps horizon run_id run_defaults backend"),
             algorithm=self.name,
             env=self.env_id,
-            env_kwargs=self.env_kwargs,
-            seed=self.seed,
-            steps=self.steps,
-            horizon=self.horizon,
-            run_id=self.run_id,
             target=None if self.target is None else str(self.target),
             config=dataclasses.asdict(self.config),
-            run_defaults=self.run_defaults,
-            backend=self.backend,
             policy=self.policy_name,
             obs_limit=self.policy.obs_limit,
             spaces=self.spec.codec.described(),
@@ -368,14 +340,9 @@ class Agent:
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        threads: int | None = None,
-        env: Any = None,
-        policy: Any = None,
+        cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, policy: Any = None,
         device: str = "auto",
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Read a checkpoint.
 
         `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.
@@ -392,16 +359,10 @@ class Agent:
                     f"checkpoint {file} holds the weights of a module of yours: give the module as policy"
                 )
             agent = cls(
-                checkpoints.checked_env(kept.env, file) if env is None else env,
-                seed=kept.seed,
-                preset="none",
-                threads=threads,
-                env_kwargs=kept.env_kwargs,
-                backend=kept.backend,
-                policy=kept.policy if policy is None else policy,
-                device=device,
-                **kept.config,
-            )
+                checkpoints.checked_env(kept.env, file) if env is None else env, seed=kept.seed, preset="none",
+                threads=threads, env_kwargs=kept.env_kwargs, backend=kept.backend,
+                policy=kept.policy if policy is None else policy, device=device, **kept.config,
+            )  # fmt: skip
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
             checkpoints.check_spaces(kept.spaces, agent.spec.codec.described(), file)
@@ -432,8 +393,5 @@ class Agent:
 
 
 def _check_threads(threads: int | None) -> int:
-    if threads is None:
-        return usable_cores()
-    if threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
-    return threads
+    require(threads is None or threads >= 1, "threads", threads, "at least 1")
+    return usable_cores() if threads is None else threads

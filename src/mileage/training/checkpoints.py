@@ -141,22 +141,12 @@ class Checkpoint:
         counters = {name: int(count) for name, count in metadata["counters"].items()}
         run_id, limit = metadata.get("run_id"), metadata["obs_limit"]
         return cls(
-            algorithm=metadata["algorithm"],
-            env=metadata["env"],
-            env_kwargs=metadata["env_kwargs"],
-            seed=metadata["seed"],
-            steps=int(metadata["steps"]),
-            horizon=int(metadata["horizon"]),
-            run_id=None if run_id is None else str(run_id),
-            target=metadata["target"],
-            config=metadata["config"],
-            run_defaults=dict(metadata["run_defaults"]),
-            backend=metadata.get("backend", "native"),
-            policy=metadata.get("policy", "mlp"),
-            obs_limit=float(limit or math.inf),
-            spaces=metadata.get("spaces"),
-            saved=Saved(arrays, counters),
-        )
+            **{name: metadata[name] for name in ("algorithm", "env", "env_kwargs", "seed", "target", "config")},
+            steps=int(metadata["steps"]), horizon=int(metadata["horizon"]),
+            run_id=None if run_id is None else str(run_id), run_defaults=dict(metadata["run_defaults"]),
+            backend=metadata.get("backend", "native"), policy=metadata.get("policy", "mlp"),
+            obs_limit=float(limit or math.inf), spaces=metadata.get("spaces"), saved=Saved(arrays, counters),
+        )  # fmt: skip
 
 
 @contextlib.contextmanager

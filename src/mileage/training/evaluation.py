@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._records import Record
+from mileage._records import Record, named
 from mileage._types import Array
 from mileage.codec import no_way_out
 from mileage.contracts import EnvSpec, Policy, Team
@@ -65,37 +65,13 @@ class NativeEvaluator:
             shown = np.ones((n, sum(policy.branches)), np.uint8)
             masks = {"masks": shown, "mask": spec.mask_address, "faults": self._faults}
         self._frame = Frame(
-            kernels.MASKED_EVALUATE if policy.in_parts else kernels.EVALUATE,
-            **policy.frame_fields(),
-            **masks,
-            mean=policy.obs_mean,
-            scale=policy.obs_scale,
-            low=policy.low,
-            high=policy.high,
-            limit=policy.obs_limit,
-            action_rng=self._action_rng,
-            advance=spec.advance_address,
-            state=env.state,
-            elapsed=env.elapsed,
-            rng=env.rng,
-            obs=env.obs,
-            final_obs=env.final_obs,
-            env_action=env.action,
-            n_envs=n,
-            state_size=spec.state_size,
-            max_steps=limit,
-            block=block,
-            actions=np.zeros((n, policy.action_size), np.float32),
-            rewards=env.reward,
-            terminated=env.terminated,
-            truncated=env.truncated,
-            returns=self._returns,
-            lengths=self._lengths,
-            cut=self._cut,
-            works=np.zeros((team.n_ranks, work_floats), np.float32),
-            deterministic=int(panel.deterministic),
-            work_floats=work_floats,
-        )
+            kernels.MASKED_EVALUATE if policy.in_parts else kernels.EVALUATE, **masks,
+            **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
+            action_rng=self._action_rng, env_action=env.action, n_envs=n, block=block,
+            actions=np.zeros((n, policy.action_size), np.float32), rewards=env.reward, returns=self._returns,
+            lengths=self._lengths, cut=self._cut, works=np.zeros((team.n_ranks, work_floats), np.float32),
+            deterministic=int(panel.deterministic), work_floats=work_floats,
+        )  # fmt: skip
 
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""

@@ -127,16 +127,10 @@ class _Ends:
 
 
 def run(
-    learner: Learner,
-    evaluate: Callable[[], Evaluation],
-    plan: Plan,
-    clock: PhaseClock,
-    *,
-    steps: int = 0,
-    callbacks: tuple[Callback, ...] = (),
-    save: Callable[[int], None] | None = None,
+    learner: Learner, evaluate: Callable[[], Evaluation], plan: Plan, clock: PhaseClock, *, steps: int = 0,
+    callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
     on_evaluation: Callable[[EvalPoint], None] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Train from `steps` to the plan's horizon, or to its target.
 
     Ctrl-C ends the run as `stopped` after the iteration under way.

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mileage._records import ReadRecord
 from mileage.ledger.panels import Panel
@@ -18,40 +18,10 @@ from mileage.meter import PhaseClock, ResourceSampler
 from mileage.recording.recorder import Ledger, RunRecorder
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from mileage.training.agent import Agent
 
 LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
 """Where a run is recorded: True is the default ledger, None or False none at all."""
-
-
-class Recordable(Protocol):
-    """What is written down about an agent before it trains."""
-
-    run_id: str | None
-
-    @property
-    def name(self) -> str:
-        """The algorithm."""
-
-    @property
-    def env_id(self) -> str:
-        """What is trained on."""
-
-    @property
-    def seed(self) -> int:
-        """Training seed."""
-
-    @property
-    def config(self) -> DataclassInstance:
-        """All hyperparameters."""
-
-    @property
-    def steps(self) -> int:
-        """Environment steps taken so far."""
-
-    @property
-    def batch_size(self) -> int:
-        """Environment steps that one update learns from."""
 
 
 def run_clock(ledger: LedgerChoice) -> PhaseClock:
@@ -96,20 +66,10 @@ class Session:
 
 @contextlib.contextmanager
 def recorded(
-    agent: Recordable,
-    ledger: LedgerChoice,
-    clock: PhaseClock,
-    *,
-    panel: Panel,
-    target: Target | None,
-    horizon: int,
-    eval_every: int,
-    name: str | None = None,
-    price_usd_per_hour: float | str | None = None,
-    instance: str | None = None,
-    spot: bool = False,
-    resources: bool | ResourceSampler | None = None,
-) -> Iterator[Session]:
+    agent: Agent, ledger: LedgerChoice, clock: PhaseClock, *, panel: Panel, target: Target | None, horizon: int,
+    eval_every: int, name: str | None = None, price_usd_per_hour: float | str | None = None,
+    instance: str | None = None, spot: bool = False, resources: bool | ResourceSampler | None = None,
+) -> Iterator[Session]:  # fmt: skip
     """Launch a run of `agent` that ends at `horizon` steps, and close it whatever happens.
 
     A resumed agent's run counts its own steps, and names the run it continues as its parent. Memory and GPUs are
@@ -119,25 +79,12 @@ def recorded(
     place = ledger if isinstance(ledger, str | os.PathLike) else None
     book = ledger if isinstance(ledger, Ledger) else Ledger(place, enabled=wanted)
     with book.run(
-        name or f"{agent.name}-{agent.env_id}",
-        panel=panel,
-        target=target,
-        price_usd_per_hour=price_usd_per_hour,
-        instance=instance,
-        spot=spot,
-        seed=agent.seed,
-        config=dataclasses.asdict(agent.config),
-        algorithm=agent.name,
-        env_id=agent.env_id,
-        framework="mileage",
-        eval_every_steps=eval_every,
-        batch_size=agent.batch_size,
-        step_budget=horizon - agent.steps,
-        parent_run_id=agent.run_id,
-        clock=clock,
-        resources=wanted if resources is None else resources,
-        keep=True,
-    ) as recorder:
+        name or f"{agent.name}-{agent.env_id}", panel=panel, target=target, price_usd_per_hour=price_usd_per_hour,
+        instance=instance, spot=spot, seed=agent.seed, config=dataclasses.asdict(agent.config), algorithm=agent.name,
+        env_id=agent.env_id, framework="mileage", eval_every_steps=eval_every, batch_size=agent.batch_size,
+        step_budget=horizon - agent.steps, parent_run_id=agent.run_id, clock=clock,
+        resources=wanted if resources is None else resources, keep=True,
+    ) as recorder:  # fmt: skip
         if book.enabled:
             agent.run_id = recorder.run_id
         yield Session(recorder, agent.steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -132,4 +133,45 @@ def test_an_interrupt_after_the_work_does_not_repeat_it() -> None:
         team.run(interrupted, record, 2)
     assert calls == [0]
     assert record[-1].tolist() == plain_relay(2, 49)
+    team.close()
+
+
+@shim
+def late(rank: Any, n_ranks: Any, barrier: Any, record: Any) -> Any:
+    """Rank 1 comes late to every meeting, by far more than a rank spins."""
+    meeting = pointer_to(barrier)
+    for r in range(record.shape[0]):
+        if rank == 1:
+            total = 1.0
+            for i in range(300_000):
+                total = total * 0.999 + i
+            record[r, 1] = 1 if total > 0.0 else 0
+        meet(meeting, n_ranks)
+        record[r, 0] = record[r, 1]
+        meet(meeting, n_ranks)
+    return rank
+
+
+def test_a_rank_that_waits_long_sleeps_and_is_woken() -> None:
+    team = Team(2)
+    record = np.zeros((50, 2), np.int64)
+    start, idle = time.thread_time(), time.perf_counter()
+    team.run(late, record, 2)
+    busy, idle = time.thread_time() - start, time.perf_counter() - idle
+    assert record.all()
+    assert busy < idle / 2
+    team.close()
+
+
+def test_an_adaptive_team_gives_a_call_fewer_ranks_than_it_has() -> None:
+    """A relay gains nothing from ranks: what it writes shows how many took part, and in the end one does."""
+    team = Team(2, adaptive=True)
+    seen = []
+    for _ in range(3000):
+        record = np.zeros((20, 2), np.uint64)
+        record[0] = 1
+        assert team.run(relay, record, 2) == 0
+        seen.append(2 if record[-1, 1] else 1)
+    assert seen[0] == 2
+    assert seen.count(1) > len(seen) // 2
     team.close()

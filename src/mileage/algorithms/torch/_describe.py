@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mileage.algorithms.torch.off_policy import TorchOffPolicy
     from mileage.algorithms.torch.on_policy import TorchOnPolicy
 
-NOISE = Boundary(random, "uniform_rows", "uniform_rows", Layer.NATIVE)
+NOISE = parts_of.native(random, "uniform_rows")
 # Of a network that nothing is known of, a gradient by all parameters takes about two forward passes more.
 _PASSES = 3
 
@@ -34,14 +34,9 @@ def _parameters(policy: TorchPolicy) -> list[Array]:
 
 
 def on_policy(
-    learner: TorchOnPolicy,
-    *,
-    choose: Action,
-    value: Action,
-    update: Action,
-    moments: Sequence[Array],
+    learner: TorchOnPolicy, *, choose: Action, value: Action, update: Action, moments: Sequence[Array],
     methods: tuple[Boundary, ...],
-) -> Description:
+) -> Description:  # fmt: skip
     """A learner that collects and learns in turn; `update` is one of length 0."""
     config, policy, n_envs = learner.config, learner.policy, learner.n_envs
     sizes = sizes_of(policy.module)
@@ -56,7 +51,7 @@ def on_policy(
         act = parts_of.one_forward(n_envs, *sizes)
     return Description(
         work={"learn": learn, "inference": act},
-        boundaries=(Boundary(learner.env, "step", "env.step", Layer.ENVIRONMENT), GAE, NOISE),
+        boundaries=(parts_of.env_step(learner.env), GAE, NOISE),
         calls={"learn": call},
         at_rest=lambda: parts_of.unchanged(learner),
         methods=methods,
@@ -68,21 +63,12 @@ def on_policy(
 
 
 def off_policy(
-    learner: TorchOffPolicy,
-    *,
-    work: Callable[[parts_of.Sizes, parts_of.Sizes], Work],
-    passes: int,
-    tensors: Mapping[str, Array],
-    methods: tuple[Boundary, ...],
-) -> Description:
-    """A learner with a replay buffer.
+    learner: TorchOffPolicy, *, work: Callable[[parts_of.Sizes, parts_of.Sizes], Work], passes: int,
+    tensors: Mapping[str, Array], methods: tuple[Boundary, ...],
+) -> Description:  # fmt: skip
+    """A learner with a replay buffer; `tensors` are its targets, optimizers and whatever else it keeps, by name.
 
-    Args:
-        learner: it.
-        work: of learning, given the widths of plain networks.
-        passes: forward passes that an update of other networks is about as much work as.
-        tensors: its targets, optimizers and whatever else it keeps, by name.
-        methods: those that an update spends its time in.
+    `work` is that of learning, given the widths of plain networks; an update of others is about `passes` forward ones.
     """
     policy = learner.policy
     sizes = sizes_of(policy.module)

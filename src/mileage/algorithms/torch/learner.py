@@ -27,16 +27,9 @@ class TorchLearner(Learner):
 
     @classmethod
     def make_policy(
-        cls,
-        config: Any,
-        spec: EnvSpec,
-        seed: int,
-        *,
-        algorithm: str = "",
-        network: Chosen = "mlp",
-        device: torch.device | None = None,
-        compile_mode: str | None = None,
-    ) -> TorchPolicy:
+        cls, config: Any, spec: EnvSpec, seed: int, *, algorithm: str = "", network: Chosen = "mlp",
+        device: torch.device | None = None, compile_mode: str | None = None,
+    ) -> TorchPolicy:  # fmt: skip
         """The networks for an environment; `mlp` starts with the weights of the native policy, others from `seed`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -161,11 +161,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
         from mileage.algorithms.torch._describe import off_policy
 
         return off_policy(
-            self,
-            work=self._learn_work,
-            passes=self.passes,
-            tensors=self._live.arrays(),
-            methods=self._methods(),
+            self, work=self._learn_work, passes=self.passes, tensors=self._live.arrays(), methods=self._methods()
         )
 
     def _learner_arrays(self) -> dict[str, Array]:

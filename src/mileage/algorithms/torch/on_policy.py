@@ -118,11 +118,12 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
     def _send(self, clock: Clock) -> None:
         self._transfer(clock, self._columns["advantages"], self._columns["returns"])
 
-    def _transfer(self, clock: Clock, *twins: Twin) -> None:
+    def _transfer(self, clock: Clock, *twins: Twin, rows: slice = slice(None), fetch: bool = False) -> None:
+        """Send rows to the device, or fetch them."""
         if twins[0].separate:
             with clock.phase(Phase.TRANSFER):
                 for twin in twins:
-                    twin.push()
+                    twin.pull(rows) if fetch else twin.push(rows)
 
     def _collect(self, clock: Clock) -> None:
         self.episode_sums[:] = 0.0
@@ -155,10 +156,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
                     self._note_ends(done, rows, infos, cut)
         with inference:
             self._value_cut_and_last(cut, env.obs)
-        if self._last_twin.separate:
-            with clock.phase(Phase.TRANSFER):
-                for twin in (self._last_twin, self._columns["values"], self._columns["log_probs"]):
-                    twin.pull()
+        self._transfer(clock, self._last_twin, self._columns["values"], self._columns["log_probs"], fetch=True)
 
     def _draw_noise(self) -> None:
         """All the noise of a rollout at once, from the streams and in the order of the native collector."""
@@ -182,9 +180,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         if self.raw_obs is not self.obs:
             self.raw_obs[rows] = self.env.obs
         policy.normalised(self.env.obs, out=self.obs[rows])
-        if twin.separate:
-            with clock.phase(Phase.TRANSFER):
-                twin.push(rows)
+        self._transfer(clock, twin, rows=rows)
         head, value, self._memory = policy.run(policy.view(twin.tensor[rows]), self._memory, fast=True)
         noise, action = self._noise_twin.tensor[t], self._action_twin.tensor[rows]
         if policy.in_parts:
@@ -203,9 +199,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             log_prob = -(0.5 * noise * noise + log_std + HALF_LOG_TWO_PI).sum(1)
         self._columns["log_probs"].tensor[rows] = log_prob
         self._columns["values"].tensor[rows] = value
-        if self._action_twin.separate:
-            with clock.phase(Phase.TRANSFER):
-                self._action_twin.pull(rows)
+        self._transfer(clock, self._action_twin, rows=rows, fetch=True)
         chosen = self.actions[rows]
         return chosen[:, 0].astype(np.int64) if policy.n_actions else policy.to_env(chosen)
 

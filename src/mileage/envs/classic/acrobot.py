@@ -38,14 +38,9 @@ def acceleration(theta_1: float, theta_2: float, speed_1: float, speed_2: float,
 
 
 @env(
-    "Acrobot-v1",
-    state_size=4,
-    obs_size=6,
-    actions=3,
-    obs_high=(1.0, 1.0, 1.0, 1.0, MAX_SPEED_1, MAX_SPEED_2),
-    max_steps=500,
-    reward_threshold=-100.0,
-)
+    "Acrobot-v1", state_size=4, obs_size=6, actions=3, obs_high=(1.0, 1.0, 1.0, 1.0, MAX_SPEED_1, MAX_SPEED_2),
+    max_steps=500, reward_threshold=-100.0,
+)  # fmt: skip
 class Acrobot:
     """State: both joint angles and their velocities. Observation: cosine and sine of each angle, velocities."""
 

@@ -19,13 +19,9 @@ ANGLE_LIMIT = 12.0 * math.pi / 180.0
 
 
 @env(
-    "CartPole-v1",
-    state_size=4,
-    actions=2,
-    obs_high=(2.0 * X_LIMIT, math.inf, 2.0 * ANGLE_LIMIT, math.inf),
-    max_steps=500,
-    reward_threshold=475.0,
-)
+    "CartPole-v1", state_size=4, actions=2, obs_high=(2.0 * X_LIMIT, math.inf, 2.0 * ANGLE_LIMIT, math.inf),
+    max_steps=500, reward_threshold=475.0,
+)  # fmt: skip
 class CartPole:
     """State and observation: cart position and velocity, pole angle and angular velocity."""
 

@@ -17,14 +17,9 @@ GRAVITY = 0.0025
 
 
 @env(
-    "MountainCar-v0",
-    state_size=2,
-    actions=3,
-    obs_low=(MIN_POSITION, -MAX_SPEED),
-    obs_high=(MAX_POSITION, MAX_SPEED),
-    max_steps=200,
-    reward_threshold=-110.0,
-)
+    "MountainCar-v0", state_size=2, actions=3, obs_low=(MIN_POSITION, -MAX_SPEED), obs_high=(MAX_POSITION, MAX_SPEED),
+    max_steps=200, reward_threshold=-110.0,
+)  # fmt: skip
 class MountainCar:
     """State and observation: position and velocity."""
 

@@ -17,15 +17,9 @@ GRAVITY = 0.0025
 
 
 @env(
-    "MountainCarContinuous-v0",
-    state_size=2,
-    action_low=-1.0,
-    action_high=1.0,
-    obs_low=(MIN_POSITION, -MAX_SPEED),
-    obs_high=(MAX_POSITION, MAX_SPEED),
-    max_steps=999,
-    reward_threshold=90.0,
-)
+    "MountainCarContinuous-v0", state_size=2, action_low=-1.0, action_high=1.0, obs_low=(MIN_POSITION, -MAX_SPEED),
+    obs_high=(MAX_POSITION, MAX_SPEED), max_steps=999, reward_threshold=90.0,
+)  # fmt: skip
 class MountainCarContinuous:
     """State and observation: position and velocity."""
 

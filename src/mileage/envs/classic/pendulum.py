@@ -18,14 +18,9 @@ LENGTH = 1.0
 
 
 @env(
-    "Pendulum-v1",
-    state_size=2,
-    obs_size=3,
-    action_low=-MAX_TORQUE,
-    action_high=MAX_TORQUE,
-    obs_high=(1.0, 1.0, MAX_SPEED),
-    max_steps=200,
-)
+    "Pendulum-v1", state_size=2, obs_size=3, action_low=-MAX_TORQUE, action_high=MAX_TORQUE,
+    obs_high=(1.0, 1.0, MAX_SPEED), max_steps=200,
+)  # fmt: skip
 class Pendulum:
     """State: angle from upright and angular velocity. Observation: cosine and sine of the angle, angular velocity."""
 

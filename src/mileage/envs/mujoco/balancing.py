@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mileage._types import F32, F64, Bool
+from mileage._types import F32, Bool
 from mileage.envs.mujoco.task import Task
 
 if TYPE_CHECKING:
@@ -43,17 +43,12 @@ class InvertedDoublePendulum(Task):
     frame_skip = 5
     reward_threshold = 9100.0
     outputs = ("site_xpos", "qfrc_constraint")
+    normal_speeds = True
     options: ClassVar[Mapping[str, Any]] = {"healthy_reward": 10.0, "reset_noise_scale": 0.1}
 
     def obs_size(self) -> int:
         """Cart, sines, cosines, velocities and one constraint force."""
         return int(1 + 2 * (self.model.nq - 1) + self.model.nv + 1)
-
-    def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
-        """Uniform positions, normal velocities."""
-        scale = self.option["reset_noise_scale"]
-        qpos = self.qpos0 + rng.uniform(-scale, scale, self.model.nq)
-        return qpos, rng.standard_normal(self.model.nv) * scale
 
     def observe(self, sim: Batch, out: F32) -> None:
         """Cart, sines and cosines of the angles, velocities and the force of the track's end."""

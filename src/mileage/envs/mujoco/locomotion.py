@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from mileage.envs.mujoco._batch import Batch
 
 _INFINITY = float("inf")
+# Options that several have, with their usual defaults.
+_MOVING = {"forward_reward_weight": 1.0, "exclude_current_positions_from_observation": True}
+_STANDING = _MOVING | {"healthy_reward": 1.0, "terminate_when_unhealthy": True}
 
 
 class _Runner(Task):
@@ -59,16 +62,8 @@ class HalfCheetah(_Runner):
     model_file = "half_cheetah.xml"
     frame_skip = 5
     reward_threshold = 4800.0
-    options: ClassVar[Mapping[str, Any]] = {
-        "forward_reward_weight": 1.0,
-        "ctrl_cost_weight": 0.1,
-        "reset_noise_scale": 0.1,
-        "exclude_current_positions_from_observation": True,
-    }
-
-    def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
-        """Uniform positions, normal velocities."""
-        return _normal_start(self, rng)
+    normal_speeds = True
+    options: ClassVar[Mapping[str, Any]] = _MOVING | {"ctrl_cost_weight": 0.1, "reset_noise_scale": 0.1}
 
 
 class Swimmer(_Runner):
@@ -78,12 +73,7 @@ class Swimmer(_Runner):
     frame_skip = 4
     reward_threshold = 360.0
     hidden = 2
-    options: ClassVar[Mapping[str, Any]] = {
-        "forward_reward_weight": 1.0,
-        "ctrl_cost_weight": 1e-4,
-        "reset_noise_scale": 0.1,
-        "exclude_current_positions_from_observation": True,
-    }
+    options: ClassVar[Mapping[str, Any]] = _MOVING | {"ctrl_cost_weight": 1e-4, "reset_noise_scale": 0.1}
 
 
 class _Balancer(_Runner):
@@ -110,15 +100,11 @@ class Walker2d(_Balancer):
 
     model_file = "walker2d_v5.xml"
     frame_skip = 4
-    options: ClassVar[Mapping[str, Any]] = {
-        "forward_reward_weight": 1.0,
+    options: ClassVar[Mapping[str, Any]] = _STANDING | {
         "ctrl_cost_weight": 1e-3,
-        "healthy_reward": 1.0,
-        "terminate_when_unhealthy": True,
         "healthy_z_range": (0.8, 2.0),
         "healthy_angle_range": (-1.0, 1.0),
         "reset_noise_scale": 5e-3,
-        "exclude_current_positions_from_observation": True,
     }
 
     def observe(self, sim: Batch, out: F32) -> None:
@@ -139,15 +125,10 @@ class Hopper(Walker2d):
     model_file = "hopper.xml"
     reward_threshold = 3800.0
     options: ClassVar[Mapping[str, Any]] = {
-        "forward_reward_weight": 1.0,
-        "ctrl_cost_weight": 1e-3,
-        "healthy_reward": 1.0,
-        "terminate_when_unhealthy": True,
+        **Walker2d.options,
         "healthy_state_range": (-100.0, 100.0),
         "healthy_z_range": (0.7, _INFINITY),
         "healthy_angle_range": (-0.2, 0.2),
-        "reset_noise_scale": 5e-3,
-        "exclude_current_positions_from_observation": True,
     }
 
     def healthy(self, sim: Batch) -> Bool:
@@ -165,18 +146,14 @@ class Ant(_Balancer):
     reward_threshold = 6000.0
     hidden = 2
     outputs = ("xpos", "cfrc_ext")
-    contact_forces = True
-    options: ClassVar[Mapping[str, Any]] = {
-        "forward_reward_weight": 1.0,
+    contact_forces = normal_speeds = True
+    options: ClassVar[Mapping[str, Any]] = _STANDING | {
         "ctrl_cost_weight": 0.5,
         "contact_cost_weight": 5e-4,
-        "healthy_reward": 1.0,
         "main_body": 1,
-        "terminate_when_unhealthy": True,
         "healthy_z_range": (0.2, 1.0),
         "contact_force_range": (-1.0, 1.0),
         "reset_noise_scale": 0.1,
-        "exclude_current_positions_from_observation": True,
         "include_cfrc_ext_in_observation": True,
     }
 
@@ -188,10 +165,6 @@ class Ant(_Balancer):
         """With six numbers for every body that feels forces."""
         feels = bool(self.option["include_cfrc_ext_in_observation"])
         return super().obs_size() + 6 * (int(self.model.nbody) - 1) * feels
-
-    def first_state(self, rng: np.random.Generator) -> tuple[F64, F64]:
-        """Uniform positions, normal velocities."""
-        return _normal_start(self, rng)
 
     def place(self, sim: Batch) -> F64:
         """Of the main body."""
@@ -229,20 +202,15 @@ class Humanoid(_Balancer):
     hidden = 2
     outputs = ("xipos", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
     contact_forces = True
-    options: ClassVar[Mapping[str, Any]] = {
+    options: ClassVar[Mapping[str, Any]] = _STANDING | {
         "forward_reward_weight": 1.25,
         "ctrl_cost_weight": 0.1,
         "contact_cost_weight": 5e-7,
         "contact_cost_range": (-_INFINITY, 10.0),
         "healthy_reward": 5.0,
-        "terminate_when_unhealthy": True,
         "healthy_z_range": (1.0, 2.0),
         "reset_noise_scale": 1e-2,
-        "exclude_current_positions_from_observation": True,
-        "include_cinert_in_observation": True,
-        "include_cvel_in_observation": True,
-        "include_qfrc_actuator_in_observation": True,
-        "include_cfrc_ext_in_observation": True,
+        **{f"include_{name}_in_observation": True for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")},
     }
 
     def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
@@ -252,12 +220,8 @@ class Humanoid(_Balancer):
     def obs_size(self) -> int:
         """With inertia, velocity and forces of every body."""
         bodies = int(self.model.nbody) - 1
-        sizes = {
-            "cinert": 10 * bodies,
-            "cvel": 6 * bodies,
-            "qfrc_actuator": int(self.model.nv) - 6,
-            "cfrc_ext": 6 * bodies,
-        }
+        forces = int(self.model.nv) - 6
+        sizes = {"cinert": 10 * bodies, "cvel": 6 * bodies, "qfrc_actuator": forces, "cfrc_ext": 6 * bodies}
         return super().obs_size() + sum(size for name, size in sizes.items() if self._includes(name))
 
     def place(self, sim: Batch) -> F64:
@@ -284,10 +248,3 @@ class Humanoid(_Balancer):
 
     def _includes(self, name: str) -> bool:
         return bool(self.option[f"include_{name}_in_observation"])
-
-
-def _normal_start(task: Task, rng: np.random.Generator) -> tuple[F64, F64]:
-    """Positions from a uniform distribution, velocities from a normal one."""
-    scale = task.option["reset_noise_scale"]
-    qpos = task.qpos0 + rng.uniform(-scale, scale, task.model.nq)
-    return qpos, scale * rng.standard_normal(task.model.nv)

@@ -31,6 +31,8 @@ class Task:
     """Fields of MjData, besides positions and velocities, that observations or rewards need."""
     contact_forces: ClassVar[bool] = False
     """Whether `cfrc_ext` is among them."""
+    normal_speeds: ClassVar[bool] = False
+    """Whether episodes start with velocities from a normal distribution, not from a uniform one."""
 
     def __init__(self, model: MjModel, options: Mapping[str, Any], frame_skip: int) -> None:
         self.model = model
@@ -46,7 +48,8 @@ class Task:
         """Draw where an episode starts, positions (nq,) and velocities (nv,), in the order that Gymnasium draws."""
         scale = self.option["reset_noise_scale"]
         qpos = self.qpos0 + rng.uniform(-scale, scale, self.model.nq)
-        return qpos, rng.uniform(-scale, scale, self.model.nv)
+        n = self.model.nv
+        return qpos, scale * rng.standard_normal(n) if self.normal_speeds else rng.uniform(-scale, scale, n)
 
     def remember(self, sim: Batch) -> None:
         """Keep what the reward needs from before the step."""

@@ -45,16 +45,12 @@ class MujocoEnv(SpacedSpec):
         compiled = model.compiled(path)
         content = repr((self.id, sorted(given.items()), mujoco.__version__)).encode()
         vars(self).update(
-            model=compiled,
-            frame_skip=given.get("frame_skip", kind.frame_skip),
-            n_actions=0,
-            action_size=int(compiled.nu),
-            action_low=compiled.actuator_ctrlrange[:, 0].astype(np.float32),
+            model=compiled, frame_skip=given.get("frame_skip", kind.frame_skip), n_actions=0,
+            action_size=int(compiled.nu), action_low=compiled.actuator_ctrlrange[:, 0].astype(np.float32),
             action_high=compiled.actuator_ctrlrange[:, 1].astype(np.float32),
-            max_steps=given.get("max_episode_steps", kind.max_steps),
-            reward_threshold=kind.reward_threshold,
+            max_steps=given.get("max_episode_steps", kind.max_steps), reward_threshold=kind.reward_threshold,
             version=hashlib.sha256(content + path.read_bytes()).hexdigest()[:16],
-        )
+        )  # fmt: skip
         try:
             size = self.task().obs_size()
         except KeyError as error:  # a body that the task needs
@@ -102,14 +98,9 @@ class MujocoVecEnv(VectorBase):
     spec: MujocoEnv
 
     def __init__(
-        self,
-        env: MujocoEnv | str,
-        n_envs: int,
-        *,
-        seed: int = 0,
-        threads: int | None = None,
+        self, env: MujocoEnv | str, n_envs: int, *, seed: int = 0, threads: int | None = None,
         max_steps: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Allocate simulations and arrays.
 
         `threads` is an upper bound (default: all cores). `max_steps` replaces the environment's own time limit; 0 means

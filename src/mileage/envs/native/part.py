@@ -15,7 +15,7 @@ from mileage.kernels.machine.jit import InnerCompiler, OptimisedLibrary, inner
 _NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
 # What Numba says, in the words of someone who wrote an environment.
 _EXPLANATIONS = {
-    "No implementation of function": "an operation on values of these types does not exist in compiled code",
+    "No implementation of function": "an operation on values of these types does not exist in compiled code"
 }
 
 

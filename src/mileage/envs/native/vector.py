@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._places import split
+from mileage._records import Record, named
 from mileage._types import F32, I64, U8, U64, Array, Bool
 from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import Step
@@ -43,23 +44,14 @@ class NativeEnv(SpacedSpec):
     state_size: int
     """Length S of the float32 row that holds one environment's whole state."""
     obs_size: int
-    """Length O of one observation."""
     action_size: int
-    """Length A of one action row; 1 if discrete."""
     n_actions: int
-    """Number of discrete actions, 0 if continuous."""
     action_low: F32
-    """Lower bounds of a continuous action, (A,) float32; empty if discrete."""
     action_high: F32
-    """Upper bounds of a continuous action, (A,) float32; empty if discrete."""
     obs_low: F32
-    """Lower bounds of an observation, (O,) float32."""
     obs_high: F32
-    """Upper bounds of an observation, (O,) float32."""
     max_steps: int
-    """Steps after which an episode is truncated, 0 for no limit."""
     reward_threshold: float | None
-    """Mean return at which the environment counts as solved."""
     version: str
     """Digest of the environment's source: what compiled code and comparisons are keyed by."""
     functions: Functions = dataclasses.field(repr=False)
@@ -124,14 +116,9 @@ class VecEnv(VectorBase):
     spec: NativeEnv
 
     def __init__(
-        self,
-        env: NativeEnv | str,
-        n_envs: int,
-        *,
-        seed: int = 0,
-        threads: int | None = None,
+        self, env: NativeEnv | str, n_envs: int, *, seed: int = 0, threads: int | None = None,
         max_steps: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Allocate the arrays; `env` is a native environment, its id or "file.py:Name".
 
         `threads` is an upper bound (default: all cores), used only where there is enough work for each.
@@ -229,6 +216,11 @@ class VecEnv(VectorBase):
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: arrays of states, ages, random streams and observations."""
         return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
+
+    def frame_fields(self) -> Record:
+        """The environments' fields of a kernel frame that steps them (see `mileage.kernels.learners.rollout`)."""
+        sizes = {"advance": self.spec.advance_address, "state_size": self.spec.state_size}
+        return named(self, "state elapsed rng obs final_obs max_steps") | sizes
 
     def close(self) -> None:
         """Let go of the threads."""

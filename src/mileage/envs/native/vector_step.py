@@ -31,8 +31,7 @@ def step_discrete(call: I64, actions: Array) -> Any:
     if wrong:
         return -1
     return call_int64(
-        call[0],
-        (call[1], call[2], call[3], call[4], call[5], call[6], call[7], call[8], call[9], call[10], call[11]),
+        call[0], (call[1], call[2], call[3], call[4], call[5], call[6], call[7], call[8], call[9], call[10], call[11])
     )
 
 
@@ -41,6 +40,5 @@ def step_continuous(call: I64, actions: Array) -> Any:
     """Step `n` environments and return how many episodes ended; `actions` is (n, A) float32, the rest as above."""
     row = pointer_to(actions)
     return call_int64(
-        call[0],
-        (call[1], call[2], call[3], row, call[5], call[6], call[7], call[8], call[9], call[10], call[11]),
+        call[0], (call[1], call[2], call[3], row, call[5], call[6], call[7], call[8], call[9], call[10], call[11])
     )

@@ -43,18 +43,10 @@ _ZERO = np.float32(0.0)
 
 
 def gae(
-    rewards: F32,
-    values: F32,
-    terminated: Mask,
-    last_values: F32,
-    *,
-    truncated: Mask | None = None,
-    truncated_values: F32 | None = None,
-    gamma: float = 0.99,
-    lambda_: float = 0.95,
-    out: tuple[F32, F32] | None = None,
-    check_finite: bool = False,
-) -> tuple[F32, F32]:
+    rewards: F32, values: F32, terminated: Mask, last_values: F32, *, truncated: Mask | None = None,
+    truncated_values: F32 | None = None, gamma: float = 0.99, lambda_: float = 0.95,
+    out: tuple[F32, F32] | None = None, check_finite: bool = False,
+) -> tuple[F32, F32]:  # fmt: skip
     """Generalised advantage estimation (Schulman et al., 2016, arXiv:1506.02438).
 
     Args:
@@ -85,35 +77,17 @@ def gae(
 
 
 def nstep_returns(
-    rewards: F32,
-    values: F32,
-    terminated: Mask,
-    last_values: F32,
-    *,
-    n: int,
-    truncated: Mask | None = None,
-    truncated_values: F32 | None = None,
-    gamma: float = 0.99,
-    out: F32 | None = None,
-    check_finite: bool = False,
-) -> F32:
+    rewards: F32, values: F32, terminated: Mask, last_values: F32, *, n: int, truncated: Mask | None = None,
+    truncated_values: F32 | None = None, gamma: float = 0.99, out: F32 | None = None, check_finite: bool = False,
+) -> F32:  # fmt: skip
     """Rewards of up to `n` steps, discounted, plus the discounted value of where they lead.
 
     The sum stops early at the end of an episode (worth 0, or `truncated_values`) and at the end of the rollout
     (worth `last_values`). Takes n operations per element, on rows that stay in cache.
 
-    Args:
-        rewards: (T, N) float32.
-        values: (T, N) float32, the critic at the observation each step started from.
-        terminated: (T, N) bool, uint8 or float32.
-        last_values: (N,) float32, the critic at the observation after the last step.
+    Args, beside those that are as for `gae`:
         n: number of steps, at least 1; T or more gives the discounted return of the rest of the rollout.
-        truncated: (T, N) bool, uint8 or float32; None if no step was truncated.
-        truncated_values: (T, N) float32, the critic at the final observation of truncated steps; required with
-            `truncated`.
-        gamma: discount, 0 to 1.
         out: (T, N) float32 to write to, overlapping no input.
-        check_finite: raise if an input holds NaN or infinity (costs a pass over each).
 
     Returns:
         returns (T, N) float32.
@@ -135,39 +109,19 @@ def nstep_returns(
 
 
 def vtrace(
-    log_ratios: F32,
-    rewards: F32,
-    values: F32,
-    terminated: Mask,
-    last_values: F32,
-    *,
-    truncated: Mask | None = None,
-    truncated_values: F32 | None = None,
-    gamma: float = 0.99,
-    lambda_: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-    out: tuple[F32, F32] | None = None,
-    check_finite: bool = False,
-) -> tuple[F32, F32]:
+    log_ratios: F32, rewards: F32, values: F32, terminated: Mask, last_values: F32, *, truncated: Mask | None = None,
+    truncated_values: F32 | None = None, gamma: float = 0.99, lambda_: float = 1.0, rho_bar: float = 1.0,
+    c_bar: float = 1.0, out: tuple[F32, F32] | None = None, check_finite: bool = False,
+) -> tuple[F32, F32]:  # fmt: skip
     """V-trace targets and policy-gradient advantages (Espeholt et al., 2018, arXiv:1802.01561, equation 1).
 
-    Args:
+    Args, beside those that are as for `gae`:
         log_ratios: (T, N) float32, log-probability of the action taken under the learned policy minus that under the
             policy that took it.
-        rewards: (T, N) float32.
-        values: (T, N) float32, the critic at the observation each step started from.
-        terminated: (T, N) bool, uint8 or float32.
-        last_values: (N,) float32, the critic at the observation after the last step.
-        truncated: (T, N) bool, uint8 or float32; None if no step was truncated.
-        truncated_values: (T, N) float32, the critic at the final observation of truncated steps; required with
-            `truncated`.
-        gamma: discount, 0 to 1.
         lambda_: extra decay of the traces, 0 to 1 (remark 2 of the paper).
         rho_bar: clip of the ratios that weigh temporal differences, above 0; infinity does not clip.
         c_bar: clip of the ratios in the traces, above 0, at most `rho_bar`.
         out: (targets, advantages) to write to, each (T, N) float32, overlapping no input.
-        check_finite: raise if an input holds NaN or infinity (costs a pass over each).
 
     Returns:
         targets vs (T, N) for the critic and advantages (T, N) for the policy gradient, float32.
@@ -190,14 +144,9 @@ def vtrace(
 
 
 def _check_rollout(
-    shape: tuple[int, int],
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    truncated: Any,
+    shape: tuple[int, int], rewards: Any, values: Any, terminated: Any, last_values: Any, truncated: Any,
     truncated_values: Any,
-) -> tuple[Any, ...]:
+) -> tuple[Any, ...]:  # fmt: skip
     """Check the arrays of a rollout and return all six, with stand-ins for truncation that was left out."""
     check_array("rewards", rewards, shape)
     check_array("values", values, shape)

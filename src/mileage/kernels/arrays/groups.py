@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import require
 from mileage._types import F32, F64
 from mileage.kernels.machine.boundary import (
     F32_DTYPE,
@@ -20,13 +20,9 @@ from mileage.kernels.machine.kinds import Array32, Flag, Real64
 
 
 def group_advantages(
-    rewards: F32 | F64,
-    *,
-    normalize_std: bool = True,
-    epsilon: float = 1e-6,
-    out: F32 | F64 | None = None,
+    rewards: F32 | F64, *, normalize_std: bool = True, epsilon: float = 1e-6, out: F32 | F64 | None = None,
     check_finite: bool = False,
-) -> F32 | F64:
+) -> F32 | F64:  # fmt: skip
     """Rewards relative to their own group (GRPO; Shao et al., 2024, arXiv:2402.03300).
 
     Args:
@@ -43,8 +39,7 @@ def group_advantages(
     shape = matrix_shape("rewards", rewards, "(G, K)")
     dtype = F64_DTYPE if rewards.dtype is F64_DTYPE else F32_DTYPE
     check_array("rewards", rewards, shape, dtype)
-    if not epsilon > 0.0:
-        raise UsageError(f"epsilon must be above 0, not {epsilon}")
+    require(epsilon > 0.0, "epsilon", epsilon, "above 0")
     if check_finite:
         check_all_finite(rewards=rewards)
     if out is None:

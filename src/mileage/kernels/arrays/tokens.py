@@ -31,15 +31,10 @@ _BLOCK = 512
 
 
 def token_kl(
-    log_probs: F32 | F64,
-    reference_log_probs: F32 | F64,
-    *,
-    estimator: Literal["exact", "k3"] = "k3",
-    mask: Bool | U8 | F32 | None = None,
-    reduction: Literal["sum", "mean"] = "sum",
-    out: F32 | F64 | None = None,
+    log_probs: F32 | F64, reference_log_probs: F32 | F64, *, estimator: Literal["exact", "k3"] = "k3",
+    mask: Bool | U8 | F32 | None = None, reduction: Literal["sum", "mean"] = "sum", out: F32 | F64 | None = None,
     check_finite: bool = False,
-) -> F32 | F64:
+) -> F32 | F64:  # fmt: skip
     """Kullback-Leibler divergence of a policy from a reference, one number per row.
 
     With p the policy and q the reference:
@@ -136,30 +131,22 @@ def _finish(total: Real32, log_probs: Array32, mask: ArrayU8, row: Index, mean: 
     out[row] = total
 
 
-@kernel
-def exact_rows(
-    start: Index, stop: Index, log_probs: Array32, reference: Array32, mask: ArrayU8, mean: Flag, out: Array32
-) -> None:
-    """Exact divergence of rows [start, stop), arguments as in `token_kl`."""
-    length = np.uint64(log_probs.shape[1])
-    for row in range(np.uint64(start), np.uint64(stop)):
-        total = 0.0
-        for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
-            total += _exact_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
-        _finish(total, log_probs, mask, row, mean, out)
+def _rows(name: str, block: Any) -> Any:
+    """The kernel that adds up the terms of rows [start, stop), arguments as in `token_kl`, block by block."""
+
+    def rows(
+        start: Index, stop: Index, log_probs: Array32, reference: Array32, mask: ArrayU8, mean: Flag, out: Array32
+    ) -> None:
+        length = np.uint64(log_probs.shape[1])
+        for row in range(np.uint64(start), np.uint64(stop)):
+            total = 0.0
+            for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
+                total += block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
+            _finish(total, log_probs, mask, row, mean, out)
+
+    rows.__name__ = rows.__qualname__ = name
+    return kernel(rows)
 
 
-@kernel
-def k3_rows(
-    start: Index, stop: Index, log_probs: Array32, reference: Array32, mask: ArrayU8, mean: Flag, out: Array32
-) -> None:
-    """Schulman's k3 of rows [start, stop), arguments as in `token_kl`."""
-    length = np.uint64(log_probs.shape[1])
-    for row in range(np.uint64(start), np.uint64(stop)):
-        total = 0.0
-        for first in range(np.uint64(0), length, np.uint64(_BLOCK)):
-            total += _k3_block(log_probs, reference, mask, row, first, min(first + np.uint64(_BLOCK), length))
-        _finish(total, log_probs, mask, row, mean, out)
-
-
+exact_rows, k3_rows = _rows("exact_rows", _exact_block), _rows("k3_rows", _k3_block)
 _ROWS: dict[str, Any] = {"exact": exact_rows, "k3": k3_rows}

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import heads, mlp, parts, units
+from mileage.kernels.learners import heads, mlp, optim, parts, units
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, PtrU64, Rank
-from mileage.kernels.machine.pointers import extended, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.pointers import extended, f32, f64, frame_type, i64, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -173,25 +173,23 @@ def _forward_and_back(
     units.backward(frame, rank, n_ranks, barrier, obs, work, slopes, shift(work, frame.at_delta))
 
 
-@kernel
-def dqn_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
-    """Run `n_updates` updates (frame `DQN`), each on its own `batch` samples; return the number of updates so far."""
-    frame = record[0]
-    meeting = pointer_to(barrier)
-    work = shift(f32(frame.works), rank * frame.work_floats)
-    for u in range(frame.n_updates):
-        step = frame.steps + u + 1
-        if frame.stage >= _TARGET:
-            _look_ahead(frame, rank, n_ranks, meeting, u, step, work)
-        if frame.stage >= _GRADIENT:
-            _forward_and_back(frame, rank, n_ranks, meeting, u * frame.batch, work)
-        if frame.stage >= _OPTIMIZER:
-            tau = frame.tau if frame.stage >= LAST_STAGE and step % frame.target_every == 0 else 0.0
-            units.descend_and_follow(frame, rank, n_ranks, meeting, step, tau)
-        meet(meeting, n_ranks)
-    meet(meeting, n_ranks)
-    return frame.steps + frame.n_updates
+@inner
+def _update(
+    frame: FrameRecord, rank: Rank, n_ranks: Count, barrier: PtrI64, start: Index, step: Index, work: Ptr32
+) -> None:
+    """One update on the samples from `start` on."""
+    if frame.stage >= _TARGET:
+        _look_ahead(frame, rank, n_ranks, barrier, start // frame.batch, step, work)
+    if frame.stage >= _GRADIENT:
+        _forward_and_back(frame, rank, n_ranks, barrier, start, work)
+    if frame.stage >= _OPTIMIZER:
+        tau = frame.tau if frame.stage >= LAST_STAGE and step % frame.target_every == 0 else 0.0
+        units.descend_and_follow(frame, rank, n_ranks, barrier, step, tau)
+    meet(barrier, n_ranks)
 
+
+dqn_update = optim.update_kernel("dqn_update", _update)
+"""Updates with a frame `DQN`."""
 
 ACT = frame_type(
     """

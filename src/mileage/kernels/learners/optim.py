@@ -7,16 +7,22 @@ thread adds the stored sums in the same order.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from mileage.kernels.machine.jit import inner
-from mileage.kernels.machine.kinds import Count, Index, Ptr32, PtrI64, Rank, Real32, Real64
-from mileage.kernels.machine.pointers import shift
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, Index, Ptr32, PtrI64, Rank, Real32, Real64
+from mileage.kernels.machine.pointers import f32, pointer_to, shift
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
 BLOCK = 1024
+
+
+def adam_fields(rate: float, eps: float, max_norm: float) -> dict[str, float]:
+    """The numbers of a frame that learns with Adam, with the betas that everybody uses."""
+    return {"rate": rate, "beta1": 0.9, "beta2": 0.999, "eps": eps, "max_norm": max_norm}
 
 
 @inner(fastmath=True)
@@ -183,3 +189,23 @@ def descend_and_follow(
         adam(params, grads, means, squares, n_params, b, scale, rate, beta1, beta2, eps, step)
         if tau > 0.0:
             polyak(targets, params, n_params, b, tau)
+
+
+def update_kernel(name: str, update: Any) -> Any:
+    """The kernel that runs `n_updates` updates, each on its own `batch` samples; returns the number of updates so far.
+
+    `update(frame, rank, n_ranks, barrier, start, step, work)` is an inner function that learns from the samples from
+    `start` on as update number `step`, and lets the ranks meet at its end.
+    """
+
+    def updates(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
+        frame = record[0]
+        meeting = pointer_to(barrier)
+        work = shift(f32(frame.works), rank * frame.work_floats)
+        for u in range(frame.n_updates):
+            update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
+        meet(meeting, n_ranks)
+        return frame.steps + frame.n_updates
+
+    updates.__name__ = updates.__qualname__ = name
+    return kernel(updates)

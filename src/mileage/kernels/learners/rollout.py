@@ -10,6 +10,8 @@ after the normalised observations where those are not stored.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mileage.kernels.learners import heads, mlp, parts
@@ -115,6 +117,13 @@ def critic_values(frame: FrameRecord, x: Ptr32, rows: Count, hidden: Ptr32, out:
 
 
 @inner
+def value_last(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
+    """Write `last_values` of `rows` environments from `lo` on: what they show now is worth."""
+    load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+    critic_values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
+
+
+@inner
 def _choose_parts(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """`choose` among what the stored masks allow."""
     action_size = frame.action_size
@@ -204,18 +213,11 @@ def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: P
 def advance(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> Count:
     """Step `rows` environments from `lo` on; rewards and flags go to `row` on. Returns how many episodes ended."""
     arguments = (
-        shift(f32(frame.state), lo * frame.state_size),
-        shift(i64(frame.elapsed), lo),
-        shift(u64(frame.rng), 2 * lo),
-        shift(f32(frame.env_action), lo * frame.action_size),
-        shift(f32(frame.obs), lo * frame.obs_size),
-        shift(f32(frame.rewards), row),
-        shift(u8(frame.terminated), row),
-        shift(u8(frame.truncated), row),
-        shift(f32(frame.final_obs), lo * frame.obs_size),
-        rows,
-        frame.max_steps,
-    )
+        shift(f32(frame.state), lo * frame.state_size), shift(i64(frame.elapsed), lo), shift(u64(frame.rng), 2 * lo),
+        shift(f32(frame.env_action), lo * frame.action_size), shift(f32(frame.obs), lo * frame.obs_size),
+        shift(f32(frame.rewards), row), shift(u8(frame.terminated), row), shift(u8(frame.truncated), row),
+        shift(f32(frame.final_obs), lo * frame.obs_size), rows, frame.max_steps,
+    )  # fmt: skip
     return call_int64(frame.advance, arguments)
 
 
@@ -244,28 +246,42 @@ def _bootstrap(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr
             critic_values(frame, work, 1, shift(work, frame.obs_size), shift(f32(frame.truncated_values), row + i))
 
 
-@kernel
-def rollout(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
-    """Collect `n_steps` from every environment (frame `ROLLOUT`)."""
-    frame = record[0]
-    n_envs, block = frame.n_envs, frame.block
-    n_blocks = (n_envs + block - 1) // block
-    work = shift(f32(frame.works), rank * frame.work_floats)
-    for b in range(rank, n_blocks, n_ranks):
-        lo = b * block
-        rows = min(block, n_envs - lo)
-        sums = shift(f64(frame.episode_sums), 3 * b)
-        for t in range(frame.n_steps):
-            row = t * n_envs + lo
-            ask_masks(frame, lo, rows)
-            _policy_step(frame, lo, rows, row, work)
-            ended = advance(frame, lo, rows, row)
-            end_episodes(frame, lo, rows, row, sums)
-            if ended > 0:
-                _bootstrap(frame, lo, rows, row, work)
-        load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
-        critic_values(frame, work, rows, shift(work, rows * frame.obs_size), shift(f32(frame.last_values), lo))
-    meet(pointer_to(barrier), n_ranks)
+def block_kernel(name: str, play: Any) -> Any:
+    """The kernel that shares out blocks of environments over the ranks.
+
+    `play(frame, b, lo, rows, work)` is an inner function for block b: the `rows` environments from `lo` on.
+    """
+
+    def blocks(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
+        frame = record[0]
+        n_envs, block = frame.n_envs, frame.block
+        work = shift(f32(frame.works), rank * frame.work_floats)
+        for b in range(rank, (n_envs + block - 1) // block, n_ranks):
+            lo = b * block
+            play(frame, b, lo, min(block, n_envs - lo), work)
+        meet(pointer_to(barrier), n_ranks)
+
+    blocks.__name__ = blocks.__qualname__ = name
+    return kernel(blocks)
+
+
+@inner
+def _collect(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) -> None:
+    """Collect `n_steps` from every environment of a block."""
+    n_envs, sums = frame.n_envs, shift(f64(frame.episode_sums), 3 * b)
+    for t in range(frame.n_steps):
+        row = t * n_envs + lo
+        ask_masks(frame, lo, rows)
+        _policy_step(frame, lo, rows, row, work)
+        ended = advance(frame, lo, rows, row)
+        end_episodes(frame, lo, rows, row, sums)
+        if ended > 0:
+            _bootstrap(frame, lo, rows, row, work)
+    value_last(frame, lo, rows, work)
+
+
+rollout = block_kernel("rollout", _collect)
+"""Collects `n_steps` from every environment (frame `ROLLOUT`)."""
 
 
 @inner
@@ -320,34 +336,31 @@ def _evaluate_step(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> N
             heads.to_env_action(frame, action, env_action)
 
 
-@kernel
-def evaluate(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
-    """Play one episode per environment (frame `EVALUATE`); fills `returns`, `lengths` and `cut`."""
-    frame = record[0]
-    n_envs, block = frame.n_envs, frame.block
+@inner
+def _play(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) -> None:
+    """Play one episode in every environment of a block."""
     returns, lengths = f64(frame.returns), i64(frame.lengths)
-    work = shift(f32(frame.works), rank * frame.work_floats)
-    for b in range(rank, (n_envs + block - 1) // block, n_ranks):
-        lo = b * block
-        rows = min(block, n_envs - lo)
+    for i in range(lo, lo + rows):
+        returns[i] = 0.0
+        lengths[i] = 0
+    alive = rows
+    while alive > 0:
+        ask_masks(frame, lo, rows)
+        _evaluate_step(frame, lo, rows, work)
+        advance(frame, lo, rows, lo)
         for i in range(lo, lo + rows):
-            returns[i] = 0.0
-            lengths[i] = 0
-        alive = rows
-        while alive > 0:
-            ask_masks(frame, lo, rows)
-            _evaluate_step(frame, lo, rows, work)
-            advance(frame, lo, rows, lo)
-            for i in range(lo, lo + rows):
-                # A running episode counts its length below zero; the sign turns when it ends.
-                if lengths[i] <= 0:
-                    returns[i] += f32(frame.rewards)[i]
-                    lengths[i] -= 1
-                    if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
-                        lengths[i] = -lengths[i]
-                        u8(frame.cut)[i] = u8(frame.truncated)[i]
-                        alive -= 1
-    meet(pointer_to(barrier), n_ranks)
+            # A running episode counts its length below zero; the sign turns when it ends.
+            if lengths[i] <= 0:
+                returns[i] += f32(frame.rewards)[i]
+                lengths[i] -= 1
+                if u8(frame.terminated)[i] | u8(frame.truncated)[i]:
+                    lengths[i] = -lengths[i]
+                    u8(frame.cut)[i] = u8(frame.truncated)[i]
+                    alive -= 1
+
+
+evaluate = block_kernel("evaluate", _play)
+"""Plays one episode per environment (frame `EVALUATE`); fills `returns`, `lengths` and `cut`."""
 
 
 @kernel

@@ -10,24 +10,12 @@ import math
 
 import numpy as np
 
-from mileage.kernels.learners import mlp, twin_critic
-from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed, to_env_action
+from mileage.kernels.learners import mlp, optim, twin_critic
+from mileage.kernels.learners.heads import LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS, sample_squashed
 from mileage.kernels.learners.twin_critic import CRITIC, FIRST_STAGES, N_STATS, TARGET
-from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.kinds import (
-    Count,
-    Flag,
-    FrameArray,
-    FrameRecord,
-    Index,
-    Ptr32,
-    Ptr64,
-    PtrI64,
-    Rank,
-    Real32,
-    Real64,
-)
-from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
+from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, Flag, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real32, Real64
+from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, shift, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -219,33 +207,22 @@ def _update(
     meet(barrier, n_ranks)
 
 
-@kernel
-def sac_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
-    """Run `n_updates` updates (frame `SAC`), each on its own `batch` samples; return the number of updates so far."""
-    frame = record[0]
-    meeting = pointer_to(barrier)
-    work = shift(f32(frame.works), rank * frame.work_floats)
-    for u in range(frame.n_updates):
-        _update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
-    meet(meeting, n_ranks)
-    return frame.steps + frame.n_updates
-
+sac_update = optim.update_kernel("sac_update", _update)
+"""Updates with a frame `SAC`."""
 
 ACT = frame_type(twin_critic.ACT_FIELDS, "deterministic: int64")
 
 
-@kernel
-def sac_act(record: FrameArray) -> None:
-    """Draw actions for all environments (frame `ACT`): `actions` in (-1, 1), `env_action` within the bounds."""
-    frame = record[0]
-    n_act, rows, hidden = frame.action_size, frame.n_envs, f32(frame.works)
-    actor = i64(frame.actor)
-    head = mlp.forward(f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
-    noise = shift(head, 2 * n_act * rows)
-    for i in range(rows):
-        action = shift(f32(frame.actions), i * n_act)
-        sample_squashed(shift(head, 2 * n_act * i), n_act, shift(u64(frame.action_rng), 2 * i), action, noise)
-        if frame.deterministic > 0:
-            for k in range(n_act):
-                action[k] = mlp.tanh(head[2 * n_act * i + k])
-        to_env_action(frame, action, shift(f32(frame.env_action), i * n_act))
+@inner
+def _choose(frame: FrameRecord, head: Ptr32, i: Index, action: Ptr32) -> None:
+    """Draw an action in (-1, 1)."""
+    n = frame.action_size
+    row, noise = shift(head, 2 * n * i), shift(head, 2 * n * frame.n_envs)
+    sample_squashed(row, n, shift(u64(frame.action_rng), 2 * i), action, noise)
+    if frame.deterministic > 0:
+        for k in range(n):
+            action[k] = mlp.tanh(row[k])
+
+
+sac_act = twin_critic.act_kernel("sac_act", _choose)
+"""Actions drawn for a frame `ACT`."""

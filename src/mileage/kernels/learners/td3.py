@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import mlp, twin_critic
-from mileage.kernels.learners.heads import to_env_action
+from mileage.kernels.learners import mlp, optim, twin_critic
 from mileage.kernels.learners.twin_critic import CRITIC, FIRST_STAGES, N_STATS, TARGET
-from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
-from mileage.kernels.machine.pointers import f32, frame_type, i64, pointer_to, shift, u64
+from mileage.kernels.machine.jit import inner
+from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
+from mileage.kernels.machine.pointers import f32, frame_type, i64, shift, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -114,32 +113,20 @@ def _update(
     meet(barrier, n_ranks)
 
 
-@kernel
-def td3_update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
-    """Run `n_updates` updates (frame `TD3`), each on its own `batch` samples; return the number of updates so far."""
-    frame = record[0]
-    meeting = pointer_to(barrier)
-    work = shift(f32(frame.works), rank * frame.work_floats)
-    for u in range(frame.n_updates):
-        _update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
-    meet(meeting, n_ranks)
-    return frame.steps + frame.n_updates
-
+td3_update = optim.update_kernel("td3_update", _update)
+"""Updates with a frame `TD3`."""
 
 ACT = frame_type(twin_critic.ACT_FIELDS, "exploration_noise: float64")
 
 
-@kernel
-def td3_act(record: FrameArray) -> None:
-    """Actions with exploration noise for all environments (frame `ACT`)."""
-    frame = record[0]
-    n_act, rows = frame.action_size, frame.n_envs
-    deviation = _F(frame.exploration_noise)
-    actor, hidden = i64(frame.actor), f32(frame.works)
-    head = mlp.forward(f32(frame.actor_params), actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
-    for i in range(rows):
-        rng_state, action = shift(u64(frame.action_rng), 2 * i), shift(f32(frame.actions), i * n_act)
-        for k in range(n_act):
-            noisy = mlp.tanh(head[i * n_act + k]) + deviation * random.normal(rng_state)
-            action[k] = min(max(noisy, _F(-1.0)), _F(1.0))
-        to_env_action(frame, action, shift(f32(frame.env_action), i * n_act))
+@inner
+def _choose(frame: FrameRecord, head: Ptr32, i: Index, action: Ptr32) -> None:
+    """An action with exploration noise."""
+    rng_state, deviation, n = shift(u64(frame.action_rng), 2 * i), _F(frame.exploration_noise), frame.action_size
+    for k in range(n):
+        noisy = mlp.tanh(head[i * n + k]) + deviation * random.normal(rng_state)
+        action[k] = min(max(noisy, _F(-1.0)), _F(1.0))
+
+
+td3_act = twin_critic.act_kernel("td3_act", _choose)
+"""Actions with exploration noise for a frame `ACT`."""

@@ -15,11 +15,15 @@ The last part holds what is one or a few numbers per row: targets, actions, log-
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mileage.kernels.learners import mlp, optim
-from mileage.kernels.machine.jit import inner
-from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real64
+from mileage.kernels.learners.heads import to_env_action
+from mileage.kernels.machine import chunks
+from mileage.kernels.machine.jit import inner, kernel
+from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real64
 from mileage.kernels.machine.pointers import f32, f64, i64, shift, u8
 
 _F = np.float32
@@ -80,11 +84,7 @@ def layout(rows: int, actor: tuple[int, ...], critic: tuple[int, ...]) -> dict[s
         "at_scratch": 2 * rows * widest,
         "at_rows": rows * (4 * critic[0] + 4),
     }
-    offsets, start = {}, 0
-    for name, size in sizes.items():
-        offsets[name] = start
-        start += -(-size // 16) * 16
-    offsets["work_floats"] = start
+    offsets = chunks.layout(sizes, "work_floats")
     del offsets["at_observations"]  # always the start
     return offsets
 
@@ -228,3 +228,24 @@ def add_totals(frame: FrameRecord) -> None:
     totals, stats = f64(frame.totals), f64(frame.stats)
     for k in range(n_chunks(frame) * N_STATS):
         totals[k % N_STATS] += stats[k]
+
+
+def act_kernel(name: str, choose: Any) -> Any:
+    """The kernel that acts for all environments: `actions` in [-1, 1], `env_action` within the bounds.
+
+    `choose(frame, head, i, action)` is an inner function that writes the action of environment i, from the actor's
+    output `head`.
+    """
+
+    def act(record: FrameArray) -> None:
+        frame = record[0]
+        n_act, rows, hidden = frame.action_size, frame.n_envs, f32(frame.works)
+        params, actor = f32(frame.actor_params), i64(frame.actor)
+        head = mlp.forward(params, actor, frame.n_actor, rows, f32(frame.obs), hidden, frame.activation)
+        for i in range(rows):
+            action = shift(f32(frame.actions), i * n_act)
+            choose(frame, head, i, action)
+            to_env_action(frame, action, shift(f32(frame.env_action), i * n_act))
+
+    act.__name__ = act.__qualname__ = name
+    return kernel(act)

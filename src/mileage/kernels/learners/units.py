@@ -16,8 +16,8 @@ import numpy as np
 
 from mileage.kernels.definitions import n_params
 from mileage.kernels.learners import mlp, optim
+from mileage.kernels.machine import chunks
 from mileage.kernels.machine.blas import sgemm
-from mileage.kernels.machine.chunks import LEAST_WORK
 from mileage.kernels.machine.jit import inner
 from mileage.kernels.machine.kinds import Count, FrameRecord, Index, Ptr32, PtrI64, Rank, Real32, Real64
 from mileage.kernels.machine.pointers import f32, i64, shift
@@ -40,7 +40,7 @@ FIELDS = """
 
 def n_pieces(batch: int, sizes: tuple[int, ...]) -> int:
     """Pieces that a network with these widths is cut into: a power of two, so that threads have equal shares."""
-    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // LEAST_WORK)
+    most = min(_MOST_PIECES, min(sizes[1:-1]) // _LEAST_UNITS, batch * n_params(sizes) // chunks.LEAST_WORK)
     return 1 << max(0, most.bit_length() - 1)
 
 
@@ -50,16 +50,9 @@ def layout(batch: int, sizes: tuple[int, ...], pieces: int) -> dict[str, int]:
     Pieces' parts of the hidden layers from the second on, twice for two forward passes side by side; loss gradients by
     the hidden layers between the first and the last.
     """
-    parts = {
-        "at_parts": pieces * batch * sum(sizes[2:-1]),
-        "at_more_parts": pieces * batch * sum(sizes[2:-1]),
-        "at_deltas": batch * sum(sizes[2:-2]),
-    }
-    offsets, start = {}, 0
-    for name, size in parts.items():
-        offsets[name] = start
-        start += -(-size // 16) * 16
-    return offsets | {"shared_floats": start}
+    parts = pieces * batch * sum(sizes[2:-1])
+    deltas = batch * sum(sizes[2:-2])
+    return chunks.layout({"at_parts": parts, "at_more_parts": parts, "at_deltas": deltas}, "shared_floats")
 
 
 def own_floats(batch: int, sizes: tuple[int, ...]) -> tuple[int, int]:

@@ -84,19 +84,9 @@ def single_threaded_blas() -> Iterator[None]:
 
 @intrinsic
 def sgemm(
-    typingctx: Any,
-    transpose_a: Any,
-    transpose_b: Any,
-    m: Any,
-    n: Any,
-    k: Any,
-    a: Any,
-    lda: Any,
-    b: Any,
-    ldb: Any,
-    out: Any,
-    ldo: Any,
-) -> Any:
+    typingctx: Any, transpose_a: Any, transpose_b: Any, m: Any, n: Any, k: Any, a: Any, lda: Any, b: Any, ldb: Any,
+    out: Any, ldo: Any,
+) -> Any:  # fmt: skip
     """out[m, n] = op(a)[m, k] @ op(b)[k, n], row-major, on float32 pointers.
 
     `transpose_a`, `transpose_b` are 0 or 1; `lda`, `ldb`, `ldo` are the row lengths as stored.
@@ -124,16 +114,8 @@ def _sgemm_codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any
 
     one, zero = (ir.Constant(ir.FloatType(), value) for value in (1.0, 0.0))
     # Column-major BLAS sees row-major matrices transposed: out' = op(b)' op(a)'.
-    operands = [flag(tb), flag(ta), by_reference(n), by_reference(m), by_reference(k), by_reference(one)]
-    operands += [
-        start(b),
-        by_reference(ldb),
-        start(a),
-        by_reference(lda),
-        by_reference(zero),
-        start(out),
-        by_reference(ldo),
-    ]
+    operands = [flag(tb), flag(ta), *map(by_reference, (n, m, k, one)), start(b), by_reference(ldb), start(a)]
+    operands += [by_reference(lda), by_reference(zero), start(out), by_reference(ldo)]
     function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * len(operands))
     builder.call(cgutils.get_or_insert_function(builder.module, function_type, _SYMBOL), operands)
     return context.get_dummy_value()

@@ -26,34 +26,22 @@ _MASK_DTYPES = frozenset(np.dtype(kind) for kind in (np.bool_, np.uint8, np.floa
 
 def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any = F32_DTYPE) -> None:
     """Raise unless `array` is a C-contiguous NumPy array of `shape` and `dtype`."""
-    if (
-        type(array) is not np.ndarray
-        or array.dtype is not dtype
-        or array.shape != shape
-        or not array.flags.c_contiguous
-    ):
+    fits = type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+    if not fits or not array.flags.c_contiguous:
         _explain(name, array, shape, (dtype,))
 
 
 def check_field(name: str, array: Any, shape: tuple[int, ...], dtypes: tuple[np.dtype[np.generic], ...]) -> None:
     """Raise unless `array` is a C-contiguous NumPy array of `shape` and one of `dtypes`."""
-    if (
-        not isinstance(array, np.ndarray)
-        or array.shape != shape
-        or array.dtype not in dtypes
-        or not array.flags.c_contiguous
-    ):
+    fits = isinstance(array, np.ndarray) and array.shape == shape and array.dtype in dtypes
+    if not fits or not array.flags.c_contiguous:
         _explain(name, array, shape, dtypes)
 
 
 def check_mask(name: str, array: Any, shape: tuple[int, ...]) -> None:
     """Raise unless `array` is a C-contiguous bool, uint8 or float32 array of `shape`; non-zero means true."""
-    if (
-        type(array) is not np.ndarray
-        or array.dtype not in _MASK_DTYPES
-        or array.shape != shape
-        or not array.flags.c_contiguous
-    ):
+    fits = type(array) is np.ndarray and array.dtype in _MASK_DTYPES and array.shape == shape
+    if not fits or not array.flags.c_contiguous:
         _explain(name, array, shape, ("bool", "uint8", "float32"))
 
 

@@ -22,3 +22,12 @@ def chunk_rows(batch: int, n_params: int) -> int:
 def n_chunks(batch: int, n_params: int) -> int:
     """Chunks that a batch is cut into."""
     return -(-batch // chunk_rows(batch, n_params))
+
+
+def layout(sizes: dict[str, int], end: str) -> dict[str, int]:
+    """Where parts of `sizes` floats start, one after the other on multiples of 16; under `end`, where the last ends."""
+    offsets, start = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = start
+        start += -(-size // 16) * 16
+    return offsets | {end: start}

@@ -135,19 +135,14 @@ def exp_excess(x: Any) -> Any:
     return np.expm1(x) - x
 
 
-@overload(exp, strict=False)
-def _exp_overload(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: _exp_32(x)
-    if x == types.float64:
-        return lambda x: _exp_64(x)
-    return None
+def _overload(function: Any, narrow: Any, wide: Any) -> None:
+    """Have kernels call `narrow` or `wide` for `function` of a float32 or float64."""
+
+    @overload(function, strict=False)
+    def choose(x: Any) -> Any:
+        found = {types.float32: narrow, types.float64: wide}.get(x)
+        return None if found is None else lambda x: found(x)
 
 
-@overload(exp_excess, strict=False)
-def _exp_excess_overload(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: _exp_excess_32(x)
-    if x == types.float64:
-        return lambda x: _exp_excess_64(x)
-    return None
+_overload(exp, _exp_32, _exp_64)
+_overload(exp_excess, _exp_excess_32, _exp_excess_64)

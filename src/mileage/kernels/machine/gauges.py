@@ -70,11 +70,6 @@ def product_frame(shapes: Sequence[Product], pieces: int, repeats: int, ranks: i
     third = max(max(m * k, k * n, m * n) for _, _, m, n, k in shapes)
     third = -(-third // 16) * 16
     return Frame(
-        PRODUCTS,
-        shapes=np.array(shapes, np.int64),
-        scratch=np.full((ranks, 3 * third), 0.5, np.float32),
-        n_products=len(shapes),
-        pieces=pieces,
-        repeats=repeats,
-        floats=3 * third,
-    )
+        PRODUCTS, shapes=np.array(shapes, np.int64), scratch=np.full((ranks, 3 * third), 0.5, np.float32),
+        n_products=len(shapes), pieces=pieces, repeats=repeats, floats=3 * third,
+    )  # fmt: skip

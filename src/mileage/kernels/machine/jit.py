@@ -210,17 +210,10 @@ class _Lean(CompilerBase):  # type: ignore[misc]
     def define_pipelines(self) -> list[Any]:
         """One list of passes, from bytecode to LLVM."""
         passes = PassManager("lean")
-        for step in (
-            untyped_passes.TranslateByteCode,
-            untyped_passes.FixupArgs,
-            untyped_passes.IRProcessing,
-            untyped_passes.ReconstructSSA,
-            typed_passes.NopythonTypeInference,
-            typed_passes.PreLowerStripPhis,
-            typed_passes.IRLegalization,
-            typed_passes.NativeLowering,
-            typed_passes.NoPythonBackend,
-        ):
+        first = (untyped_passes.TranslateByteCode, untyped_passes.FixupArgs, untyped_passes.IRProcessing)
+        typing = (untyped_passes.ReconstructSSA, typed_passes.NopythonTypeInference, typed_passes.PreLowerStripPhis)
+        lowering = (typed_passes.IRLegalization, typed_passes.NativeLowering, typed_passes.NoPythonBackend)
+        for step in (*first, *typing, *lowering):
             passes.add_pass(step, step.__name__)
         passes.finalize()
         return [passes]

@@ -77,24 +77,21 @@ def prefetch(typingctx: Any, pointer: Any) -> Any:
     return types.void(pointer), codegen
 
 
-@intrinsic
-def _copy_16(typingctx: Any, to: Any, source: Any) -> Any:
-    """Copy 16 bytes with one load and one store."""
+def _copy(size: int) -> Any:
+    """A function for kernels that copies `size` bytes with one load and one store."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 16), 1)
-        return context.get_dummy_value()
+    @intrinsic
+    def copy(typingctx: Any, to: Any, source: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), size), 1)
+            return context.get_dummy_value()
 
-    return types.void(to, source), codegen
+        return types.void(to, source), codegen
+
+    return copy
 
 
-@intrinsic
-def _copy_4(typingctx: Any, to: Any, source: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, args[0], args[1], ir.Constant(ir.IntType(64), 4), 1)
-        return context.get_dummy_value()
-
-    return types.void(to, source), codegen
+_copy_4, _copy_16 = _copy(4), _copy(16)
 
 
 @inner
@@ -130,22 +127,20 @@ def float_at(record: PtrU8, offset: Index) -> Ptr32:
     return _as_f32(shift(record, offset))
 
 
-@intrinsic
-def _as_f32(typingctx: Any, pointer: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType().as_pointer())
+def _pointer(kind: Any) -> Any:
+    """A function for kernels from any pointer to one to `kind`."""
 
-    return types.CPointer(types.float32)(pointer), codegen
+    @intrinsic
+    def make(typingctx: Any, pointer: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(pointer), codegen
+
+    return make
 
 
-@intrinsic
-def as_i64(typingctx: Any, pointer: Any) -> Any:
-    """The pointer as one to int64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.int64)(pointer), codegen
+_as_f32, as_i64 = _pointer(types.float32), _pointer(types.int64)
 
 
 def aligned_zeros(size: int) -> F32:

@@ -1,14 +1,18 @@
 """Several threads inside one kernel: a team of Python threads, and a barrier that never enters Python.
 
 Numba's own parallel loops cost seconds of compile time. Here every thread calls the same GIL-free kernel with its
-rank, and ranks meet at a spinning barrier in native code (about 0.2 µs). How work is cut into pieces depends on the
-problem alone, never on the number of ranks, so that results are the same bit for bit on any number of threads.
+rank, and ranks meet in native code (about 0.2 µs where all run; one that waits long sleeps). How work is cut into
+pieces depends on the problem alone, never on the number of ranks, so that results are the same bit for bit on any
+number of threads.
 """
 
 from __future__ import annotations
 
+import platform
 import queue
+import sys
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -21,10 +25,14 @@ from numba.extending import intrinsic
 from mileage._types import I64
 from mileage.kernels.machine.jit import inner
 from mileage.kernels.machine.kinds import Count, PtrI64
+from mileage.kernels.machine.ranks import Ranks
 
-# Spins before giving the core away: enough for ranks that run, little for ranks that were descheduled.
-_SPINS = 4000
-_ARRIVED, _GENERATION = 0, 8  # a cache line apart
+# Spins before going to sleep: enough for ranks that run, little for ranks whose core somebody else has. A sleeper's
+# core is free, and the machine moves the late rank to it.
+_SPINS = 2000
+_ARRIVED, _GENERATION, _SLEEPERS = 0, 8, 16  # a cache line apart
+_WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE within one process
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
 
 
 @intrinsic
@@ -44,29 +52,56 @@ def _atomic_load(typingctx: Any, pointer: Any, index: Any) -> Any:
 
 
 @intrinsic
-def _yield_core(typingctx: Any) -> Any:
+def _pause(typingctx: Any) -> Any:
+    """Tell the core that this is a spinning loop: it leaves its units to the thread beside it."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        function_type = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, function_type, "sched_yield"), [])
+        if platform.machine() == "x86_64":
+            function_type = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, function_type, "llvm.x86.sse2.pause"), [])
         return context.get_dummy_value()
 
     return types.void(), codegen
 
 
+@intrinsic
+def _futex(typingctx: Any, pointer: Any, index: Any, operation: Any, value: Any) -> Any:
+    """Sleep while the low half of a word is `value`, or wake up to `value` sleepers; elsewhere than Linux, yield."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        long = ir.IntType(64)
+        if (number := _FUTEX_CALLS.get(platform.machine())) is None or sys.platform != "linux":
+            function_type = ir.FunctionType(ir.IntType(32), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, function_type, "sched_yield"), [])
+            return context.get_dummy_value()
+        function_type = ir.FunctionType(long, [long], var_arg=True)
+        syscall = cgutils.get_or_insert_function(builder.module, function_type, "syscall")
+        word = builder.ptrtoint(builder.gep(args[0], [args[1]]), long)
+        builder.call(syscall, [long(number), word, args[2], args[3], long(0), long(0), long(0)])
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64, types.int64), codegen
+
+
 @inner
 def meet(barrier_state: PtrI64, n_ranks: Count) -> None:
-    """Wait until all ranks have called this. `barrier_state` points to 16 int64, zero at first, shared by the ranks."""
+    """Wait until all ranks have called this. `barrier_state` points to 24 int64, zero at first, shared by the ranks."""
     if n_ranks > 1:
         generation = _atomic_load(barrier_state, _GENERATION)
         if _atomic_add(barrier_state, _ARRIVED, 1) == n_ranks - 1:
             _atomic_add(barrier_state, _ARRIVED, -n_ranks)
             _atomic_add(barrier_state, _GENERATION, 1)
+            if _atomic_load(barrier_state, _SLEEPERS) > 0:
+                _futex(barrier_state, _GENERATION, _WAKE, n_ranks)
         else:
             spins = 0
             while _atomic_load(barrier_state, _GENERATION) == generation:
                 spins += 1
+                _pause()
                 if spins > _SPINS:
-                    _yield_core()
+                    _atomic_add(barrier_state, _SLEEPERS, 1)
+                    _futex(barrier_state, _GENERATION, _WAIT, generation & 0xFFFFFFFF)
+                    _atomic_add(barrier_state, _SLEEPERS, -1)
 
 
 def _serve(jobs: queue.SimpleQueue[Any], rank: int, barrier: I64) -> None:
@@ -87,13 +122,16 @@ def _dismiss(queues: list[queue.SimpleQueue[Any]]) -> None:
 class Team:
     """A fixed number of threads that run kernels together: `function(rank, n_ranks, barrier, record)`.
 
-    The caller is rank 0. Every such kernel ends with `meet`, so that `run` returns when the work is done.
+    The caller is rank 0. Every such kernel ends with `meet`, so that `run` returns when the work is done. An adaptive
+    team finds out for each kernel how many of its ranks make it faster.
     """
 
-    def __init__(self, n_ranks: int) -> None:
+    def __init__(self, n_ranks: int, adaptive: bool = False) -> None:
         self.n_ranks = n_ranks
+        self._adaptive = adaptive and n_ranks > 1
+        self._choices: dict[tuple[object, int], Ranks] = {}
         self._runs = 0
-        self._barrier: I64 = np.zeros(16, np.int64)
+        self._barrier: I64 = np.zeros(24, np.int64)
         self._jobs: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n_ranks - 1)]
         self._threads = [
             threading.Thread(target=_serve, args=(jobs, rank, self._barrier), name=f"mileage-{rank}", daemon=True)
@@ -110,6 +148,16 @@ class Team:
         A rank without work would only spin at the barrier, and slow the others down on cores that share their units.
         """
         n_ranks = min(self.n_ranks, pieces)
+        if not self._adaptive or n_ranks < 2:
+            return self._run(function, record, n_ranks)
+        if (choice := self._choices.get((function, n_ranks))) is None:
+            choice = self._choices[function, n_ranks] = Ranks(n_ranks)
+        start = time.perf_counter_ns()
+        found = self._run(function, record, choice.now)
+        choice.took(time.perf_counter_ns() - start)
+        return found
+
+    def _run(self, function: Any, record: Any, n_ranks: int) -> Any:
         if n_ranks < 2:
             return function(0, 1, self._barrier, record)
         self._runs += 1

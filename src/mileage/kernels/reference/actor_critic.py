@@ -6,6 +6,7 @@ The kernel's gradients, which it derives by hand, are tested against differences
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,18 +130,6 @@ def update(
             if how.target_kl > 0.0 and terms.kl > KL_SLACK * how.target_kl:
                 return params, adam.steps, seen
             seen.append(terms)
-            loss = _Loss(how, shape, samples)
+            loss = functools.partial(how.loss, shape=shape, batch=samples)
             params = adam.step(params, numerical_gradient(loss, params))
     return params, adam.steps, seen
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loss:
-    """The loss as a function of the parameters alone."""
-
-    how: Optimisation
-    shape: Shape
-    samples: Batch
-
-    def __call__(self, params: F64) -> float:
-        return self.how.loss(params, self.shape, self.samples)

@@ -23,16 +23,9 @@ def _ends(t: int, n: int, terminated: Any, truncated: Any) -> bool:
 
 
 def gae(
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    *,
-    truncated: Any = None,
-    truncated_values: Any = None,
-    gamma: float = 0.99,
-    lambda_: float = 0.95,
-) -> tuple[F64, F64]:
+    rewards: Any, values: Any, terminated: Any, last_values: Any, *, truncated: Any = None,
+    truncated_values: Any = None, gamma: float = 0.99, lambda_: float = 0.95,
+) -> tuple[F64, F64]:  # fmt: skip
     """Generalised advantage estimation: advantages and returns, (T, N) float64."""
     horizon, n_envs = rewards.shape
     advantages = np.zeros((horizon, n_envs))
@@ -50,16 +43,9 @@ def gae(
 
 
 def nstep_returns(
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    *,
-    n: int,
-    truncated: Any = None,
-    truncated_values: Any = None,
-    gamma: float = 0.99,
-) -> F64:
+    rewards: Any, values: Any, terminated: Any, last_values: Any, *, n: int, truncated: Any = None,
+    truncated_values: Any = None, gamma: float = 0.99,
+) -> F64:  # fmt: skip
     """Discounted rewards of up to `n` steps plus what they lead to, (T, N) float64."""
     horizon, n_envs = rewards.shape
     returns = np.zeros((horizon, n_envs))
@@ -78,19 +64,9 @@ def nstep_returns(
 
 
 def vtrace(
-    log_ratios: Any,
-    rewards: Any,
-    values: Any,
-    terminated: Any,
-    last_values: Any,
-    *,
-    truncated: Any = None,
-    truncated_values: Any = None,
-    gamma: float = 0.99,
-    lambda_: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-) -> tuple[F64, F64]:
+    log_ratios: Any, rewards: Any, values: Any, terminated: Any, last_values: Any, *, truncated: Any = None,
+    truncated_values: Any = None, gamma: float = 0.99, lambda_: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0,
+) -> tuple[F64, F64]:  # fmt: skip
     """V-trace targets and policy-gradient advantages, (T, N) float64."""
     horizon, n_envs = rewards.shape
     targets, advantages = np.zeros((horizon, n_envs)), np.zeros((horizon, n_envs))

@@ -10,12 +10,7 @@ from mileage._types import F64
 
 
 def token_kl(
-    log_probs: Any,
-    reference_log_probs: Any,
-    *,
-    estimator: str = "k3",
-    mask: Any = None,
-    reduction: str = "sum",
+    log_probs: Any, reference_log_probs: Any, *, estimator: str = "k3", mask: Any = None, reduction: str = "sum"
 ) -> F64:
     """Divergence of each row, (B,) float64."""
     log_p, log_q = np.asarray(log_probs, np.float64), np.asarray(reference_log_probs, np.float64)

@@ -183,16 +183,10 @@ def _push_long(ring: FrameRecord, first: Index, row: Index) -> Flag:
         i = first + env
         reward = np.float32(f64(ring.source_rewards)[i]) if ring.source_wide_rewards else f32(ring.source_rewards)[i]
         stored = store(
-            ring,
-            env,
-            row,
-            shift(u8(ring.source_obs), i * ring.obs_bytes),
-            shift(u8(ring.source_actions), i * ring.action_bytes),
-            reward,
-            u8(ring.source_terminated)[i] != 0,
-            u8(ring.source_truncated)[i] != 0,
-            shift(u8(ring.source_next_obs), i * ring.obs_bytes),
-        )
+            ring, env, row, shift(u8(ring.source_obs), i * ring.obs_bytes),
+            shift(u8(ring.source_actions), i * ring.action_bytes), reward, u8(ring.source_terminated)[i] != 0,
+            u8(ring.source_truncated)[i] != 0, shift(u8(ring.source_next_obs), i * ring.obs_bytes),
+        )  # fmt: skip
         fits = fits and stored
     fence()
     return fits

@@ -51,20 +51,10 @@ class Adam:
         counts = [self._counts[index] for index in used]
         torch._foreach_add_(counts, 1.0)
         torch._fused_adam_(
-            [self._parameters[index] for index in used],
-            slopes,
-            [self._means[index] for index in used],
-            [self._squares[index] for index in used],
-            [],
-            counts,
-            lr=rate,
-            beta1=_BETA1,
-            beta2=_BETA2,
-            weight_decay=0.0,
-            eps=self._eps,
-            amsgrad=False,
-            maximize=False,
-        )
+            [self._parameters[index] for index in used], slopes, [self._means[index] for index in used],
+            [self._squares[index] for index in used], [], counts, lr=rate, beta1=_BETA1, beta2=_BETA2, weight_decay=0.0,
+            eps=self._eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
         self.steps += 1
         return norm
 

@@ -18,26 +18,12 @@ Chosen = str | nn.Module | Callable[[EnvSpec], nn.Module]
 
 
 def build_policy(
-    kind: type[TorchPolicy],
-    algorithm: str,
-    chosen: Chosen,
-    native: Policy | None,
-    config: Any,
-    spec: EnvSpec,
-    device: torch.device,
-    compile_mode: str | None,
-) -> TorchPolicy:
-    """The policy of an algorithm for an environment.
+    kind: type[TorchPolicy], algorithm: str, chosen: Chosen, native: Policy | None, config: Any, spec: EnvSpec,
+    device: torch.device, compile_mode: str | None,
+) -> TorchPolicy:  # fmt: skip
+    """The policy of an algorithm, of the `kind` that it learns, for an environment; its name is for messages.
 
-    Args:
-        kind: of policy that the algorithm learns.
-        algorithm: its name, for messages.
-        chosen: which network.
-        native: the native policy whose weights to start from; None unless the network is the native one.
-        config: the algorithm's configuration.
-        spec: description of the environment.
-        device: where the module lives.
-        compile_mode: of `torch.compile`; None for none.
+    `native` is the native policy whose weights to start from, None unless the `chosen` network is the native one.
     """
     if native is not None:
         module = kind.like(native)

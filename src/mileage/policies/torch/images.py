@@ -41,11 +41,12 @@ class ImageTrunk(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], *, scale: bool) -> None:
         super().__init__()
-        if not _is_image(shape):
+        if not is_image(shape):
             raise UsageError(f"an image of shape {shape} cannot be convolved: give (height, width, channels)")
         # As Gymnasium's image wrappers and Stable-Baselines3 have it: the shortest axis holds the channels.
         self._channels_last = len(shape) == 3 and shape[2] == min(shape)
-        channels, height, width = _channels_first(shape, self._channels_last)
+        last = (*shape, 1) if len(shape) == 2 else shape if self._channels_last else (*shape[1:], shape[0])
+        height, width, channels = last
         layers: list[nn.Module] = []
         for outputs, kernel, stride in _LARGE if min(height, width) >= _LARGE_FROM else _SMALL:
             kind = _BytesConv2d if scale and not layers else nn.Conv2d
@@ -65,18 +66,8 @@ class ImageTrunk(nn.Module):
         return torch.relu_(self.linear(maps.permute(0, 2, 3, 1).flatten(1)))
 
 
-def _channels_first(shape: tuple[int, ...], channels_last: bool) -> tuple[int, int, int]:
-    if len(shape) == 2:
-        return 1, shape[0], shape[1]
-    return (shape[2], shape[0], shape[1]) if channels_last else (shape[0], shape[1], shape[2])
-
-
-def is_image(leaf: ObsLeaf) -> bool:
-    """Whether the default network convolves this part of an observation."""
-    return _is_image(leaf.shape)
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether the default network convolves a part of an observation with this shape."""
     return len(shape) in (2, 3) and min(sorted(shape)[-2:]) >= _SMALLEST
 
 
@@ -87,14 +78,10 @@ class Trunk(nn.Module):
         super().__init__()
         # Bytes are scaled to [0, 1] here too.
         self._scales = {leaf.name: 1.0 / 255.0 if leaf.dtype == "uint8" else 1.0 for leaf in leaves}
-        self.images = nn.ModuleDict(
-            {
-                leaf.name or "image": ImageTrunk(leaf.shape, scale=leaf.dtype == "uint8")
-                for leaf in leaves
-                if is_image(leaf)
-            }
-        )
-        self.size = sum(FEATURES if is_image(leaf) else math.prod(leaf.shape) for leaf in leaves)
+        convolved = [leaf for leaf in leaves if is_image(leaf.shape)]
+        trunks = {leaf.name or "image": ImageTrunk(leaf.shape, scale=leaf.dtype == "uint8") for leaf in convolved}
+        self.images = nn.ModuleDict(trunks)
+        self.size = sum(FEATURES if leaf in convolved else math.prod(leaf.shape) for leaf in leaves)
 
     def forward(self, obs: Any) -> Tensor:
         """Features (N, size) of a tensor or a dict of tensors."""

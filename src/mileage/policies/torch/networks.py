@@ -76,10 +76,7 @@ class MlpActorCritic(nn.Module):
         self._gaussian = native.log_std.size > 0
         if self._gaussian:
             self.log_std = nn.Parameter(torch.from_numpy(native.params[native.log_std_offset :].copy()))
-        actor, critic = (
-            native.params[: native.critic_offset],
-            native.params[native.critic_offset : native.log_std_offset],
-        )
+        actor, critic, _ = np.split(native.params, [native.critic_offset, native.log_std_offset])
         cut = n_params(hidden)
         self.hidden.load([actor[:cut], critic[:cut]])
         self.actor.load([actor[cut:]])

@@ -6,7 +6,7 @@ import abc
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,10 +19,7 @@ from mileage.policies import draw
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state
 
-_CONVOLUTIONS = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-)
+_CONVOLUTIONS = (*(nn.Conv1d, nn.Conv2d, nn.Conv3d), *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
 # What mixes the rows of a batch, or draws anew for each.
 _MIXING = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
@@ -75,10 +72,8 @@ class TorchPolicy(Policy):
         self._live = LiveTensors({f"module.{name}": tensor for name, tensor in self.module.state_dict().items()})
         self._compiled: dict[nn.Module, Callable[..., Any]] = {}
 
-    @classmethod
-    @abc.abstractmethod
-    def like(cls, native: Any) -> nn.Module:
-        """The network of the native policy as a module, with its weights."""
+    like: ClassVar[type[nn.Module]]
+    """The network of the native policy as a module, with its weights."""
 
     @classmethod
     @abc.abstractmethod
@@ -235,23 +230,15 @@ class TorchActorCritic(TorchPolicy):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        spec: EnvSpec,
-        device: torch.device,
-        compile_mode: str | None = None,
-        *,
+        self, module: nn.Module, spec: EnvSpec, device: torch.device, compile_mode: str | None = None, *,
         log_std_init: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         numbers = spec.action_size - len(spec.choices)
         if numbers and not isinstance(module, _Gaussian):
             module.register_parameter("log_std", nn.Parameter(torch.full((numbers,), log_std_init)))
         super().__init__(module, spec, device, compile_mode)
 
-    @classmethod
-    def like(cls, native: Any) -> nn.Module:
-        """The network of the native policy as a module, with its weights."""
-        return networks.MlpActorCritic(native)
+    like = networks.MlpActorCritic
 
     @classmethod
     def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
@@ -311,10 +298,7 @@ class TorchActorCritic(TorchPolicy):
 class TorchQ(TorchPolicy):
     """`module(obs)` returns action values (N, actions)."""
 
-    @classmethod
-    def like(cls, native: Any) -> nn.Module:
-        """The network of the native policy as a module, with its weights."""
-        return networks.MlpQ(native)
+    like = networks.MlpQ
 
     @classmethod
     def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
@@ -340,10 +324,7 @@ class TorchTwinCritic(TorchPolicy):
     outputs_per_action = 1
     """Outputs of the actor for each entry of an action."""
 
-    @classmethod
-    def like(cls, native: Any) -> nn.Module:
-        """The network of the native policy as a module, with its weights."""
-        return networks.MlpActorTwinCritic(native)
+    like = networks.MlpActorTwinCritic
 
     @classmethod
     def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
