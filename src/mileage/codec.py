@@ -12,12 +12,12 @@ environment's own form, the bridge, `predict`, `distribution`, goes through it, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import U8, Array, ObsLeaf
+from mileage._records import Record
+from mileage._types import U8, Allowed, Array, ObsLeaf, Shown, Taken
 
 
 class Codec:
@@ -27,7 +27,7 @@ class Codec:
         """`branches` says how many ways there are to choose each discrete part of an action."""
         self.obs_size, self.branches, self.leaves = obs_size, tuple(branches), leaves
 
-    def rows(self, observation: Any) -> tuple[Array, bool]:
+    def rows(self, observation: Shown) -> tuple[Array, bool]:
         """One observation or a batch as rows (N, O) float32 or (N, B) uint8, and whether it was a single one."""
         if self.leaves is None:
             return self._flat_rows(observation)
@@ -36,15 +36,15 @@ class Codec:
         found = {leaf.name: self._leaf_value(leaf, observation) for leaf in self.leaves}
         return self._packed([(leaf, found[leaf.name], leaf.shape) for leaf in self.leaves])
 
-    def actions(self, rows: Array, single: bool) -> Any:
+    def actions(self, rows: Array, single: bool) -> Taken:
         """Actions of a policy as the environment takes them: one of them, or a batch."""
         return rows[0] if single else rows
 
-    def masks(self, given: Any, n: int) -> U8:
+    def masks(self, given: Allowed, n: int) -> U8:
         """Masks for `n` observations, (N, M) uint8, from one for all of them or one for each."""
         return self.checked_masks(given, n)
 
-    def checked_masks(self, given: Any, n: int) -> U8:
+    def checked_masks(self, given: Allowed, n: int) -> U8:
         """Flat masks for `n` observations; UsageError if they do not fit or leave nothing possible."""
         size = sum(self.branches)
         if not size:
@@ -60,11 +60,11 @@ class Codec:
             raise UsageError("action_masks must leave at least one choice possible")
         return masks
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Record:
         """What a checkpoint says of it, as JSON has it."""
         return {"observation": self.obs_size, "choices": list(self.branches)}
 
-    def _flat_rows(self, observation: Any) -> tuple[Array, bool]:
+    def _flat_rows(self, observation: Shown) -> tuple[Array, bool]:
         try:
             obs = np.asarray(observation, np.float32)
         except (TypeError, ValueError):
@@ -75,7 +75,7 @@ class Codec:
             raise UsageError(f"observation must have {self.obs_size} entries, not shape {shape}")
         return obs, single
 
-    def _leaf_value(self, leaf: ObsLeaf, observation: Any) -> Array:
+    def _leaf_value(self, leaf: ObsLeaf, observation: Shown) -> Array:
         if leaf.name and leaf.name not in observation:
             raise UsageError(f"observation must be a dict with {[each.name for each in self.leaves or ()]}")
         return np.asarray(observation[leaf.name] if leaf.name else observation)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage._errors import UsageError
 from mileage._records import Record
-from mileage._types import F32, U8, Array, Bool, ObsLeaf
+from mileage._types import F32, U8, Array, Bool, Memory, ObsLeaf
 from mileage._types import Team as Team
 from mileage.codec import Codec
 
@@ -189,11 +189,11 @@ class Policy(abc.ABC):
     def predict(
         self,
         observation: Array,
-        state: Any,
-        episode_start: Any,
+        state: Memory,
+        episode_start: ArrayLike | None,
         rng: np.random.Generator | None,
         masks: U8 | None = None,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Memory]:
         """Actions for observation rows, and the memory for the next call; `state` is what the last call returned."""
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:

@@ -6,14 +6,13 @@ import abc
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._records import Record, named
-from mileage._types import F32, U8, Array
+from mileage._types import F32, U8, Array, Memory
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds
@@ -151,10 +150,10 @@ class FlatPolicy(Policy):
     def predict(
         self,
         observation: Array,
-        state: Any,
-        episode_start: Any,
+        state: Memory,
+        episode_start: ArrayLike | None,
         rng: np.random.Generator | None,
         masks: U8 | None = None,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Memory]:
         """Actions for observations (N, O); there is no memory."""
         return self.actions(observation, rng, masks), None

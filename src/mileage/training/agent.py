@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
-from mileage._types import U8
+from mileage._types import U8, Allowed, Memory, Shown, Taken
 from mileage.algorithms._config import checked
 from mileage.algorithms.backends import choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
@@ -280,12 +281,12 @@ class Agent:
 
     def predict(
         self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
+        observation: Shown,
+        state: Memory = None,
+        episode_start: ArrayLike | None = None,
         deterministic: bool = True,
-        action_masks: Any = None,
-    ) -> tuple[Any, Any]:
+        action_masks: Allowed = None,
+    ) -> tuple[Taken, Memory]:
         """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
 
         Observations are as the environment gives them, or flat (O,) or (N, O); actions are as it takes them. `state`
@@ -299,7 +300,7 @@ class Agent:
         chosen, state = self.policy.predict(rows, state, episode_start, rng, *given)
         return self.spec.codec.actions(chosen, single), state
 
-    def distribution(self, observation: Any, action_masks: Any = None) -> Distribution:
+    def distribution(self, observation: Shown, action_masks: Allowed = None) -> Distribution:
         """What the policy says about one observation or a batch: probabilities, means, deviations and values.
 
         Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
@@ -308,7 +309,7 @@ class Agent:
         found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
         return found.first() if single else found
 
-    def _masks(self, given: Any, n: int) -> U8 | None:
+    def _masks(self, given: Allowed, n: int) -> U8 | None:
         return None if given is None else self.spec.codec.masks(given, n)
 
     @functools.cached_property

@@ -15,7 +15,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import U8, Array
+from mileage._records import Record
+from mileage._types import U8, Array, Taken
 from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
@@ -182,7 +183,7 @@ class BridgedVecEnv(VectorBase):
         """What is possible now, (N, M) uint8, the same memory every time; None if the environment does not say."""
         return self._masks if self.spec.masked else None
 
-    def _native_actions(self, actions: ArrayLike) -> Any:
+    def _native_actions(self, actions: ArrayLike) -> Taken:
         """`actions` as the wrapped environments take them."""
         array = self._checked_actions(actions)
         self._check_choices(array)
@@ -214,24 +215,24 @@ class FlatMasks(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
         self._codec = codec
         self._ask = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Record | None = None) -> tuple[Array, Record]:
         """Start an episode."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs, self._with_mask(info)
 
-    def step(self, action: Array | int) -> tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Array | int) -> tuple[Array, SupportsFloat, bool, bool, Record]:
         """Go on."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated, truncated, self._with_mask(info, over=bool(terminated))
 
-    def _with_mask(self, info: dict[str, Any], over: bool = False) -> dict[str, Any]:
+    def _with_mask(self, info: Record, over: bool = False) -> Record:
         """`info` with a mask; nothing needs to be possible where an episode is `over`."""
         given = self._ask() if self._ask is not None else info.get("action_mask")
         everything = np.ones(sum(self._codec.branches), np.uint8)
         return {**info, "action_mask": everything if given is None or over else self._codec.masks(given, 1)[0]}
 
 
-def _take_masks(infos: Mapping[str, Any], out: U8) -> None:
+def _take_masks(infos: Record, out: U8) -> None:
     """Keep the masks in the infos of a step, if there are any."""
     if out.size and "action_mask" in infos:
         np.copyto(out, infos["action_mask"])

@@ -11,10 +11,13 @@ import numpy as np
 from gymnasium import spaces
 
 from mileage._errors import UsageError
-from mileage._types import F32, I64, U8, Array, ObsLeaf
+from mileage._records import Record
+from mileage._types import F32, I64, U8, Allowed, Array, ObsLeaf, Shown, Taken
 from mileage.codec import Codec, is_single, view_of
 
 Space = spaces.Space[Any]
+Path = tuple[str | int, ...]
+"""To a part of a space: keys of dicts, places in tuples."""
 # Views of float32 start at multiples of their size; rows at multiples of a cache word.
 _ALIGNMENT = 8
 
@@ -22,7 +25,7 @@ _ALIGNMENT = 8
 class Part(NamedTuple):
     """A space that is not made of others, and the way to it: keys of dicts, places in tuples."""
 
-    path: tuple[str | int, ...]
+    path: Path
     space: Space
 
     @property
@@ -30,7 +33,7 @@ class Part(NamedTuple):
         """The way to it in a word."""
         return "/".join(map(str, self.path))
 
-    def of(self, whole: Any, what: str) -> Array:
+    def of(self, whole: Shown | Taken | Allowed, what: str) -> Array:
         """Its value in an observation, an action or a mask (`what`) of the whole space."""
         for key in self.path:
             fits = isinstance(whole, Mapping) if isinstance(key, str) else isinstance(whole, Sequence)
@@ -43,7 +46,7 @@ class Part(NamedTuple):
             raise UsageError(f"{what} {self.name!r} must be an array") from None
 
 
-def parts_of(space: Space, path: tuple[str | int, ...] = ()) -> Iterator[Part]:
+def parts_of(space: Space, path: Path = ()) -> Iterator[Part]:
     """The parts of a space, in Gymnasium's order."""
     if isinstance(space, spaces.Dict):
         for key, each in space.spaces.items():
@@ -93,7 +96,7 @@ class SpaceCodec(Codec):
         """Entries of boxes in an action."""
         return len(self.action_low) - (0 if self.n_actions else len(self.branches))
 
-    def rows(self, observation: Any) -> tuple[Array, bool]:
+    def rows(self, observation: Shown) -> tuple[Array, bool]:
         """One observation or a batch, as the environment shows it or flat already, as rows."""
         flat = np.asarray(observation) if isinstance(observation, np.ndarray | list) else None
         if self.leaves is None and flat is not None and self._is_flat(flat):
@@ -122,11 +125,11 @@ class SpaceCodec(Codec):
             view = view_of(leaf, out)
             view[:] = _encoded(part.space, values).reshape(view.shape)
 
-    def take(self, observation: Any, out: Array) -> None:
+    def take(self, observation: Shown, out: Array) -> None:
         """Write a batch of observations, as a vector environment has them, as rows into `out`."""
         self.write_rows([part.of(observation, "observation") for part in self._shown], out)
 
-    def flatten(self, observation: Any) -> F32:
+    def flatten(self, observation: Shown) -> F32:
         """One observation as a float32 vector (O,)."""
         out: F32 = np.zeros((1, self.obs_size), np.float32)
         self.write_rows([part.of(observation, "observation")[None] for part in self._shown], out)
@@ -139,27 +142,27 @@ class SpaceCodec(Codec):
         assert isinstance(found, spaces.Box)
         return spaces.Box(found.low.astype(np.float32), found.high.astype(np.float32), dtype=np.float32)
 
-    def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Any:
+    def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Taken:
         """Actions of a policy as the environment takes them: one of them, or a batch.
 
         With `apart`, a batch whose items Gymnasium's vector environments take apart into what a box holds, arrays all.
         """
         if self.n_actions:
-            found: Any = np.asarray(rows, np.int64) + self.action_space.start  # type: ignore[attr-defined]
+            found: Taken = np.asarray(rows, np.int64) + self.action_space.start  # type: ignore[attr-defined]
             return found[0] if single else found
         choice, number = 0, len(self.branches)
-        columns: dict[tuple[str | int, ...], Any] = {}
+        columns: dict[Path, Taken] = {}
         for path, space in self._taken:
             size = math.prod(space.shape or ())
             first = number if isinstance(space, spaces.Box) else choice
-            values: Any = _decoded(space, rows[:, first : first + size])
+            values: Taken = _decoded(space, rows[:, first : first + size])
             if isinstance(space, spaces.Box) and not space.shape:  # an item of an array would be a bare number
                 values = [np.asarray(each) for each in values] if single or apart else values
             columns[path] = values[0] if single else values
             choice, number = (choice, number + size) if isinstance(space, spaces.Box) else (choice + size, number)
         return _nested(self.action_space, columns)
 
-    def masks(self, given: Any, n: int) -> U8:
+    def masks(self, given: Allowed, n: int) -> U8:
         """Flat masks, or one of the action space's form: an array for every discrete part."""
         if not isinstance(given, Mapping | tuple):
             return self.checked_masks(given, n)
@@ -173,7 +176,7 @@ class SpaceCodec(Codec):
                 parts.append(each)
         return self.checked_masks(np.concatenate(parts, axis=-1), n)
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Record:
         """What a checkpoint says of it: both spaces."""
         return {"observation": repr(self.observation_space), "action": repr(self.action_space)}
 
@@ -219,7 +222,7 @@ def _decoded(space: Space, columns: Array) -> Array:
     return columns.reshape(len(columns), *(space.shape or ())).astype(space.dtype)
 
 
-def _nested(space: Space, values: Mapping[tuple[str | int, ...], Any], path: tuple[str | int, ...] = ()) -> Any:
+def _nested(space: Space, values: Mapping[Path, Taken], path: Path = ()) -> Taken:
     """The values of parts put together in the form of the space."""
     if isinstance(space, spaces.Dict):
         return {key: _nested(each, values, (*path, key)) for key, each in space.spaces.items()}
@@ -228,7 +231,7 @@ def _nested(space: Space, values: Mapping[tuple[str | int, ...], Any], path: tup
     return values[path]
 
 
-def _joined(given: Any) -> Array:
+def _joined(given: Allowed) -> Array:
     """The masks of a multi-discrete action, one for every choice, beside each other."""
     return np.concatenate([np.asarray(each) for each in given], axis=-1)
 

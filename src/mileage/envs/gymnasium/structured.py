@@ -7,12 +7,11 @@ whatever is in them, and whoever computes with an observation looks at its array
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from mileage._types import ObsLeaf
+from mileage._types import ObsLeaf, Shown
 from mileage.contracts import EnvSpec
 from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, FlatMasks, GymnasiumEnv
 from mileage.envs.gymnasium.codec import SpaceCodec
@@ -70,8 +69,8 @@ class StructuredVecEnv(BridgedVecEnv):
 
     spec: StructuredEnv
 
-    def _take(self, obs: Any) -> None:
+    def _take(self, obs: Shown) -> None:
         self.spec.codec.take(obs, self.obs)
 
-    def _take_final(self, row: int, obs: Any) -> None:
+    def _take_final(self, row: int, obs: Shown) -> None:
         self.final_obs[row] = self.spec.codec.rows(obs)[0][0]

@@ -166,10 +166,7 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
         return functools.partial(kernel, key=key, **options)
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     dispatcher = numba.njit(**settings)(function)
-    usual = dispatcher._compiler
-    dispatcher._compiler = _KernelCompiler(
-        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
-    )
+    _compiled_by(_KernelCompiler, dispatcher)
     return kept_on_disk(dispatcher, KernelCache(function, key))
 
 
@@ -192,13 +189,16 @@ def named_for(function: Any, args: Any) -> Any:
 class _KernelCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Compiles each signature under a name of its own."""
 
-    def _compile_core(self, args: Any, return_type: Any) -> Any:
-        own = self.py_func
-        self.py_func = named_for(own, args)
-        try:
-            return super()._compile_core(args, return_type)
-        finally:
-            self.py_func = own
+    def _get_implementation(self, args: Any, kws: Any) -> Any:
+        return named_for(self.py_func, args)
+
+
+def _compiled_by(kind: Any, dispatcher: Any) -> Any:
+    """Let a compiler of this kind compile what Numba would compile by its own."""
+    usual = dispatcher._compiler
+    own = kind(usual.py_func, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class)
+    dispatcher._compiler = own
+    return own
 
 
 class _Lean(CompilerBase):  # type: ignore[misc]
@@ -284,11 +284,7 @@ def inner(
         return functools.partial(inner, compiler=compiler, masked=masked, **options)
     settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
     dispatcher = numba.njit(**settings)(function)
-    usual = dispatcher._compiler
-    dispatcher._compiler = compiler(
-        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
-    )
-    dispatcher._compiler.masked = None if masked is None else masked.py_func
+    _compiled_by(compiler, dispatcher).masked = None if masked is None else masked.py_func
 
     def keep(result: Any) -> None:
         dispatcher.overloads[tuple(result.signature.args)] = result

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mileage._errors import UsageError
-from mileage._types import F32, U8, Array, ObsLeaf
+from mileage._types import F32, U8, Array, Memory, ObsLeaf
 from mileage.contracts import Distribution, EnvSpec, Policy
 from mileage.policies import draw
 from mileage.policies.torch import images, networks
@@ -194,11 +195,11 @@ class TorchPolicy(Policy):
     def predict(
         self,
         observation: Array,
-        state: Any,
-        episode_start: Any,
+        state: Memory,
+        episode_start: ArrayLike | None,
         rng: np.random.Generator | None,
         masks: U8 | None = None,
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, Memory]:
         """Actions for observation rows, and the state for the next call."""
         n = len(observation)
         state = self.initial_state(n) if state is None else state
