@@ -7,9 +7,12 @@ MileageError                     base; the CLI prints it as one sentence and exi
 ├── CheckpointError              a checkpoint that cannot be read, written or resumed
 ├── EnvCompileError              a user's environment function that Numba cannot compile
 ├── LedgerError                  the ledger cannot be opened, read or written
-│   └── SchemaError              the database was written by a newer mileage
+│   ├── SchemaError              the database was written by a newer mileage
+│   └── LedgerMovedError         the database was removed, replaced or emptied while a run wrote to it
 ├── UnmatchedError               two sets of runs that may not be compared
 └── BuildError                   a project that rl-bench cannot copy, detect or build
+    ├── InfraError               the machine, not the build, failed: launcher, mounts, control groups, disk
+    └── ChangeError              changes that cannot be written into a tree
 """
 
 from __future__ import annotations
@@ -65,9 +68,21 @@ class SchemaError(LedgerError):
     """The database was written by a newer mileage."""
 
 
+class LedgerMovedError(LedgerError):
+    """The database was removed, replaced or emptied while a run wrote to it."""
+
+
 class UnmatchedError(MileageError):
     """Two sets of runs that may not be compared."""
 
 
 class BuildError(MileageError):
     """A project that rl-bench cannot copy, detect or build."""
+
+
+class InfraError(BuildError):
+    """The machine, not the build, failed: launcher, mounts, control groups, disk."""
+
+
+class ChangeError(BuildError):
+    """Changes that cannot be written into a tree."""

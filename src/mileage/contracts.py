@@ -134,6 +134,21 @@ class VectorEnv(abc.ABC):
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Let go of threads, processes and windows."""
 
+    pausable: bool = False
+    """Whether environments can be stepped one without the other: it then has `begin` and `step_some`."""
+
+    def begin(self, row: int, seed: int) -> None:
+        """Start an episode in environment `row` from `seed`; the others stay as they are."""
+        raise NotImplementedError
+
+    def step_some(self, actions: ArrayLike, playing: Bool) -> Step:
+        """Step the environments that `playing` (N,) marks; what is returned of others is left from before.
+
+        An episode that ends is not started again. What environments say about success is `infos["is_success"]`, (N,)
+        bool, where one does.
+        """
+        raise NotImplementedError
+
     def saved_arrays(self) -> dict[str, Array]:
         """Live arrays that decide how the episodes under way go on, by name: writing to them puts a state back.
 
@@ -180,6 +195,11 @@ class Policy(abc.ABC):
 
         Discrete: indices (N,) int64; others: (N, A) float32, indices of choices before numbers within the bounds.
         """
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether an action depends on its own observation row alone: not on others, nor on what was before."""
+        return True
 
     def player(self, n: int) -> Callable[..., Array]:
         """A function like `actions` that plays `n` episodes from their start, with a memory if the policy has one."""
@@ -296,6 +316,8 @@ class Learner(abc.ABC):
 
     Config: ClassVar[type]
     """Of its configurations; an instance is a `LearnerConfig`."""
+    image_defaults: ClassVar[Record] = {}
+    """Hyperparameters whose defaults are others where the network is a convolutional one."""
     own_threads: ClassVar[bool] = False
     """Whether it has threads of its own that work while it does; `rest` ends them."""
     config: LearnerConfig

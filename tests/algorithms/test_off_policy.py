@@ -198,3 +198,37 @@ def test_training_goes_on_after_loading_as_if_nothing_had_happened(
         agent.learn(60, panel=agent.default_panel(episodes=1), eval_every=10**9)
         for name, array in agent.learner.state_arrays().items():
             np.testing.assert_array_equal(array, want[name], err_msg=name)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(("algorithm", "env"), [("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1"), ("DQN", "CartPole-v1")])
+def test_observations_and_rewards_are_normalised(algorithm: str, env: str, backend: str, tmp_path: Path) -> None:
+    if backend == "torch":
+        pytest.importorskip("torch", reason="the torch extra is not installed")
+    config = {"capacity": 1000, "learning_starts": 32, "batch": 16, "hidden": (8,), "n_envs": 2}
+    asked = {"normalise_observations": True, "normalise_rewards": True}
+    with getattr(mileage, algorithm)(
+        env, seed=1, preset="none", threads=1, backend=backend, **config, **asked
+    ) as agent:
+        agent.learn(256, eval_every=0)
+        learner, policy = agent.learner, agent.policy
+        held = learner.replay.saved_arrays()  # raw
+        assert len(held["records"]) > 0
+        learner.replay.sample(16, out=learner.batch, batches=learner.batch.size // 16)
+        raw, rewards = learner.batch.obs.copy(), learner.batch.rewards.copy()
+        learner.scale_batch()
+        np.testing.assert_allclose(
+            learner.batch.obs, np.clip((raw - policy.obs_mean) * policy.obs_scale, -10, 10), rtol=1e-5, atol=1e-6
+        )
+        count, _, squares = learner.scaling.arrays()["return_moments"]
+        wanted = np.clip(rewards / np.sqrt(squares / count), -10, 10)
+        np.testing.assert_allclose(learner.batch.rewards, wanted, rtol=1e-4)
+        assert np.abs(policy.obs_mean).max() > 0
+        agent.save(tmp_path / "agent.safetensors")
+        obs = np.ones((3, policy.obs_size), np.float32)
+        loaded = mileage.load(tmp_path / "agent.safetensors", threads=1)
+        np.testing.assert_array_equal(loaded.policy.actions(obs), policy.actions(obs))
+        for each in (agent, loaded):
+            each.learn(64, eval_every=0)
+        if backend == "native":
+            np.testing.assert_array_equal(loaded.policy.params, policy.params)

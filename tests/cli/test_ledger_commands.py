@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,154 @@ def test_every_command_has_help() -> None:
     for command in ("list", "show", "compare", "export", "import", "doctor"):
         assert "--db" in run_cli(command, "--help")
         assert "--json" in run_cli(command, "--help")
+
+
+# What is said about runs afterwards
+
+
+def test_a_voided_run_stays_and_is_labelled_everywhere(runs: list[Run], tmp_path: Path) -> None:
+    run_cli("void", runs[0].run_id, "--reason", "wrong simulator")
+    run_cli("annotate", runs[0].run_id, "the licence had run out")
+    line = next(line for line in run_cli("list").splitlines() if runs[0].run_id in line)
+    assert "reached, void" in line
+    shown = run_cli("show", runs[0].run_id)
+    assert "void: wrong simulator" in shown
+    assert "annotation: the licence had run out" in shown
+    assert [row["voided"] for row in run_json("list", runs[0].run_id)] == [True]
+    assert len(run_json("list")) == 7
+    run_cli("export", "--out", str(tmp_path / "all.json"))
+    document = json.loads((tmp_path / "all.json").read_text())
+    assert [note["kind"] for note in document["runs"][0]["notes"]] == ["void", "annotation"]
+
+
+def test_a_voided_run_is_left_out_of_comparisons(runs: list[Run]) -> None:
+    run_cli("void", runs[0].run_id)
+    assert run_json("compare", "cheap", "dear")["a"]["runs"] == 2
+    for run in runs[1:3]:
+        run_cli("void", run.run_id)
+    with pytest.raises(UsageError, match="all 3 runs of 'cheap' are void"):
+        run_cli("compare", "cheap", "dear")
+
+
+def test_redact_takes_a_field_out_and_says_so(runs: list[Run]) -> None:
+    assert run_cli("redact", runs[0].run_id, "command", "-r", "a key").startswith("redacted command")
+    shown = run_cli("show", runs[0].run_id)
+    assert "command: ***" in shown
+    assert "redaction of command: a key" in shown
+
+
+def test_backup_is_a_ledger(runs: list[Run], tmp_path: Path) -> None:
+    run_cli("backup", str(tmp_path / "copy.db"))
+    assert len(run_json("list", "--db", str(tmp_path / "copy.db"))) == 7
+    with pytest.raises(UsageError, match="is there already"):
+        run_cli("backup", str(tmp_path / "copy.db"))
+
+
+def test_a_run_that_goes_on_has_a_cost_so_far(ledger: Path) -> None:
+    run = make_run(price_usd_per_hour=3600.0)
+    with Store(ledger) as store:
+        store.deliver([run, make_checkpoint(run, 1), make_checkpoint(run, 2, wall_seconds=20.0)])
+        store.beat(run.run_id, 33.0)
+    (row,) = run_json("list")
+    assert (row["state"], row["cost_usd"], row["env_steps"], row["mean_return"]) == ("running", 33.0, 2000, 200.0)
+    assert run_cli("list").splitlines()[1].split()[-1] == "$33.00"
+    assert "running, 33.00 s, $33.00 so far" in run_cli("show", run.run_id)
+    assert run_json("show", run.run_id)["so_far"]["cost_usd"] == 33.0
+
+
+def test_one_row_has_success_policy_and_hash(runs: list[Run], tmp_path: Path) -> None:
+    run_cli("export", runs[0].run_id, "--format", "csv", "--out", str(tmp_path / "runs.csv"))
+    (row,) = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
+    assert (row["success_rate"], row["policy_sha256"], row["policy_step"]) == ("1.0", "ff", "20000")
+    assert row["policy_success_rate"] == "0.5"
+    assert row["policy_path"].endswith(".safetensors")
+    assert run_json("show", runs[0].run_id)["policy"]["policy_sha256"] == "ff"
+
+
+# Taking in
+
+
+def test_an_import_is_all_or_nothing_and_says_what_it_did(runs: list[Run], tmp_path: Path) -> None:
+    run_cli("export", "cheap", "--out", str(tmp_path / "all.json"))
+    other = str(tmp_path / "other.db")
+    said = run_cli("import", str(tmp_path / "all.json"), "--db", other)
+    assert said.startswith("imported 3 runs with 60 checkpoint rows, 6 phase rows, 3 end rows")
+    assert "imported 0 runs; 3 runs were there already" in run_cli("import", str(tmp_path / "all.json"), "--db", other)
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(UsageError, match="is not JSON"):
+        run_cli("import", str(tmp_path / "all.json"), str(tmp_path / "bad.json"), "--db", str(tmp_path / "third.db"))
+    assert run_json("list", "--db", str(tmp_path / "third.db")) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: run["end"].update(state="won"), "state must be one of"),
+        (lambda run: run["end"].update(wall_seconds=-1.0), "wall_seconds of a end row must be 0 or more"),
+        (lambda run: run["checkpoints"][0].update(cost_usd=float("inf")), "must be a finite number"),
+        (lambda run: run["checkpoints"][0].update(seq=2), "two different checkpoint rows"),
+        (lambda run: run["run"].update(target="mean_return>=1.0"), "is in the ledger already with target"),
+    ],
+)
+def test_an_import_that_contradicts_itself_or_the_ledger_is_refused(
+    runs: list[Run], tmp_path: Path, damage: Any, message: str
+) -> None:
+    run_cli("export", runs[0].run_id, "--out", str(tmp_path / "one.json"))
+    document = json.loads((tmp_path / "one.json").read_text())
+    damage(document["runs"][0])
+    (tmp_path / "bad.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=message):
+        run_cli("import", str(tmp_path / "bad.json"))
+
+
+def test_the_row_of_a_cost_ledger_without_steps_can_be_imported(ledger: Path, tmp_path: Path) -> None:
+    row = {
+        "checkpoint": 320, "train_minutes": 42.0, "eval_minutes": 6.0, "peak_gpu_gb": 18.4, "heldout_success": 0.92,
+        "billable_cost_usd": 1.76,
+    }  # fmt: skip
+    (tmp_path / "row.json").write_text(json.dumps(row))
+    run_cli("import", str(tmp_path / "row.json"), "--target", "success_rate>=0.9")
+    (listed,) = run_json("list")
+    assert (listed["success_rate"], listed["env_steps"], listed["peak_gpu_gb"]) == (0.92, 0, 18.4)
+    assert listed["cost_usd"] == pytest.approx(1.76)
+    assert "total compute cost: $1.76" in run_cli("show", listed["run_id"])
+
+
+# What comes out
+
+
+def test_no_json_has_a_number_that_json_has_not(ledger: Path) -> None:
+    run = make_run(config='{"clip":Infinity,"x":[NaN]}')  # as an earlier version wrote it
+    with Store(ledger) as store:
+        store.deliver([run, make_checkpoint(run, 1, claimed='{"loss":NaN}'), make_end(run)])
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    for arguments in (("list", "--json"), ("show", run.run_id, "--json"), ("export",), ("export", "-f", "mllog")):
+        for line in run_cli(*arguments).splitlines() if "mllog" in arguments else [run_cli(*arguments)]:
+            json.loads(line.removeprefix(":::MLLOG "), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_terminal_cuts_a_cost(
+    runs: list[Run], ledger: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from mileage.cli import ledger_tables
+
+    run = make_run(name="a name that is long enough to fill a terminal by itself", price_usd_per_hour=3600.0)
+    with Store(ledger) as store:
+        wall = 1_234_567.89
+        end = make_end(
+            run, wall_seconds=wall, cost_usd=wall, cost_to_target=wall, wall_to_target=wall, eval_seconds=1.0
+        )
+        store.deliver([run, make_checkpoint(run, 1, cost_usd=wall, path="a/long/path/" * 6), end])
+    console = Console(highlight=False, soft_wrap=True, width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(ledger_tables, "_console", lambda: console)
+    for arguments in (("list",), ("show", run.run_id), ("compare", "cheap", "dear")):
+        output = CliRunner().invoke(app, list(arguments), catch_exceptions=False).output + capsys.readouterr().out
+        assert "…" not in output
+        if arguments[0] != "compare":
+            assert "$1,234,567.89" in output

@@ -45,7 +45,7 @@ def test_the_table_is_shown_without_a_terminal(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for line in ("train throughput:", "total wall-clock:", "held-out success:", "target reached: no target set"):
         assert line in done.stdout
-    assert "seed 0: not reached" in done.stderr
+    assert "seed 0: finished" in done.stderr
     assert "\x1b[" not in done.stdout + done.stderr
 
 
@@ -108,10 +108,38 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
         == at + 2048
     )
     runs = json.loads(mileage("ledger", "list", "--json", cwd=tmp_path).stdout)
-    assert [run["state"] for run in runs] == ["not_reached", "stopped"]
+    assert [run["state"] for run in runs] == ["finished", "stopped"]
+
+
+def test_resume_keeps_the_exam(tmp_path: Path) -> None:
+    words = ["--steps", "2048", "--preset", "none", "--episodes", "7", "--success", "return>=20", "--keep-best"]
+    first = mileage("train", "ppo", "CartPole-v1", *words, "--json", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    run = json.loads(first.stdout)["runs"][0]
+    directory = Path(run["checkpoint"]).parent
+    assert (tmp_path / directory / "best.safetensors").is_file()
+    second = mileage("train", "--resume", str(directory), "--steps", "2048", "--json", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    third = mileage("train", "--resume", str(directory), "--steps", "2048", "--episodes", "3", "--json", cwd=tmp_path)
+    assert third.returncode == 0, third.stderr
+    panels = [each["panel_id"] for each in json.loads(mileage("ledger", "list", "--json", cwd=tmp_path).stdout)]
+    assert panels[1] == panels[2] == run["panel_id"]
+    assert panels[0] != panels[1]
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("nothing to do with runs")
+    done = mileage("train", "ppo", "CartPole-v1", "--steps", "2048", "--db", str(file), cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{file} is no database" in done.stderr
+    assert file.read_text() == "nothing to do with runs"
+    assert not list(tmp_path.glob("*.spool"))
 
 
 BAD_INPUT = [
+    (["train", "ppo", "CartPole-v1", "--spot"], "spot says how an instance is bought"),
+    (["train", "ppo", "CartPole-v1", "--eval-every", "-1"], "eval_every must be 0 or more"),
     (["train", "pop", "CartPole-v1"], "unknown algorithm 'pop'"),
     (["train", "ppo", "CartPole-v9"], "CartPole-v9"),
     (["train", "ppo"], "name an algorithm and an environment"),

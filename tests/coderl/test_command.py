@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from mileage._errors import UsageError
+from mileage.cli import main
 from mileage.cli.rl_bench import rl_bench
 from mileage.recording.recorder import Ledger
 
@@ -141,3 +144,40 @@ def test_a_corpus_that_must_pass_tests_needs_a_test_command(project: Path, tmp_p
     corpus.write_text(json.dumps({"id": "a", "path": "a.py", "content": "x = 2\n"}))
     with pytest.raises(UsageError, match="names no test command"):
         invoke("--project", project, "--db", tmp_path / "kpi.db", "--samples", corpus, "--step", "test")
+
+
+def test_no_valid_sample_is_exit_code_1(project: Path, tmp_path: Path) -> None:
+    (project / "rl-bench.toml").write_text('[rl-bench]\nbuild = "false"\ncheck = "true"\nedit_file = "a.py"\n')
+    code, output = invoke("--project", project, "--runs", 1, "--db", tmp_path / "kpi.db")
+    assert code == 1
+    assert "no valid sample" in output
+
+
+def test_nothing_is_written_into_the_project(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILEAGE_DB")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(project)
+    before = sorted(project.rglob("*"))
+    code, _ = invoke("--runs", 1)
+    assert code == 0
+    assert sorted(project.rglob("*")) == before
+    assert len(Ledger(tmp_path / "data" / "mileage" / "mileage.db").records()) == 1
+    # A ledger that is there already is the user's choice.
+    (project / "runs").mkdir()
+    (project / "runs" / "mileage.db").touch()
+    invoke("--runs", 1)
+    assert len(Ledger(project / "runs" / "mileage.db").records()) == 1
+
+
+def test_a_full_disk_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/tree/a.o")
+
+    monkeypatch.setattr("mileage.cli.app.app", full)
+    monkeypatch.setattr("sys.argv", ["mileage", "rl-bench"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "mileage: No space left on device (/work/tree/a.o): make room, or set MILEAGE_WORK to another disk\n"
+    )

@@ -131,3 +131,93 @@ def test_same_result_as_git_apply(tree: Path, need: Callable[..., None]) -> None
     ours = apply_diff(patch, tree)[0].content
     subprocess.run(["git", "apply", "-"], cwd=tree, input=patch.encode(), check=True)
     assert ours == (tree / "src/a.txt").read_bytes() == new.encode()
+
+
+def test_only_a_line_feed_ends_a_line(tree: Path) -> None:
+    old, new = "a\x0cb\u2028c\n", "a\x0cb\u2028d\n"
+    (tree / "f").write_text(old)
+    patch = f"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-{old}+{new}"
+    assert apply_diff(patch, tree)[0].content == new.encode()
+
+
+HOSTILE = {
+    "a name of 300 bytes": "n" * 300,
+    "a name of 200 characters that are 600 bytes": "ä€" * 100,
+    "a path of megabytes": "a/" * 1_000_000 + "b",
+    "a deep path": "a/" * 300 + "b",
+    "a lone surrogate": "f\ud800",
+    "a directory": "src",
+    "below a file": "src/a.txt/b",
+    "a NUL": "a\0b",
+}
+
+
+@pytest.mark.parametrize("path", HOSTILE.values(), ids=HOSTILE)
+def test_names_that_no_file_can_have_are_refused(tree: Path, path: str) -> None:
+    with pytest.raises(PatchError) as error:
+        replace_file(path, "x", tree)
+    assert len(str(error.value)) < 500
+    with pytest.raises(PatchError):
+        apply_diff(f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+x\n", tree)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "@@ -1000000000000 +1 @@",
+        f"@@ -{'9' * 5000} +1 @@",
+        "@@ -1,99999999999999999999 +1 @@",
+        "@@ -٣ +1 @@",
+        "@@ -x @@",
+    ],
+)
+def test_numbers_that_no_file_has_are_refused(tree: Path, header: str) -> None:
+    with pytest.raises(PatchError, match="malformed hunk header"):
+        apply_diff(f"--- a/src/a.txt\n+++ b/src/a.txt\n{header}\n-line 1\n+x\n", tree)
+
+
+def test_a_hunk_beyond_the_end_is_looked_for_nearby_and_not_for_ever(tree: Path) -> None:
+    patch = "--- a/src/a.txt\n+++ b/src/a.txt\n@@ -999999999 +999999999 @@\n-{}\n+x\n"
+    assert apply_diff(patch.format("line 20"), tree)[0].content == TEXT.replace("line 20", "x").encode()
+    with pytest.raises(PatchError, match="does not match"):
+        apply_diff(patch.format("line 21"), tree)
+
+
+def test_work_without_end_is_refused(tree: Path) -> None:
+    (tree / "same").write_text("x\n" * 200_000)
+    near = "--- a/same\n+++ b/same\n@@ -100000,50001 +1,50000 @@\n" + " x\n" * 50_000 + "-y\n"
+    with pytest.raises(PatchError, match="nearly match"):
+        apply_diff(near, tree)
+    with pytest.raises(PatchError, match="bytes"):
+        apply_diff("--- a/same\n+++ b/same\n@@ -1 +1 @@\n-x\n+x\n" * 900, tree)
+    with pytest.raises(PatchError, match="files"):
+        apply_diff("".join(f"--- /dev/null\n+++ b/{n}\n@@ -0,0 +1 @@\n+x\n" for n in range(2000)), tree)
+    with pytest.raises(PatchError, match="characters"):
+        replace_file("big", "x" * (3 << 20), tree)
+
+
+@pytest.mark.parametrize("content", ["\ud800", 7, None])
+def test_content_that_no_file_can_hold_is_refused(tree: Path, content: str) -> None:
+    with pytest.raises(PatchError):
+        replace_file("f", content, tree)
+
+
+def test_wrong_line_counts_are_forgiven_on_request_only(tree: Path) -> None:
+    new = TEXT.replace("line 7\n", "seven\nand a half\n")
+    right = diff(TEXT, new)
+    for wrong in ("@@ -4,90 +4,2 @@", "@@ -1 +1 @@", "@@ ... @@", "@@"):
+        lines = [wrong + "\n" if line.startswith("@@") else line for line in right.splitlines(True)]
+        patch = "".join(lines) + "\nHope this helps!\n"
+        with pytest.raises(PatchError):
+            apply_diff(patch, tree)
+        assert apply_diff(patch, tree, fuzzy=True)[0].content == new.encode()
+
+
+def test_a_file_may_take_the_place_of_another_but_not_of_a_directory(tree: Path) -> None:
+    gone = diff(TEXT, "", new_name="/dev/null")
+    changes = apply_diff("--- /dev/null\n+++ b/src/a.txt/new\n@@ -0,0 +1 @@\n+x\n" + gone, tree)
+    # Deletions come first, or the new file would find the old one in its way.
+    assert [(change.path, change.content is None) for change in changes] == [
+        ("src/a.txt", True),
+        ("src/a.txt/new", False),
+    ]

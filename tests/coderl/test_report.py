@@ -192,3 +192,39 @@ def test_what_a_candidate_printed_is_shown_and_not_acted_on() -> None:
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
     assert "<script>" not in to_markdown(report) + to_html(report)
     assert "<b>" not in to_markdown(report) + to_html(report)
+
+
+def test_the_gain_of_the_loop_has_the_interval_of_the_speedup(published: BenchReport) -> None:
+    (comparison,) = published.comparisons
+    assert comparison.training_loop_gain_interval is not None
+    assert comparison.cold_speedup is not None
+    assert comparison.cold_speedup.interval is not None
+    for gain, speedup in (
+        (comparison.training_loop_gain_interval.low, comparison.cold_speedup.interval.low),
+        (comparison.training_loop_gain_interval.high, comparison.cold_speedup.interval.high),
+    ):
+        assert gain == pytest.approx(1 / (0.2 + 0.8 / speedup))
+    assert "1.19× [1.1" in to_text(published)
+
+
+def test_cold_builds_far_below_incremental_checks_are_no_kpi_and_a_loud_warning() -> None:
+    arms = [ArmInput("baseline", "as it is", {})]
+    warm = {("baseline", SampleKind.COLD): (0.0126,) * 3, ("baseline", SampleKind.INCREMENTAL): (49.0,) * 3}
+    report = report_of(samples_of(warm), arms=arms)
+    assert report.baseline.not_cold
+    assert report.baseline.kpis.samples_per_hour is None
+    assert report.baseline.kpis.rollout_bound_samples_per_cluster_hour is None
+    assert not report.measured
+    text = to_text(report)
+    assert "NOT COLD" in text
+    assert "285" not in text
+
+
+def test_a_warm_snapshot_has_a_table_of_its_own() -> None:
+    arms = [ArmInput("baseline", "as it is", {}), ArmInput("warm-snapshot", "restored", {"warm_snapshot": "yes"})]
+    times_by_arm = {(arm.name, SampleKind.COLD): (10.0, 10.1, 10.2) for arm in arms}
+    found = tables(report_of(samples_of(times_by_arm), arms=arms))
+    cold, warm = (table for table in found if table.title.startswith("KPI 1"))
+    assert "warm-snapshot" not in cold.text()
+    assert "cold build" not in warm.text()
+    assert "warm-snapshot" in warm.text()

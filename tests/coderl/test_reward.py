@@ -4,11 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError, UsageError
+from mileage._errors import BuildError, InfraError, UsageError
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.corpus import PatchSample, PatchVerdict
@@ -175,25 +176,190 @@ def test_a_project_that_does_not_build_is_refused_unless_candidates_repair_it(ma
 def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
     def answer(job: Job) -> JobResult:
         if any(b"evil" in (change.content or b"") for change in job.changes):
-            raise BuildError("the build launcher died without an answer: killed")
+            raise InfraError("the build launcher died without an answer: killed")
         return fake_result(0.1)
 
     with make_pool(make_project, work, FakeExecutor(answer), workers=1) as pool:
         results = pool.reward(samples("evil", "good"))
-    assert [result.verdict for result in results] == [PatchVerdict.KILLED, PatchVerdict.PASS]
+    assert [result.verdict for result in results] == [PatchVerdict.INFRA_ERROR, PatchVerdict.PASS]
 
 
 @pytest.mark.parametrize(
     ("config", "named"),
     [
         ({"steps": ("compile",)}, "steps"),
+        ({"steps": "build"}, "steps"),
         ({"workers": 0}, "workers"),
+        ({"workers": True}, "workers"),
+        ({"jobs": 0}, "jobs"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds"),
+        ({"memory_bytes": 0}, "memory_bytes"),
+        ({"memory_bytes": 1e9}, "memory_bytes"),
+        ({"disk_bytes": -1}, "disk_bytes"),
+        ({"max_processes": 0}, "max_processes"),
+        ({"cpu_cores": 0}, "cpu_cores"),
+        ({"retries": -1}, "retries"),
+        ({"confirmations": 0}, "confirmations"),
         ({"method": SnapshotMethod.OVERLAY, "isolation": Isolation.OFF}, "overlay"),
+        ({"method": SnapshotMethod.COPY, "isolation": Isolation.REQUIRE}, "method 'copy' has no isolation"),
+        ({"method": "copy", "isolation": "require"}, "method 'copy' has no isolation"),
+        ({"isolation": "nonsense"}, "isolation"),
+        ({"isolation": None}, "isolation"),
+        ({"method": "overlai"}, "did you mean 'overlay'"),
+        ({"protected": "tests"}, "protected"),
+        ({"protected": ("/etc",)}, "protected"),
+        ({"protected": ("../tests",)}, "protected"),
+        ({"protected": ("",)}, "protected"),
+        ({"readable": "/opt"}, "readable"),
+        ({"readable": ("opt",)}, "readable"),
+        ({"readable": ("/no/such/path",)}, "readable"),
+        ({"pass_env": "PATH"}, "pass_env"),
+        ({"rewards": {"passs": 1}}, "did you mean 'pass'"),
+        ({"rewards": {"pass": "1"}}, "reward of 'pass'"),
+        ({"rewards": {"pass": float("inf")}}, "reward of 'pass'"),
+        ({"rewards": {"infra-error": 0.0}}, "infra-error"),
+        ({"rewards": [1.0]}, "rewards"),
+        ({"partial_credit": 2.0, "steps": ("test",)}, "partial_credit"),
+        ({"cache_path": 7}, "cache_path"),
     ],
 )
 def test_impossible_configurations_are_refused(config: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         RewardConfig(**config)  # type: ignore[arg-type]
+
+
+def test_options_are_understood_by_name_and_normalised() -> None:
+    config = RewardConfig(
+        isolation="off",  # type: ignore[arg-type]
+        method="hard-link",  # type: ignore[arg-type]
+        protected=("./tests", "a/b/"),
+        rewards={"pass": 2, "timeout": -1},  # type: ignore[dict-item]
+    )
+    assert config.isolation is Isolation.OFF
+    assert config.method is SnapshotMethod.HARD_LINK
+    assert config.protected == ("tests", "a/b")
+    assert config.rewards == {PatchVerdict.PASS: 2, PatchVerdict.TIMEOUT: -1}
+
+
+def test_a_method_without_isolation_is_named_where_isolation_was_to_be_had(
+    make_project: Path, work: Path, isolation: None
+) -> None:
+    config = RewardConfig(method=SnapshotMethod.COPY, workers=1)
+    with pytest.warns(UserWarning, match="candidates are not isolated"):
+        pool = BuildReward(make_project, config, executor=counting_executor(), work_base=work)
+    with pool:
+        assert pool.containment.fallbacks[0].startswith("candidates are not isolated: method 'copy'")
+        assert not pool.isolated
+
+
+def test_a_failure_of_the_machine_is_tried_again_has_no_reward_and_is_not_cached(
+    make_project: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mileage.coderl.reward.RETRY_SECONDS", 0.0)
+    calls: list[bytes] = []
+
+    def answer(job: Job) -> JobResult:
+        content = b"".join(change.content or b"" for change in job.changes)
+        calls.append(content)
+        if b"always" in content or (b"once" in content and calls.count(content) == 1):
+            raise InfraError("mount: no space left on device")
+        if b"full" in content:
+            raise OSError(28, "No space left on device")
+        return fake_result(0.1)
+
+    with make_pool(make_project, work, FakeExecutor(answer), workers=1, retries=2) as pool:
+        always, once, full = pool.reward(samples("always", "once", "full"))
+        again = pool.reward(samples("always"))[0]
+    assert [(r.verdict, r.reward, r.attempts) for r in (always, once, full)] == [
+        (PatchVerdict.INFRA_ERROR, None, 3),
+        (PatchVerdict.PASS, 1.0, 2),
+        (PatchVerdict.INFRA_ERROR, None, 3),
+    ]
+    assert not again.cached
+    assert calls.count(b"always") == 6
+
+
+HOSTILE = (
+    PatchSample("long name", path="n" * 300, content="x"),
+    PatchSample("surrogate", path="part.c", content="\ud800"),
+    PatchSample("surrogate in a name", path="\ud800", content="x"),
+    PatchSample("digits", patch=f"--- a/part.c\n+++ b/part.c\n@@ -{'1' * 5000} +1 @@\n-x\n+y\n"),
+    PatchSample("far", patch="--- a/part.c\n+++ b/part.c\n@@ -1000000000000 +1 @@\n-x\n+y\n"),
+    PatchSample("not a text", path="part.c", content=7),  # type: ignore[arg-type]
+    PatchSample("no path"),
+)
+
+
+def test_nothing_that_a_model_writes_ends_the_training(make_project: Path, work: Path) -> None:
+    good = PatchSample("good", path="part.c", content="good")
+    with make_pool(make_project, work, counting_executor(), workers=1) as pool:
+        results = pool.reward([*HOSTILE, good])
+    assert {result.verdict for result in results[:-2]} == {PatchVerdict.DOES_NOT_APPLY}
+    assert results[-2].verdict in (PatchVerdict.NO_CHANGE, PatchVerdict.DOES_NOT_APPLY)
+    assert results[-1].verdict is PatchVerdict.PASS
+
+
+def test_a_result_has_output_times_and_a_base_to_compare_with(make_project: Path, work: Path) -> None:
+    with make_pool(make_project, work, counting_executor(), workers=1) as pool:
+        (result,) = pool.reward(samples("bad"))
+        assert pool.base.verdict is PatchVerdict.PASS
+    assert result.output == "error: bad\n"
+    assert result.seconds["fake"] == 0.1
+    assert set(result.seconds) == {"waiting", "overhead", "fake"}
+
+
+def test_the_cache_forgets_where_anything_that_decides_has_changed(
+    make_project: Path, work: Path, tmp_path: Path
+) -> None:
+    def is_cached(**config: object) -> bool:
+        with make_pool(make_project, work, counting_executor(), cache_path=tmp_path / "c.db", **config) as pool:
+            return pool.reward(samples("x"))[0].cached
+
+    assert [is_cached(), is_cached()] == [False, True]
+    for change in ({"network": True}, {"memory_bytes": 1 << 30}, {"timeout_seconds": 9.0}, {"max_processes": 9},
+                   {"disk_bytes": 1 << 24}, {"cpu_cores": 0.5}, {"warm": False}):  # fmt: skip
+        assert not is_cached(**change), change
+
+
+def test_a_verdict_of_tests_is_not_frozen_by_one_run(make_project: Path, work: Path) -> None:
+    runs: list[int] = []
+
+    def answer(job: Job) -> JobResult:
+        if not job.changes:
+            return fake_result(0.1)
+        runs.append(1)
+        # A test that fails the first time: the candidate must not be stuck with that.
+        return fake_result(0.1, exit_code=int(len(runs) == 1), output="error: unlucky\n")
+
+    with make_pool(make_project, work, FakeExecutor(answer), workers=1, steps=("test",)) as pool:
+        verdicts = [pool.reward(samples("x"))[0].verdict for _ in range(4)]
+    assert verdicts == [PatchVerdict.TEST_FAILURE, *[PatchVerdict.PASS] * 3]
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_base_that_fails_in_the_candidates_place_is_refused_with_the_reason(
+    make_project: Path, work: Path, warm: bool
+) -> None:
+    (make_project / "main.c").write_text("int main(void) { return 1; }\n")
+    config = RewardConfig(("build", "test"), isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=1, warm=warm)
+    with pytest.raises(BuildError, match="does not pass its own tests"):
+        BuildReward(make_project, config, work_base=work)
+    with BuildReward(make_project, replace(config, allow_broken_base=True), work_base=work) as pool:
+        assert pool.base.verdict is PatchVerdict.TEST_FAILURE
+
+
+def test_variables_are_passed_on_by_name_only(make_project: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:hunter2@db")
+    monkeypatch.setenv("PROJECT_SWITCH", "on")
+    executor = counting_executor()
+    with make_pool(make_project, work, executor, pass_env=("PROJECT_SWITCH",)) as pool:
+        pool.reward(samples("x"))
+    assert executor.jobs[-1].env["PROJECT_SWITCH"] == "on"
+    assert "DATABASE_URL" not in executor.jobs[-1].env
+    with pytest.raises(UsageError, match="NOT_THERE"):
+        make_pool(make_project, work, executor, pass_env=("NOT_THERE",))
 
 
 def test_a_project_without_tests_cannot_be_asked_to_pass_them(

@@ -2,22 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mileage._errors import InfraError
 from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
 from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
-    candidate,
-    code_of,
-    completion_text,
     trl_reward,
     verl_compute_score,
 )
@@ -36,18 +38,6 @@ def pool(make_project: Path, work: Path) -> Iterator[BuildReward]:
     config = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=2)
     with BuildReward(make_project, config, executor=FakeExecutor(answer), work_base=work) as made:
         yield made
-
-
-def test_code_is_taken_from_a_fence_or_as_it_is() -> None:
-    assert code_of("Sure!\n```c\nint x;\n```\nDone.") == "int x;\n"
-    assert code_of("```rust\nfn main() {}") == "fn main() {}"
-    assert code_of("int x;") == "int x;"
-
-
-def test_a_conversation_is_read_from_its_last_message() -> None:
-    assert completion_text([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]) == "b"
-    assert completion_text("plain") == "plain"
-    assert completion_text([]) == ""
 
 
 def test_a_completion_is_a_diff_or_a_file() -> None:
@@ -74,9 +64,71 @@ def test_verl_calls_once_per_solution(pool: BuildReward) -> None:
     score = verl_compute_score(pool)
     assert score("code", "good", {"path": "part.c"})["score"] == 1.0
     answer = score(data_source="code", solution_str="bad", ground_truth=None, extra_info={"path": "part.c", "index": 3})
-    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad"}
+    assert answer == {"score": 0.0, "verdict": "compile-error", "diagnostic": "error: bad", "masked": False}
     asynchronous = async_verl_compute_score(pool, candidate("part.c"))
     assert asyncio.run(asynchronous("code", "good", "ignored"))["verdict"] == "pass"  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def failing_pool(make_project: Path, work: Path) -> Iterator[BuildReward]:
+    """A pool whose machine fails on candidates that hold the word `unlucky`."""
+
+    def answer(job: Job) -> JobResult:
+        content = b"".join(change.content or b"" for change in job.changes)
+        if b"unlucky" in content:
+            raise InfraError("no space left on the machine")
+        return fake_result(0.1, exit_code=int(b"bad" in content))
+
+    config = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=2, retries=0)
+    with BuildReward(make_project, config, executor=FakeExecutor(answer), work_base=work) as made:
+        yield made
+
+
+def test_trl_is_told_nothing_about_a_candidate_that_the_machine_failed(failing_pool: BuildReward) -> None:
+    function = trl_reward(failing_pool, candidate("part.c"))
+    assert function(completions=["good", "unlucky", "bad"]) == [1.0, None, 0.0]
+
+
+def test_verl_hands_over_a_batch_and_the_failed_one_gets_the_mean_of_its_group(failing_pool: BuildReward) -> None:
+    score = verl_compute_score(failing_pool, candidate("part.c"))
+    scores = score(
+        data_sources=["code"] * 5,
+        solution_strs=["good", "unlucky", "bad", "good 2", "unlucky 2"],
+        ground_truths=[None] * 5,
+        extra_infos=[{"index": index} for index in (0, 0, 0, 1, 1)],
+        some_option=3,
+    )
+    assert [(row["score"], row["verdict"], row["masked"]) for row in scores] == [
+        (1.0, "pass", False),
+        (0.5, "infra-error", True),
+        (0.0, "compile-error", False),
+        (1.0, "pass", False),
+        (1.0, "infra-error", True),
+    ]
+
+
+def test_a_batch_keeps_the_whole_pool_busy(make_project: Path, work: Path) -> None:
+    both = threading.Barrier(2)
+
+    def answer(job: Job) -> JobResult:
+        if job.changes:
+            both.wait(timeout=60)
+        return fake_result(0.1)
+
+    config = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=2)
+    with BuildReward(make_project, config, executor=FakeExecutor(answer), work_base=work) as pool:
+        scores = verl_compute_score(pool, candidate("part.c"))(solution_strs=["one", "two"])
+    assert [row["score"] for row in scores] == [1.0, 1.0]
+
+
+def test_verl_scores_from_processes_of_its_own(pool: BuildReward) -> None:
+    """As its manager `prime` does: the function goes to workers, and what comes back is a number or a pair."""
+    score = verl_compute_score(pool, candidate("part.c"))
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as workers:
+        futures = [workers.submit(score, "code", text, None, {"index": 1}) for text in ("good", "bad", "good too")]
+        found = [future.result(timeout=120) for future in futures]
+    assert [float(result[0]) for result in found] == [1.0, 0.0, 1.0]
+    assert [result["verdict"] for result in found] == ["pass", "compile-error", "pass"]
 
 
 @pytest.mark.slow

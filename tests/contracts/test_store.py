@@ -22,6 +22,7 @@ from sample_rows import (
     make_end,
     make_episode,
     make_kpi,
+    make_note,
     make_phases,
     make_profile,
     make_run,
@@ -32,8 +33,9 @@ import extras
 from mileage._errors import LedgerError, SchemaError, UsageError
 from mileage.coderl.measure import SampleKind, TimedBuild
 from mileage.coderl.store import KpiStore
-from mileage.ledger import database, queries, schema, spool
+from mileage.ledger import database, liveness, queries, schema, spool
 from mileage.ledger.address import database_url
+from mileage.ledger.backup import back_up
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
 from mileage.ledger.rows import ROW_TYPES
 from mileage.ledger.runs import RecordedRun
@@ -119,9 +121,24 @@ def test_delivering_again_changes_nothing(store: Store) -> None:
 def test_the_database_refuses_to_change_or_delete_a_row(store: Store, kind: str, verb: str) -> None:
     run = make_run()
     rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
-    store.deliver([*rows, make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_end(run)])
+    more = [make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_note(run), make_end(run)]
+    store.deliver([*rows, *more])
     with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
         connection.execute(sa.text(verb.format(schema.TABLE_NAMES[kind])))
+
+
+@pytest.mark.parametrize("kind", list(ROW_TYPES))
+def test_the_database_refuses_what_replaces_or_empties_without_a_deletion(store: Store, kind: str) -> None:
+    run = make_run()
+    rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
+    rows += [make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_note(run), make_end(run)]
+    store.deliver(rows)
+    table = schema.TABLE_NAMES[kind]
+    again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}"
+    statement = again if store.engine.dialect.name == "sqlite" else f"TRUNCATE {table}"
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
+        connection.execute(sa.text(statement))
+    assert store.deliver(rows) == []  # delivering again is no such thing
 
 
 def test_only_the_newest_phase_totals_are_read(store: Store) -> None:
@@ -530,3 +547,73 @@ def test_an_engine_opens_a_current_schema_without_alembic(tmp_path: Path) -> Non
         f"Store({str(tmp_path / 'mileage.db')!r}).close()\nassert 'alembic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+
+
+# Billing and liveness
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_what_a_crashed_run_is_billed_for_survives_a_step_of_the_clock(
+    db: str, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_dead_run(started_at=time.time() - 5.0)
+    writer = Writer(run, db, load_after=1000.0)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + step)  # as an administrator sets it
+    time.sleep(0.3)
+    writer.append([make_checkpoint(run, 1, wall_seconds=5.2)])
+    writer._closing.set()
+    for thread in writer._threads:
+        thread.join()
+    writer._spool.close(remove=False)  # the process is gone without a word
+    with Store(db) as store:
+        (recorded,) = store.read(queries.records)
+    assert recorded.state == "crashed"
+    assert recorded.wall_seconds == pytest.approx(5.3, abs=3.0)
+
+
+def test_a_run_of_another_container_under_this_name_goes_on_as_long_as_it_beats(db: str) -> None:
+    boot, start, _ = liveness.own_token().split(":")
+    run = make_run(process_token=f"{boot}:{start}:4026500000")
+    with Store(db) as store:
+        left = spool.Spool(store.spool_dir, run.run_id)
+        left.append([run, make_checkpoint(run, 1)])
+        left.close(remove=False)
+        assert store.recover() == []
+        store.deliver([run])
+        store.beat(run.run_id, 10.0)
+        assert store.recover() == []
+        assert [record.state for record in store.read(queries.records)] == ["running"]
+
+
+def test_a_spool_that_another_is_delivering_is_left_to_it(db: str) -> None:
+    run = make_dead_run()
+    with Store(db) as store:
+        left = spool.Spool(store.spool_dir, run.run_id)
+        left.append([run, make_end(run)])
+        left.close(remove=False)
+        with spool.claimed(left.path) as mine:
+            assert mine
+            assert store.recover() == []
+            assert store.read(queries.records) == []
+        store.recover()
+        assert [record.state for record in store.read(queries.records)] == ["reached"]
+
+
+def test_a_ledger_is_backed_up_whatever_it_is(db: str, tmp_path: Path) -> None:
+    run = make_run()
+    with Store(db) as store:
+        store.deliver([run, make_end(run)])
+        assert back_up(store.engine, store.url, tmp_path / "copy") > 0
+        magic = (tmp_path / "copy").read_bytes()[:5]
+        assert magic == (b"SQLit" if store.engine.dialect.name == "sqlite" else b"PGDMP")
+
+
+def test_a_migration_is_preceded_by_a_backup(db: str, tmp_path: Path) -> None:
+    url = database_url(db)
+    engine = connect(url)
+    migrate(engine, "0003")
+    engine.dispose()
+    Store(db).close()
+    found = [path for place in (tmp_path, tmp_path / "spool") for path in place.rglob("*schema-0003.backup")]
+    assert len(set(found)) == 1

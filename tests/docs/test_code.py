@@ -32,7 +32,7 @@ step = 0
 open("policy.safetensors", "wb").close()
 """,
     "docs/rl-bench.md": """
-source, model = "fn double() {}", None
+source, right, model = "fn double() { 2 }", "fn double() { 1 + 1 }", None
 
 def GRPOTrainer(model, reward_funcs):
     return reward_funcs
@@ -57,10 +57,12 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     (tmp_path / "path/to/project/src").mkdir(parents=True)
-    (tmp_path / "path/to/project/src/lib.rs").write_text("fn single() {}")
+    (tmp_path / "path/to/project/src/lib.rs").write_text("fn double() {}")
     (tmp_path / "path/to/project/src/part.c").write_text("int part(void) { return 1; }\n")
     makefile = "app: src/lib.rs\n\tcp src/lib.rs app\ntest: app\n\tgrep -q double app\n"
     (tmp_path / "path/to/project/Makefile").write_text(makefile)
+    (tmp_path / "hidden/tests").mkdir(parents=True)
+    (tmp_path / "hidden/tests/more.sh").write_text("grep -q double app\n")
 
 
 @pytest.mark.parametrize("page", sorted(set(pages()) - set(ELSEWHERE)))

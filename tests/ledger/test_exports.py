@@ -170,3 +170,41 @@ def test_tensorboard_reads_back_what_was_written(recorded: RecordedRun, tmp_path
         (1000 * seq, 100.0 * seq) for seq in range(1, 6)
     ]
     assert not any(tag == "memory/peak_gpu_gb" for _, tag, _ in scalars)
+
+
+def test_no_line_of_a_cell_is_taken_for_a_formula() -> None:
+    from mileage.text import from_spreadsheet_cell, spreadsheet_cell
+
+    for evil in ("x\r=1+1", "x\n@sum", "x\x0b+1", "\r\n=1", "x\u2028-1", "＝1", "x\r'=1", "'\r=1"):
+        cell = spreadsheet_cell(evil)
+        lines = cell.splitlines()
+        assert not any(line.startswith(("=", "+", "-", "@", "＝")) for line in lines), cell
+        assert from_spreadsheet_cell(cell) == evil
+
+
+def test_parquet_columns_have_their_types_where_every_value_is_absent(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    run = make_run(seed=None, git_revision=None)
+    tables.write_parquet([RecordedRun(run, None)], tmp_path / "r.parquet")
+    tables.write_parquet([], tmp_path / "none.parquet", "episodes")
+    kinds = {field.name: str(field.type) for field in parquet.read_schema(tmp_path / "r.parquet")}
+    assert (kinds["seed"], kinds["git_revision"], kinds["cost_usd"], kinds["voided"]) == (
+        "int64", "string", "double", "bool",
+    )  # fmt: skip
+    assert {str(field.type) for field in parquet.read_schema(tmp_path / "none.parquet")} == {
+        "string", "int64", "double", "bool",
+    }  # fmt: skip
+
+
+def test_an_export_holds_few_rows_at_a_time(recorded: RecordedRun, tmp_path: Path) -> None:
+    from mileage.ledger.streams import streams
+
+    with Store(tmp_path / "mileage.db") as store:
+        store.deliver([recorded.run, recorded.end, *(make_checkpoint(recorded.run, seq) for seq in range(1, 5001))])  # type: ignore[list-item]
+        with store.engine.connect() as connection:
+            (stream,) = streams(connection, None)
+            rows = stream.rows("checkpoint")
+            assert next(rows).seq == 1
+            assert sum(1 for _ in rows) == 4999
+            assert sum(1 for _ in tables.csv_chunks([stream], "checkpoints")) == 5001
+            assert sum(1 for _ in json_format.chunks([stream])) > 5000

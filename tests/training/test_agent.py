@@ -242,8 +242,8 @@ def test_bad_arguments_are_one_sentence() -> None:
     agent = small()
     with pytest.raises(UsageError, match=r"^total_steps must be at least 1, not 0$"):
         agent.learn(0)
-    for wrong in ({"eval_every": 0}, {"eval_every": -1}, {"checkpoint_every": -1}):
-        with pytest.raises(UsageError, match=r"^eval_every must be at least 1 and checkpoint_every 0 or more$"):
+    for wrong in ({"eval_every": -1}, {"checkpoint_every": -1}):
+        with pytest.raises(UsageError, match=rf"^{next(iter(wrong))} must be 0 or more, not -1$"):
             agent.learn(BATCH, **wrong)
     with pytest.raises(UsageError, match="cannot be read: write METRIC>=NUMBER"):
         agent.learn(BATCH, target="best")

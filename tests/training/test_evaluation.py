@@ -204,3 +204,45 @@ def test_success_as_a_gymnasium_environment_reports_it() -> None:
     assert result.lengths.tolist() == lengths
     assert result.successes is not None
     assert result.successes.tolist() == [length % 2 == 0 for length in lengths]
+
+
+class Skewed(gymnasium.Env[Any, Any]):
+    """Episodes of 1 to 60 steps by their seed, most of them short."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 100.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    stepped = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 60 if self.np_random.random() < 0.1 else int(self.np_random.integers(1, 6))
+        return np.full(1, self.left, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.left > 0, "stepped after its end"
+        Skewed.stepped += 1
+        self.left -= 1
+        return np.full(1, self.left, np.float32), 1.0 + action, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_only_what_still_plays_is_stepped(deterministic: bool) -> None:
+    spec = GymnasiumEnv("skewed", make=Skewed)
+    policy = policy_for(spec)
+    panel = Panel.default("skewed", 80, deterministic=deterministic, max_episode_steps=50)
+    Skewed.stepped = 0
+    result = evaluate(policy, spec, panel)
+    assert Skewed.stepped == result.lengths.sum()
+    assert result.lengths.max() == 50
+    if deterministic:
+        for i in range(0, 80, 7):
+            alone = evaluate(policy, spec, dataclasses.replace(panel, seeds=panel.seeds[i : i + 1]))
+            assert (alone.returns[0], alone.lengths[0]) == (result.returns[i], result.lengths[i])
+
+
+def test_an_environment_without_a_time_limit_gets_one_and_it_is_said() -> None:
+    agent = mileage.PPO("CliffWalking-v1", preset="none", threads=1, hidden=(4,))
+    with pytest.warns(UserWarning, match=r"^environment 'CliffWalking-v1' has no time limit: held-out episodes end"):
+        panel = agent.default_panel(episodes=2)
+    assert panel.max_episode_steps == 1000
+    assert agent.evaluate(panel).lengths.max() <= 1000

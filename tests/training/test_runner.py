@@ -15,6 +15,7 @@ from mileage.contracts import Clock, Learner, Saved
 from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock
+from mileage.meter import clock as clock_module
 from mileage.training.runner import Outcome, Plan, Progress, run
 
 
@@ -56,7 +57,7 @@ def play(plan: Plan, **options: Any) -> tuple[Counting, Outcome]:
 
 def test_all_steps_are_taken_and_the_end_is_evaluated() -> None:
     algorithm, outcome = play(Plan(horizon=1000, eval_every=10**9))
-    assert (outcome.steps, outcome.end, outcome.reason) == (1000, EndState.NOT_REACHED, "all steps taken")
+    assert (outcome.steps, outcome.end, outcome.reason) == (1000, EndState.FINISHED, "all steps taken")
     assert [point.steps for point in outcome.evaluations] == [1000]
     assert algorithm.progress == pytest.approx(np.arange(10) / 10)
 
@@ -204,3 +205,37 @@ def test_why_episodes_ended_is_counted_from_evaluation_to_evaluation() -> None:
     ]
     # An algorithm that does not say is not taken to have had none.
     assert [point.resets for point in play(Plan(horizon=500, eval_every=300))[1].evaluations] == [{}, {}]
+
+
+class Timed(Counting):
+    """Ten seconds an iteration, and four an evaluation of ten episodes, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.now = 0
+        monkeypatch.setattr(clock_module, "_now", lambda: self.now)
+
+    def iterate(self, clock: Clock, progress: float) -> Any:
+        with clock.phase(Phase.ENV_STEP):
+            self.now += 10 * 10**9
+        self.progress.append(progress)
+        return SimpleNamespace(episodes=1, truncations=None, episode_length=4.0)
+
+    def evaluate(self) -> Evaluation:
+        self.now += 4 * 10**9
+        return Evaluation.of(range(2**31, 2**31 + 10), [1.0] * 10, [4] * 10)
+
+
+@pytest.mark.parametrize(("share", "want"), [(0.0, [*range(100, 1001, 100)]), (0.1, [400, 1000]), (0.01, [1000])])
+def test_evaluations_stay_within_a_share_of_the_run(
+    share: float, want: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = Timed(monkeypatch)
+    plan = Plan(horizon=1000, eval_every=100, eval_share=share, eval_episodes=10)
+    outcome = run(algorithm, algorithm.evaluate, plan, PhaseClock())
+    assert [point.steps for point in outcome.evaluations] == want
+    assert len(algorithm.progress) == 10
+
+
+def test_no_evaluation_at_all() -> None:
+    assert play(Plan(horizon=300, eval_every=0))[1].evaluations == ()

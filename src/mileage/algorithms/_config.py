@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from mileage._errors import UnknownNameError, UsageError, require
 from mileage._records import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
+# How the table of a function of time begins, and how many points it has.
+_TABLE, _POINTS = "table ", 101
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ class OnPolicyConfig:
         finite = "0 or more and finite"
         require_each(self, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
         require_each(self, "finite", math.isfinite, "log_std_init")
-        one_of(self, SCHEDULES, "learning_rate_schedule")
+        check_schedules(self, "learning_rate_schedule")
 
     @property
     def batch_size(self) -> int:
@@ -96,8 +99,12 @@ class OffPolicyConfig:
     """Samples per update."""
     learning_rate: float = 1e-3
     """Adam's step size."""
+    learning_rate_schedule: str = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
     learning_starts: int = 1000
     """Steps taken at random before learning starts."""
+    hold: int = 1
+    """Steps for which each of these random actions is held: longer pushes reach further than a tremble."""
     capacity: int = 1_000_000
     """Transitions that the replay buffer holds."""
     gamma: float = 0.99
@@ -108,6 +115,10 @@ class OffPolicyConfig:
     """Share that target networks move towards the learned ones when they move."""
     max_grad_norm: float = 0.0
     """Gradients are scaled down to this norm; 0 for no limit."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: str = "relu"
@@ -115,13 +126,14 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step")
+        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step", "hold")
         zero_or_more(self, "gradient_steps", "learning_starts", "max_grad_norm")
         widths = self.hidden
         require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
         unit_interval(self, "gamma")
         require(0.0 < self.tau <= 1.0, "tau", self.tau, "above 0 and at most 1")
         positive(self, "learning_rate")
+        check_schedules(self, "learning_rate_schedule")
         require(self.capacity >= self.batch, "capacity", self.capacity, f"at least the batch, {self.batch}")
 
     @property
@@ -197,5 +209,47 @@ def varied(config: OnPolicyConfig, changes: dict[str, int]) -> OnPolicyConfig:
 
 
 def scheduled(value: float, schedule: str, progress: float) -> float:
-    """`value` after a share `progress` of the training, 0 to 1: as it is, or falling linearly to 0."""
-    return value * (1.0 - progress) if schedule == "linear" else value
+    """`value` after a share `progress` of the training, 0 to 1: as it is, falling linearly to 0, or by a table."""
+    if schedule == "linear":
+        return value * (1.0 - progress)
+    if schedule.startswith(_TABLE):
+        factors = _factors(schedule)
+        place = min(max(progress, 0.0), 1.0) * (len(factors) - 1)
+        before = min(int(place), len(factors) - 2)
+        return value * (factors[before] + (place - before) * (factors[before + 1] - factors[before]))
+    return value
+
+
+def tabulated(values: ReadRecord) -> Record:
+    """Hyperparameters, where one that is a function of the share of the training left has become a value and a table.
+
+    Functions are those of Stable-Baselines3: from 1 at the start to 0 at the end. Numbers can be saved and compared;
+    between two of the table's points the value changes linearly.
+    """
+    found = dict(values)
+    for name, value in values.items():
+        if not callable(value):
+            continue
+        points = [value(1.0 - i / (_POINTS - 1)) for i in range(_POINTS)]
+        right = all(isinstance(each, numbers.Real) and 0.0 <= float(each) < math.inf for each in points)
+        if not right or not max(points):
+            raise UsageError(f"{name} must be a function whose values are 0 or more and finite, not {points[0]!r}")
+        found[name] = float(max(points))
+        found[f"{name}_schedule"] = _TABLE + " ".join(f"{each / max(points):.7g}" for each in points)
+    return found
+
+
+@functools.cache
+def _factors(schedule: str) -> tuple[float, ...]:
+    return tuple(float(each) for each in schedule.removeprefix(_TABLE).split())
+
+
+def check_schedules(config: object, *names: str) -> None:
+    """Raise for the first of these fields that is no schedule."""
+    for name in names:
+        value = getattr(config, name)
+        try:
+            table = value.startswith(_TABLE) and len(_factors(value)) > 1
+        except ValueError:
+            table = False
+        require(table or value in SCHEDULES, name, value, f"one of {', '.join(SCHEDULES)}")

@@ -16,7 +16,8 @@ import numpy as np
 from mileage._errors import UsageError
 from mileage._records import Record, named
 from mileage._types import F32, F64, I64, U8, Array, Bool
-from mileage.algorithms._config import OffPolicyConfig
+from mileage.algorithms._config import OffPolicyConfig, scheduled
+from mileage.algorithms._scaling import Scaling
 from mileage.algorithms._stateful import StatefulLearner
 from mileage.buffers import ReplayBuffer
 from mileage.buffers.batch import Batch
@@ -74,6 +75,8 @@ class OffPolicy(StatefulLearner):
         self.steps_per_iteration = self.n_envs * config.train_every
         self._steps = 0
         self.updates = 0
+        self.rate = config.learning_rate
+        """Adam's step size now."""
         self.action_rng = random.streams(seed, self.n_envs, "action")
         self.episode: F64 = np.zeros((self.n_envs, 2))
         self.actions: F32 = np.zeros((self.n_envs, policy.action_size), np.float32)
@@ -89,6 +92,9 @@ class OffPolicy(StatefulLearner):
         """What is possible now, (N, n), if the policy knows masks; the replay buffer has them behind observations."""
         self._rows = np.zeros((self.n_envs, self._row_size()), self.obs.dtype) if policy.in_parts else self.obs
         self._following = np.zeros_like(self._rows)
+        self.scaling = Scaling(config, policy, self.n_envs)
+        self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
+        """The same as networks see it."""
         self._build()
 
     @property
@@ -123,7 +129,10 @@ class OffPolicy(StatefulLearner):
         """Write `actions` as they are stored, and return them as the environment wants them."""
 
     def _act_randomly(self) -> Array:
-        """As `_act`, uniformly at random."""
+        """As `_act`, uniformly at random, for `hold` steps each."""
+        # What was possible a step before may not be now.
+        if (self._steps // self.n_envs) % self.config.hold and not self.policy.in_parts:
+            return self._held()
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
             choices = self._anywhere(draws[:, 0])
@@ -159,6 +168,17 @@ class OffPolicy(StatefulLearner):
         if done.any():
             np.copyto(following, infos["final_masks"], where=done[:, None], casting="unsafe")
 
+    def _held(self) -> Array:
+        """The actions of the step before, as the environment wants them."""
+        if self.policy.n_actions:
+            return self.actions[:, 0].astype(np.int64)
+        low, high = self.policy.low, self.policy.high
+        return np.asarray(low + 0.5 * (self.actions + 1.0) * (high - low), np.float32)
+
+    def _set_rate(self, rate: float) -> None:
+        """Learn with this step size from now on."""
+        self.rate = rate
+
     @abc.abstractmethod
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
@@ -172,6 +192,7 @@ class OffPolicy(StatefulLearner):
         for _ in range(config.train_every):
             with inference:
                 self._take_masks()
+                self._look()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
@@ -180,6 +201,8 @@ class OffPolicy(StatefulLearner):
         enough = self._steps >= config.learning_starts and len(self.replay) >= config.batch
         if enough and config.gradient_steps > 0:
             with clock.phase(Phase.LEARN):
+                if config.learning_rate_schedule != "constant":
+                    self._set_rate(scheduled(config.learning_rate, config.learning_rate_schedule, progress))
                 losses = self.learn(config.gradient_steps)
         episodes, returns, lengths = self._sums
         return OffPolicyStats(
@@ -189,6 +212,19 @@ class OffPolicy(StatefulLearner):
             episode_length=lengths / episodes if episodes else math.nan,
             truncations=self._truncations,
         )
+
+    def _look(self) -> None:
+        """Bring `shown` up to date, before actions are chosen."""
+        if self.scaling.observations:
+            self.scaling.see(self.obs)
+            self.scaling.scale_obs(self.obs, self.shown)
+
+    def scale_batch(self) -> None:
+        """Scale what was sampled, by the statistics as they are now."""
+        size = self.policy.obs_size
+        for rows in (self.batch.obs[:, :size], self.batch.next_obs[:, :size]):
+            self.scaling.scale_obs(rows, rows)
+        self.scaling.scale_rewards(self.batch.rewards)
 
     def _step(self, chosen: Array) -> None:
         """Step all environments once and store the transitions."""
@@ -205,6 +241,7 @@ class OffPolicy(StatefulLearner):
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
+        self.scaling.reward(reward, terminated | truncated)
         self._steps += self.n_envs
         self._returns += reward
         self._lengths += 1.0
@@ -215,10 +252,11 @@ class OffPolicy(StatefulLearner):
             self.episode[done] = 0.0
 
     def _learner_arrays(self) -> dict[str, Array]:
-        return self.policy.live_arrays() | {"action_rng": self.action_rng}
+        return self.policy.live_arrays() | {"action_rng": self.action_rng} | self.scaling.arrays()
 
     def _episode_arrays(self) -> dict[str, Array]:
-        return {"episode": self.episode, "obs": self.obs}
+        held = {"actions": self.actions} if self.config.hold > 1 else {}
+        return {"episode": self.episode, "obs": self.obs} | self.scaling.episode_arrays() | held
 
     def _replay_arrays(self) -> dict[str, Array]:
         return {f"{_REPLAY}{name}": array for name, array in self.replay.saved_arrays().items()}

@@ -111,7 +111,8 @@ class TwinCritic(OffPolicy):
             "env_action": np.zeros_like(self.actions),
             "works": np.zeros(self.n_envs * sum(policy.actor_sizes) + policy.action_size, np.float32),
         }
-        return self._actor_fields() | memory | named(policy, "low high") | named(self, "obs actions action_rng n_envs")
+        own = named(self, "actions action_rng n_envs") | {"obs": self.shown}
+        return self._actor_fields() | memory | named(policy, "low high") | own
 
     def _learning_fields(self) -> Record:
         """Fields of a frame that learns, but for those of one algorithm."""
@@ -144,9 +145,14 @@ class TwinCritic(OffPolicy):
         self.act_kernel(self.act_frame.record)
         return self.act_frame.array("env_action")
 
+    def _set_rate(self, rate: float) -> None:
+        super()._set_rate(rate)
+        self.update_frame.set(**dict.fromkeys(self.rates, rate))
+
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         self.replay.sample(self.config.batch, out=self.batch, batches=n_updates)
+        self.scale_batch()
         self.totals[:] = 0.0
         frame = self.update_frame.set(steps=self.updates)
         self.updates = int(self.team.run(self.update_kernel, frame.record, self.pieces))

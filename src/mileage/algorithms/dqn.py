@@ -151,7 +151,7 @@ class DQN(OffPolicy):
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
             kernel.MASKED_ACT if split else kernel.ACT, **(named(self, "masks") if split else {}),
-            **(network | named(self, "obs action_rng n_envs")), actions=self._choices,
+            **(network | named(self, "action_rng n_envs")), obs=self.shown, actions=self._choices,
             works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
         )  # fmt: skip
 
@@ -161,12 +161,17 @@ class DQN(OffPolicy):
         self.actions[:, 0] = self._choices
         return self._choices
 
+    def _set_rate(self, rate: float) -> None:
+        super()._set_rate(rate)
+        self.update_frame.set(rate=rate)
+
     def learn(self, n_updates: int) -> dict[str, float]:
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         config = self.config
         self.totals[:] = 0.0
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
+            self.scale_batch()
             if self._split:
                 self._split.take()
             self.updates = int(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from mileage._errors import require
-from mileage.algorithms._config import SCHEDULES, OnPolicyConfig, at_least_one, one_of, unit_interval, zero_or_more
+from mileage.algorithms._config import OnPolicyConfig, at_least_one, check_schedules, unit_interval, zero_or_more
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
@@ -45,7 +45,7 @@ class PPOConfig(OnPolicyConfig):
         unit_interval(self, "gae_lambda")
         require(self.clip > 0.0, "clip", self.clip, "above 0")
         zero_or_more(self, "value_clip", "target_kl")
-        one_of(self, SCHEDULES, "clip_schedule")
+        check_schedules(self, "clip_schedule")
         require(self.batch_size > 1, "n_envs * n_steps", self.batch_size, "at least 2")
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -181,6 +181,9 @@ class MappedReplay(ReplayBuffer):
     def load(cls, path: str | Path) -> MappedReplay:
         """As `open`."""
         return cls.open(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise UsageError("a replay in files is not copied, as one process at a time may use it: see MappedReplay.open")
 
     def flush(self) -> None:
         """Have all transitions on disk when this returns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import SupportsIndex, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -205,13 +205,15 @@ class ReplayBuffer:
     def load(cls, path: str | Path) -> ReplayBuffer:
         """Read what `save` wrote; sampling goes on where it was."""
         layout, arrays = files.load(Path(path), cls.kind)
-        buffer = cls.__new__(cls)
-        buffer._build(layout, HeapStorage(), seed=0)
         try:
-            buffer.restore(arrays)
+            return _restored(cls, layout, arrays)
         except (KeyError, ValueError, IndexError, CheckpointError) as error:
             raise files.damaged(Path(path)) from error
-        return buffer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Kernels have addresses of its memory: a copy is a buffer of its own with the same content.
+        arrays = {name: np.array(array) for name, array in self.saved_arrays().items()}
+        return _restored, (type(self), self.layout, arrays)
 
     def saved_arrays(self) -> dict[str, Array]:
         """Everything that is held, by name; only the part of the ring that is in use."""
@@ -352,3 +354,11 @@ def _positive(name: str, number: SupportsIndex) -> int:
         raise UsageError(f"{name} must be a whole number of at least 1, not {number!r}") from error
     require(whole >= 1, name, whole, "a whole number of at least 1")
     return whole
+
+
+def _restored(kind: type[ReplayBuffer], layout: Layout, arrays: dict[str, Array]) -> ReplayBuffer:
+    """A buffer with what `saved_arrays` of another returned."""
+    buffer = kind.__new__(kind)
+    buffer._build(layout, HeapStorage(), seed=0)
+    buffer.restore(arrays)
+    return buffer

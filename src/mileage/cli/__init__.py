@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import warnings
 
 
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence and exit code 2."""
+    if "train" in sys.argv[1:2]:
+        from mileage.cli.announced import announced_training
+
+        with announced_training(sys.argv):
+            _run()
+    else:
+        _run()
+
+
+def _run() -> None:
     # Typer and Rich take most of the time that `--help` needs; nothing else is imported before a command runs.
     from mileage._errors import MileageError
     from mileage.cli.app import app
 
+    warnings.showwarning = _say
     try:
         app()
     except MileageError as error:
@@ -21,3 +34,15 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        # The disk is no bug of anyone's: full, over quota, read-only or broken.
+        if "--debug" in sys.argv or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
+        sys.exit(1)
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    """A warning as one sentence, wherever it comes from."""
+    print(f"mileage: {message}", file=sys.stderr)

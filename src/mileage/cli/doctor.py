@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from typing import Annotated
 
 import typer
 from typer import Option
 
-from mileage._records import Record
+from mileage._records import Record, strict_json
 
 _EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
 """Extras whose module has another name."""
 
 
 def doctor(json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
-    """Check the machine: cores, BLAS, kernel cache, extras. Exits with 1 if something is wrong."""
+    """Check the machine: cores, BLAS, kernel cache, extras, isolation. Exits with 1 if something is wrong."""
     report = _examine()
     problems = report["problems"]
     if json_output:
-        print(json.dumps(report, indent=2))
+        print(strict_json(report, indent=2))
     else:
         for name, value in report.items():
             if name != "problems":
@@ -36,6 +35,7 @@ def doctor(json_output: Annotated[bool, Option("--json", help="Print JSON.")] = 
 def _examine() -> Record:
     from mileage._version import __version__
     from mileage.algorithms.registry import find_algorithm
+    from mileage.coderl.build.containment import containment_here
     from mileage.kernels.machine import precompile as ahead
     from mileage.kernels.machine.blas import blas
     from mileage.kernels.machine.jit import cache_dir, cache_is_writable
@@ -56,5 +56,6 @@ def _examine() -> Record:
         "kernel cache": str(cache_dir()),
         "compiled": "all kernels" if not missing else f"missing: {', '.join(missing)} (run 'mileage warmup')",
         "extras": {name: "yes" if importlib.util.find_spec(_EXTRAS.get(name, name)) else "no" for name in extras},
+        "code RL": containment_here(),
         "problems": problems,
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from mileage._errors import CheckpointError, UsageError
 
 CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
 
 
 def run_directory(out: Path, algorithm: str, env: str, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
@@ -72,7 +73,8 @@ def rl_bench(
         typer.echo("\n".join(coderl.describe(found, config)))
         return
     executor = coderl.TakingTurns(coderl.LocalExecutor(), lock) if lock else None
-    store = coderl.KpiStore(db, price_usd_per_hour=price) if ledger else None
+    place = _ledger_place(db, found.root)
+    store = coderl.KpiStore(place, price_usd_per_hour=price) if ledger else None
     try:
         with _progress(quiet=json) as on_progress:
             report = coderl.run_bench(found, config, store=store, executor=executor, on_progress=on_progress)
@@ -84,6 +86,23 @@ def rl_bench(
     typer.echo(coderl.to_json(report) if json else coderl.to_text(report))
     if export and report_path:
         _export(report, export, report_path)
+    if ledger and place != db:
+        typer.echo(f"recorded in {place} (--db names another ledger)", err=True)
+    if not report.measured:
+        typer.echo("not every arm has a valid sample of a cold build: see the report", err=True)
+        raise typer.Exit(1)
+
+
+def _ledger_place(db: str | None, project: Path) -> str | None:
+    """The ledger to write to: never one that would be made inside the project, which is not changed."""
+    from mileage.ledger.address import DEFAULT_PATH, ENVIRONMENT_VARIABLE
+
+    inside = DEFAULT_PATH.absolute().resolve().is_relative_to(project) and not DEFAULT_PATH.exists()
+    if db is not None or os.environ.get(ENVIRONMENT_VARIABLE) or not inside:
+        return db
+    import platformdirs
+
+    return str(platformdirs.user_data_path("mileage") / DEFAULT_PATH.name)
 
 
 def _report_path(export: ExportFormat | None, output: Path | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,20 @@ import typer
 from typer import Argument, Option
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.cli.progress import Progress
+    from mileage.ledger.panels import Panel
     from mileage.ledger.runs import RecordedRun
+    from mileage.ledger.targets import Target
     from mileage.training.agent import Agent
+
+
+_EPISODES = "Held-out episodes per evaluation (100, or those of the run that --resume continues)."
+_KEEP_BEST = "Also keep the best checkpoint by evaluation, as best.safetensors."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +41,15 @@ class Arguments(options.RunArguments):
     out: Annotated[Path, Option(help="Directory for checkpoints.")] = Path("runs")
     resume: Annotated[Path | None, Option(help="Checkpoint, or run directory, to continue from.")] = None
     name: Annotated[str | None, Option(help="Name of these runs in the ledger.")] = None
+    episodes: Annotated[int | None, Option(help=_EPISODES)] = None
+    keep_best: Annotated[bool, Option("--keep-best", help=_KEEP_BEST)] = False
+    tensorboard: Annotated[Path | None, Option(help="Directory for TensorBoard's live scalars.")] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
         if self.seeds < 1:
             raise UsageError(f"--seeds must be at least 1, not {self.seeds}")
-        if self.episodes < 1:
+        if self.episodes is not None and self.episodes < 1:
             raise UsageError(f"--episodes must be at least 1, not {self.episodes}")
         if self.resume is None:
             if self.algorithm is None or self.env is None:
@@ -70,6 +80,7 @@ def train(wanted: Arguments) -> None:
 
 def _agents(wanted: Arguments) -> Iterator[Agent]:
     """Those to train, each made when its turn comes."""
+    from mileage.recording import announce
     from mileage.training.agents import agent_class
 
     if wanted.resume is not None:
@@ -79,6 +90,19 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
     assert wanted.env is not None
     common = wanted.agent()
     for seed in range(wanted.seed, wanted.seed + wanted.seeds):
+        if wanted.ledger:  # the first was announced before this was imported
+            announce.announce(
+                sys.argv,
+                db=wanted.db,
+                name=wanted.name or "",
+                algorithm=wanted.algorithm,
+                env_id=wanted.env,
+                seed=seed,
+                price=wanted.price,
+                instance=wanted.instance,
+                spot=wanted.spot,
+                first=seed == wanted.seed,
+            )
         yield agent_class(wanted.algorithm)(wanted.env, seed=seed, **common)
 
 
@@ -96,7 +120,7 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
 
 def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     """Train one agent, with a checkpoint in a directory of its own."""
-    from mileage.cli.paths import CHECKPOINT, run_directory
+    from mileage.cli.paths import BEST, CHECKPOINT, run_directory
     from mileage.ledger.targets import Target
     from mileage.recording.recorder import Ledger
 
@@ -106,8 +130,10 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     progress.start(f"seed {agent.seed}", agent.plan_horizon(wanted.steps), agent.steps)
     with agent:
         run = agent.learn(
-            wanted.steps, target=goal, panel=agent.default_panel(goal, wanted.episodes, wanted.success),
+            wanted.steps, target=goal, panel=_panel(agent, wanted, goal),
             eval_every=wanted.eval_every, callback=progress, checkpoint=directory / CHECKPOINT,
+            best_checkpoint=directory / BEST if wanted.keep_best else None,
+            tensorboard=None if wanted.tensorboard is None else wanted.tensorboard / directory.name,
             checkpoint_every=wanted.checkpoint_every, on_compile=progress.compiling,
             ledger=Ledger(wanted.db, enabled=wanted.ledger), name=wanted.name, price_usd_per_hour=wanted.price,
             instance=wanted.instance, spot=wanted.spot,
@@ -117,6 +143,16 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
         code = f"{agent.name} {agent.env_id} " if ":" in agent.env_id else ""
         progress.say(f"interrupted: saved {directory}; continue with: mileage train {code}--resume {directory}")
     return run
+
+
+def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | None:
+    """The exam that the options ask for; None for that of the run that is resumed."""
+    kept = agent.panel if wanted.resume is not None else None
+    if kept is not None and wanted.episodes is None and wanted.success is None:
+        return None
+    episodes = wanted.episodes or (100 if kept is None else len(kept.seeds))
+    success = wanted.success or (None if kept is None else kept.success)
+    return agent.default_panel(target, episodes, success)
 
 
 def _one_line(run: RecordedRun) -> str:
@@ -131,7 +167,7 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
 
     panel = SeedPanel.of(runs)
     if wanted.json_output:
-        print(json.dumps(panel.as_dict(), indent=2))
+        print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
     if len(runs) < wanted.seeds or runs[-1].reason == "interrupted":

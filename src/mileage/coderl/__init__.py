@@ -5,9 +5,12 @@ from __future__ import annotations
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
 from mileage.coderl.build.executor import LocalExecutor, TakingTurns
 from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.project.projects import Project, detect
+from mileage.coderl.outcomes import Expected, TestFormat, TestOutcome, TestResult, read_tests
+from mileage.coderl.project.model import Project
+from mileage.coderl.project.projects import detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
@@ -15,7 +18,6 @@ from mileage.coderl.store import KpiStore, kpi_rows
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
-    candidate,
     trl_reward,
     verl_compute_score,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "BenchConfig",
     "BenchReport",
     "BuildReward",
+    "Expected",
     "Isolation",
     "KpiSettings",
     "KpiStore",
@@ -39,6 +42,9 @@ __all__ = [
     "RewardResult",
     "SnapshotMethod",
     "TakingTurns",
+    "TestFormat",
+    "TestOutcome",
+    "TestResult",
     "Verdict",
     "async_trl_reward",
     "async_verl_compute_score",
@@ -47,6 +53,7 @@ __all__ = [
     "detect",
     "kpi_rows",
     "load_corpus",
+    "read_tests",
     "run_bench",
     "to_html",
     "to_json",

@@ -12,7 +12,7 @@ from mileage.coderl.build.executor import Change, Job, JobResult, JobRunner, Lim
 from mileage.coderl.build.snapshots import Snapshot
 from mileage.coderl.measure import SampleKind
 from mileage.coderl.project.fingerprint import ArmSetup
-from mileage.coderl.project.projects import Command, Project
+from mileage.coderl.project.model import Command, Project
 from mileage.coderl.project.workarea import clean_outputs, copy_tree, remove_tree, walk_files
 
 
@@ -33,7 +33,7 @@ class BuildArm:
         """Copy the project, with the files that the setup replaces."""
         if self.tree.exists():
             remove_tree(self.tree)
-        copy_tree(self.pristine, self.tree)
+        copy_tree(self.pristine, self.tree, history=True)
         for target, source in self.setup.files.items():
             shutil.copyfile(self.pristine / source, self.tree / target)
 
@@ -63,12 +63,11 @@ class BuildArm:
             file.write_bytes(before)
 
     def _clean(self) -> None:
+        # A new copy each time: nobody knows everything that a build leaves in its tree.
+        self.make_tree()
         for command in self.setup.commands(self.project.clean):
             self._job((command,))
-        if self.project.outputs:
-            clean_outputs(self.tree, self.project.outputs)
-        elif not self.project.clean:
-            self.make_tree()
+        clean_outputs(self.tree, self.project.outputs)
 
     def _edit_by_command(self, command: Command, number: int) -> JobResult:
         edited = self._job((command,), {"MILEAGE_EDIT_NUMBER": str(number)})

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mileage._errors import UnmatchedError, UsageError
+from mileage._errors import InfraError, UnmatchedError, UsageError
 from mileage.coderl.arms import BuildArm, WarmArm
 from mileage.coderl.build.executor import JobRunner, Limits, LocalExecutor
-from mileage.coderl.build.isolation import toolchain_paths
 from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.measure import Building, SampleKind, TimedBuild, measure
 from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
+from mileage.coderl.project.model import Project
 from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
-from mileage.coderl.project.projects import Project
-from mileage.coderl.project.workarea import WorkArea, copy_tree, tree_digest
+from mileage.coderl.project.rustflags import used_rustflags
+from mileage.coderl.project.sources import Copy, copy_project
+from mileage.coderl.project.workarea import WorkArea, tree_digest
 from mileage.coderl.report import ArmInput, BenchReport, build_report
 from mileage.coderl.reward import STEPS, BuildReward, RewardConfig
 from mileage.coderl.store import KpiStore, now
@@ -89,6 +90,8 @@ def plan_arms(project: Project, config: BenchConfig) -> tuple[_Plan, ...]:
     plans = [_Plan(BASELINE, "the project as it is", base)]
     for name in config.modes:
         mode = find_mode(name, project)
+        if mode.check:
+            mode.check(base, project)
         plans.append(_Plan(name, mode.about, mode.change(base, project), mode))
     return tuple(plans)
 
@@ -129,10 +132,10 @@ def run_bench(
     limits = Limits(timeout_seconds=config.timeout_seconds)
     with WorkArea(work_base) as area:
         pristine = area.path / "pristine"
-        method = copy_tree(project.root, pristine, project.outputs)
+        copy = copy_project(project, pristine, history=True)
         revision = tree_digest(pristine)
         plans = tuple(plan._replace(setup=_own_caches(plan.setup, area.path)) for plan in plans)
-        arms = [_make_arm(plan, project, pristine, area, runner, limits) for plan in plans]
+        arms = [_make_arm(plan, project, pristine, area, runner, limits, copy) for plan in plans]
         inputs = _check_arms(plans, arms, project, revision)
         prints = {arm.name: dict(arm.fingerprint) for arm in inputs}
         setup = {"runs": config.runs, "seed": config.seed, "arms": prints}
@@ -149,11 +152,11 @@ def run_bench(
             on_progress(Progress(0, len(arms) * config.runs * len(kinds), "preparing"))
             samples = measure(arms, config.runs, kinds=kinds, seed=config.seed, on_sample=on_sample)
             inputs = _check_again(plans, arms, inputs, project, revision)
-            inputs, verdicts = _measure_corpus(inputs, plans, project, config, work_base, on_progress)
+            inputs, verdicts, fallbacks = _measure_corpus(inputs, plans, project, config, work_base, on_progress)
             report = build_report(
                 project=project.name, kind=project.kind, revision=_revision(project.root, revision),
                 started_at=started_at, settings=config.settings, arms=inputs, samples=samples,
-                notes=_notes(method, arms, area), machine=_machine(), corpus=verdicts,
+                notes=[*_notes(project, copy, arms, area), *fallbacks], machine=_machine(), corpus=verdicts,
             )  # fmt: skip
         except BaseException:
             if store:
@@ -181,11 +184,12 @@ def _own_caches(setup: ArmSetup, area: Path) -> ArmSetup:
 
 
 def _make_arm(
-    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits
+    plan: _Plan, project: Project, pristine: Path, area: WorkArea, executor: JobRunner, limits: Limits, copy: Copy
 ) -> _Arm:
     directory = area.directory(f"arm-{plan.name}")
     if plan.setup.warm_snapshot:
-        around = Surroundings(plan.setup.env, toolchain_paths(project.kind), network=True, layer_on_disk=True)
+        readable = (*project.readable, *copy.readable)
+        around = Surroundings(plan.setup.env, readable, network=True, layer_on_disk=True)
         snapshot = Snapshot(pristine, directory, best_method(area.path), executor, around)
         return WarmArm(plan.name, project, plan.setup, snapshot, pristine, limits)
     fill = plan.mode.fill_runs if plan.mode else 0
@@ -197,7 +201,8 @@ def _make_arm(
 def _check_arms(plans: Sequence[_Plan], arms: Sequence[_Arm], project: Project, revision: str) -> tuple[ArmInput, ...]:
     """Fingerprint all arms; refuse a mode that differs from the baseline in more than it declares."""
     trees = [arm.tree if isinstance(arm, BuildArm) else arm.pristine for arm in arms]
-    rows = [fingerprint(project, plan.setup, tree, revision) for plan, tree in zip(plans, trees, strict=True)]
+    replaced = {name for plan in plans for name in plan.setup.files}
+    rows = [fingerprint(project, plan.setup, tree, revision, replaced) for plan, tree in zip(plans, trees, strict=True)]
     toolchain = plans[0].setup.env.get("RUSTUP_TOOLCHAIN")
     if toolchain and rows[0].get("toolchain.rustc") == NOT_INSTALLED:
         raise UsageError(f"toolchain {toolchain!r} is not installed: see `rustup toolchain list`")
@@ -215,7 +220,8 @@ def _check_again(
     built = [arm for arm in arms if isinstance(arm, BuildArm)]
     for arm in built:
         plan, first = next((p, b) for p, b in zip(plans, before, strict=True) if p.name == arm.name)
-        rows = fingerprint(project, plan.setup, arm.tree, revision)
+        _check_flags(plan, arm)
+        rows = fingerprint(project, plan.setup, arm.tree, revision, {name for p in plans for name in p.setup.files})
         # A first build may write the lock file that was not there; that all arms wrote the same one is checked below.
         changed = [d for d in differences(first.fingerprint, rows) if d.baseline != "absent"]
         if changed:
@@ -229,13 +235,31 @@ def _check_again(
     return tuple(before)
 
 
+def _check_flags(plan: _Plan, arm: BuildArm) -> None:
+    """Refuse an arm whose compiler was called with other flags than those it was compared by."""
+    if arm.project.kind != "cargo":
+        return
+    meant = tuple(plan.setup.env.get("RUSTFLAGS", "").split())
+    # With a configured target, build scripts and macros are built without any.
+    other = [flags for flags in used_rustflags(arm.tree / "target") if flags and flags != meant]
+    if other:
+        raise UnmatchedError(
+            f"arm {arm.name!r} was to be built with rustflags {' '.join(meant) or 'none'!r}, but rustc was called with "
+            f"{' '.join(other[0])!r}: look for flags in Cargo's configuration files and in the environment"
+        )
+
+
 def _measure_corpus(
     inputs: Sequence[ArmInput], plans: Sequence[_Plan], project: Project, config: BenchConfig, work_base: Path | None,
     on_progress: Callable[[Progress], None],
-) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]]]:  # fmt: skip
-    """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline."""
+) -> tuple[tuple[ArmInput, ...], dict[str, dict[str, int]], tuple[str, ...]]:  # fmt: skip
+    """Judge the corpus once for each arm that compiles differently; a snapshot compiles like its baseline.
+
+    What the machine failed to judge counts for no rate. Last come sentences on what is contained less than asked.
+    """
     if not config.corpus:
-        return tuple(inputs), {}
+        return tuple(inputs), {}, ()
+    fallbacks: dict[str, None] = {}
     verdicts: dict[str, dict[str, int]] = {}
     rates: dict[str, float] = {}
     total = len(config.corpus)
@@ -245,13 +269,17 @@ def _measure_corpus(
             continue
         rules = RewardConfig(steps=config.corpus_steps, jobs=1, timeout_seconds=config.timeout_seconds, use_cache=False)
         with BuildReward(project, rules, setup=replace(plan.setup, jobs=1), work_base=work_base) as pool:
+            fallbacks |= dict.fromkeys(pool.containment.fallbacks)
             found: list[PatchVerdict] = []
             for number, future in enumerate(pool.submit(config.corpus), 1):
                 found.append(future.result().verdict)
                 on_progress(Progress(number, total, f"{plan.name} corpus"))
         verdicts[plan.name] = count_verdicts(found)
-        rates[plan.name] = found.count(PatchVerdict.PASS) / total
-    return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts
+        judged = total - found.count(PatchVerdict.INFRA_ERROR)
+        if judged == 0:
+            raise InfraError(f"no candidate of the corpus could be judged for {plan.name}: the machine failed on each")
+        rates[plan.name] = found.count(PatchVerdict.PASS) / judged
+    return tuple(replace(arm, corpus_pass_rate=rates[arm.name]) for arm in inputs), verdicts, tuple(fallbacks)
 
 
 def _revision(root: Path, digest: str) -> str:
@@ -267,9 +295,11 @@ def _revision(root: Path, digest: str) -> str:
     return f"git {commit.stdout.strip()}{' with changes' if changed.stdout.strip() else ''}, tree {digest[:16]}"
 
 
-def _notes(method: object, arms: Sequence[Building], area: WorkArea) -> list[str]:
+def _notes(project: Project, copy: Copy, arms: Sequence[Building], area: WorkArea) -> list[str]:
     notes = [
-        f"copy of the project: {method}; page cache: not dropped, so sources and tools are read from memory "
+        *project.notes,
+        *copy.notes,
+        f"copy of the project: {copy.method}; page cache: not dropped, so sources and tools are read from memory "
         "after the first run",
         "cold builds start without build output and with compiler caches disabled, except in a mode that is a cache, "
         "which is filled by one build that is not counted",

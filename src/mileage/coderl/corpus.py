@@ -24,9 +24,15 @@ class PatchVerdict(StrEnum):
     COMPILE_ERROR = "compile-error"
     TEST_FAILURE = "test-failure"
     DOES_NOT_APPLY = "does-not-apply"
+    # Nothing was proposed: no text, or a tree that is what it was.
+    NO_CHANGE = "no-change"
+    # Changed what judges it while the tests ran.
+    TAMPERED = "tampered"
     TIMEOUT = "timeout"
     # Broke the memory or process limit, or the job could not be run to its end.
     KILLED = "killed"
+    # The machine failed, not the candidate: it has no reward, is tried again, and is never cached.
+    INFRA_ERROR = "infra-error"
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,15 @@ class PatchSample:
     path: str | None = None
     content: str | None = None
 
-    def changes(self, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was proposed: no diff, no content, or only white space."""
+        return not str(self.patch if self.patch is not None else self.content or "").strip()
+
+    def changes(self, tree: Path, protected: Sequence[str] = (), fuzzy: bool = False) -> tuple[Change, ...]:
         """What the candidate does to `tree`; PatchError if it does not apply or may not be applied."""
         if self.patch is not None:
-            return apply_diff(self.patch, tree, protected)
+            return apply_diff(self.patch, tree, protected, fuzzy)
         if self.path is None or self.content is None:
             raise PatchError("the sample has neither a patch nor a path with content")
         return replace_file(self.path, self.content, tree, protected)
@@ -88,6 +99,8 @@ def judge(result: JobResult, compile_steps: int) -> tuple[PatchVerdict, str]:
         return PatchVerdict.PASS, ""
     if last.outcome is StepOutcome.TIMEOUT:
         return PatchVerdict.TIMEOUT, f"killed after {result.wall_seconds:.1f} s: {' '.join(last.argv)}"
+    if last.outcome is StepOutcome.CANCELLED:
+        return PatchVerdict.INFRA_ERROR, "cancelled: the pool was closed"
     if last.outcome is not StepOutcome.EXITED:
         return PatchVerdict.KILLED, f"killed: {last.outcome} limit: {' '.join(last.argv)}"
     diagnostic = first_diagnostic(last.output) or f"exit code {last.exit_code}"

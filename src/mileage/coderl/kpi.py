@@ -87,6 +87,11 @@ def training_loop(
     return gpus * SECONDS_PER_HOUR / (cold_seconds + rest)
 
 
+def training_loop_gain(speedup: float, rollout_fraction: float) -> float:
+    """How much faster a loop turns whose builds are `speedup` times as fast (Amdahl)."""
+    return 1.0 / (1.0 - rollout_fraction + rollout_fraction / speedup)
+
+
 def arm_kpis(arm: ArmFigures, baseline: ArmFigures, settings: KpiSettings) -> ArmKpis:
     """The KPIs of `arm`; for the baseline itself pass it twice."""
     cost = seconds_per_valid_sample(arm.cold_seconds, arm.pass_rate)

@@ -108,5 +108,7 @@ REMEDIES = {
     Cause.WIDE_SPREAD: "raise --runs, or lower --jobs on a shared machine",
     Cause.FAILURES: "their times are left out, the pass rate counts them",
     Cause.TIMEOUTS: "raise --timeout",
+    Cause.NOT_COLD: "no KPI is made of them: declare clean or outputs in rl-bench.toml, or put the project into git "
+    "(where the check does more than the build, give check = the build command)",
 }
 """What to try, by the flags of rl-bench."""

@@ -1,211 +1,228 @@
-"""Unified diffs, read and applied without ever leaving the tree.
+"""Candidates applied without ever leaving the tree, and without ever failing in another way than by a PatchError.
 
 A patch is turned into the final content of each file it touches before anything runs: the tree is only read. Hunks
-must match exactly, at their line or at the nearest other place (as `git apply` does); there is no fuzz.
+must match exactly, at their line or at the nearest other place (as `git apply` does). There is no fuzz in what they
+say; with `fuzzy` there is in how many lines they claim to have.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from mileage.coderl.build.executor import Change
+from mileage.coderl.diffs import MAX_CHARACTERS, FilePatch, Hunk, PatchError, parse_diff, shown, split_lines
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_SYMLINK_MODE = "120000"
-_NO_FILE = "/dev/null"
-_NO_NEWLINE = "\\"
+__all__ = ["PatchError", "apply_diff", "check_path", "replace_file"]
 
-
-class PatchError(Exception):
-    """A patch that does not apply, or that must not be applied; the text says why."""
-
-
-@dataclass
-class _Hunk:
-    start: int
-    old: list[str] = field(default_factory=list)
-    new: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _FilePatch:
-    old_path: str | None = None
-    new_path: str | None = None
-    hunks: list[_Hunk] = field(default_factory=list)
-    executable: bool = False
+# What Linux file systems take; a name is measured in bytes.
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 1024
+MAX_DEPTH = 64
+MAX_FILE_BYTES = 16 << 20
+# Content read and written over all file sections, so that a patch of many sections for one large file ends.
+MAX_TOTAL_BYTES = 32 << 20
+# Lines compared in search of a place for hunks that are not where they say; about a second.
+MAX_COMPARISONS = 2_000_000
 
 
 def check_path(path: str, tree: Path, protected: Sequence[str] = ()) -> str:
     """`path` normalised, if a patch may touch it in `tree`; PatchError otherwise."""
+    if not isinstance(path, str):
+        raise PatchError(f"unsafe path {shown(str(path))}: not a text")
+    _check_length(path)
     pure = PurePosixPath(path)
     if pure.is_absolute() or path.startswith("\\") or (len(path) > 1 and path[1] == ":"):
-        raise PatchError(f"unsafe path {path!r}: absolute")
+        raise PatchError(f"unsafe path {shown(path)}: absolute")
     if ".." in pure.parts:
-        raise PatchError(f"unsafe path {path!r}: leaves the tree")
+        raise PatchError(f"unsafe path {shown(path)}: leaves the tree")
     if not pure.parts or "\0" in path:
-        raise PatchError(f"unsafe path {path!r}: not a file name")
+        raise PatchError(f"unsafe path {shown(path)}: not a file name")
     if ".git" in pure.parts:
-        raise PatchError(f"unsafe path {path!r}: inside a git directory")
-    current = tree
-    for part in pure.parts:
-        current = current / part
-        if current.is_symlink():
-            raise PatchError(f"unsafe path {path!r}: {part!r} is a symbolic link")
+        raise PatchError(f"unsafe path {shown(path)}: inside a git directory")
     normal = str(pure)
+    for name, mode in _existing(normal, tree):
+        if stat.S_ISLNK(mode):
+            raise PatchError(f"unsafe path {shown(path)}: {shown(name)} is a symbolic link")
     for pattern in protected:
         if fnmatch(normal, pattern) or normal.startswith(pattern.rstrip("/") + "/"):
-            raise PatchError(f"protected path {normal!r}: patches may not change {pattern!r}")
+            raise PatchError(f"protected path {shown(normal)}: patches may not change {pattern!r}")
     return normal
 
 
-def apply_diff(text: str, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
+def _existing(path: str, tree: Path) -> Iterator[tuple[str, int]]:
+    """The path itself and the directories above it, from the top down to the first that is not there: name and mode."""
+    end = 0
+    while end >= 0:
+        end = path.find("/", end + 1)
+        name = path[:end] if end >= 0 else path
+        try:
+            mode = os.lstat(tree / name).st_mode
+        except OSError:
+            return
+        yield name, mode
+        if not stat.S_ISDIR(mode):
+            return
+
+
+def _check_length(path: str) -> None:
+    # Characters first: a name of megabytes is not even encoded.
+    if len(path) > MAX_PATH_BYTES or len(name := _encode(path, "the path")) > MAX_PATH_BYTES:
+        raise PatchError(f"unsafe path {shown(path)}: longer than {MAX_PATH_BYTES} bytes")
+    if name.count(b"/") > MAX_DEPTH:
+        raise PatchError(f"unsafe path {shown(path)}: deeper than {MAX_DEPTH} directories")
+    if max(map(len, name.split(b"/"))) > MAX_NAME_BYTES:
+        raise PatchError(f"unsafe path {shown(path)}: a name in it is longer than {MAX_NAME_BYTES} bytes")
+
+
+def _encode(text: str, what: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise PatchError(
+            f"{what} holds a lone surrogate ({text[error.start]!a}), which no file can hold as UTF-8"
+        ) from None
+
+
+def apply_diff(text: str, tree: Path, protected: Sequence[str] = (), fuzzy: bool = False) -> tuple[Change, ...]:
     """The changes that the unified diff `text` makes to `tree`, which is not modified."""
-    changes: dict[str, Change] = {}
-    for file in _parse(text):
-        old = check_path(file.old_path, tree, protected) if file.old_path else None
-        new = check_path(file.new_path, tree, protected) if file.new_path else None
-        before = _content(old, tree, changes)
-        if old is None and new is not None and (tree / new).exists() and new not in changes:
-            raise PatchError(f"{new} is to be created but exists")
-        after = _apply_hunks(before, file.hunks, new or old or "?")
-        if old is not None and old != new:
-            changes[old] = Change(old, None)
-        if new is not None:
-            changes[new] = Change(new, after.encode("utf-8", "surrogateescape"), file.executable)
-    if not changes:
+    if not isinstance(text, str):
+        raise PatchError("the patch is not a text")
+    work = _Work(tree)
+    for file in parse_diff(text, fuzzy):
+        _apply_file(file, work, protected)
+    if not work.changes:
         raise PatchError("the patch changes no file")
-    return tuple(changes.values())
+    return _ordered(work.changes, tree)
 
 
 def replace_file(path: str, content: str, tree: Path, protected: Sequence[str] = ()) -> tuple[Change, ...]:
     """The change that makes the file at `path` be `content`."""
-    return (Change(check_path(path, tree, protected), content.encode("utf-8", "surrogateescape")),)
+    name = check_path(path, tree, protected)
+    if not isinstance(content, str):
+        raise PatchError(f"the content of {shown(name)} is not a text")
+    if len(content) > MAX_CHARACTERS:
+        raise PatchError(f"the content of {shown(name)} has {len(content)} characters, more than {MAX_CHARACTERS}")
+    return _ordered({name: Change(name, _encode(content, f"the content of {shown(name)}"))}, tree)
 
 
-def _content(path: str | None, tree: Path, changes: dict[str, Change]) -> str:
-    if path is None:
-        return ""
-    if path in changes:
-        data = changes[path].content
-    else:
-        try:
-            data = (tree / path).read_bytes()
-        except OSError as error:
-            raise PatchError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from None
-    if data is None:
-        raise PatchError(f"{path} was deleted by an earlier part of the patch")
-    return data.decode("utf-8", "surrogateescape")
+class _Work:
+    """The changes so far, and what making them has cost."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        self.changes: dict[str, Change] = {}
+        self._bytes_left = MAX_TOTAL_BYTES
+        self._comparisons_left = MAX_COMPARISONS
+
+    def content(self, path: str | None) -> str:
+        """The file at `path` as the sections before this one left it."""
+        if path is None:
+            return ""
+        data = self.changes[path].content if path in self.changes else _read(self.tree / path, path)
+        if data is None:
+            raise PatchError(f"{shown(path)} was deleted by an earlier part of the patch")
+        self.spend_bytes(len(data))
+        return data.decode("utf-8", "surrogateescape")
+
+    def spend_bytes(self, count: int) -> None:
+        """Count bytes read or written."""
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise PatchError(f"the patch reads and writes more than {MAX_TOTAL_BYTES} bytes")
+
+    def spend_comparisons(self, count: int) -> None:
+        """Count lines compared."""
+        self._comparisons_left -= count
+        if self._comparisons_left < 0:
+            raise PatchError("the patch has too many places where its hunks nearly match")
 
 
-def _apply_hunks(before: str, hunks: Iterable[_Hunk], path: str) -> str:
-    lines = before.splitlines(keepends=True)
+def _read(path: Path, name: str) -> bytes:
+    try:
+        info = path.stat(follow_symlinks=False)
+        if not stat.S_ISREG(info.st_mode):
+            raise PatchError(f"{shown(name)} is not a file")
+        if info.st_size > MAX_FILE_BYTES:
+            raise PatchError(f"{shown(name)} is larger than {MAX_FILE_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise PatchError(f"{shown(name)} cannot be read: {os.strerror(error.errno or 0)}") from None
+
+
+def _apply_file(file: FilePatch, work: _Work, protected: Sequence[str]) -> None:
+    old = check_path(file.old_path, work.tree, protected) if file.old_path else None
+    new = check_path(file.new_path, work.tree, protected) if file.new_path else None
+    before = work.content(old)
+    if old is None and new is not None and _is_there(new, work):
+        raise PatchError(f"{shown(new)} is to be created but exists")
+    after = _apply_hunks(before, file.hunks, new or old or "?", work)
+    if old is not None and old != new:
+        work.changes[old] = Change(old, None)
+    if new is not None:
+        data = _encode(after, f"the content of {shown(new)}")
+        work.spend_bytes(len(data))
+        work.changes[new] = Change(new, data, file.executable)
+
+
+def _is_there(path: str, work: _Work) -> bool:
+    return work.changes[path].content is not None if path in work.changes else (work.tree / path).exists()
+
+
+def _apply_hunks(before: str, hunks: Iterable[Hunk], path: str, work: _Work) -> str:
+    lines = split_lines(before)
     result: list[str] = []
     position = 0
     for number, hunk in enumerate(hunks, 1):
-        at = _find(lines, hunk, position)
+        at = _find(lines, hunk, position, work)
+        if at is None and hunk.blank_tail:
+            del hunk.old[-hunk.blank_tail :], hunk.new[-hunk.blank_tail :]
+            at = _find(lines, hunk, position, work)
         if at is None:
-            raise PatchError(f"hunk {number} does not match {path}")
+            raise PatchError(f"hunk {number} does not match {shown(path)}")
         result += lines[position:at]
         result += hunk.new
         position = at + len(hunk.old)
     return "".join(result + lines[position:])
 
 
-def _find(lines: list[str], hunk: _Hunk, earliest: int) -> int | None:
+def _find(lines: list[str], hunk: Hunk, earliest: int, work: _Work) -> int | None:
     """Where the hunk's old lines are: as near as possible to where it says."""
-    wanted = max(hunk.start - 1, 0) if hunk.old else hunk.start
     last = len(lines) - len(hunk.old)
-    for distance in range(max(len(lines), wanted) + 1):
-        for at in {wanted - distance, wanted + distance}:
-            if earliest <= at <= last and lines[at : at + len(hunk.old)] == hunk.old:
+    if last < earliest:
+        return None
+    start = earliest if hunk.start is None else max(hunk.start - 1, 0) if hunk.old else hunk.start
+    wanted = min(max(start, earliest), last)
+    for distance in range(max(wanted - earliest, last - wanted) + 1):
+        for at in (wanted - distance, wanted + distance) if distance else (wanted,):
+            if earliest <= at <= last and _matches(lines, hunk.old, at, work):
                 return at
     return None
 
 
-def _parse(text: str) -> Iterator[_FilePatch]:
-    """Read the file sections of a diff."""
-    lines = text.splitlines(keepends=True)
-    file: _FilePatch | None = None
-    index = 0
-    while index < len(lines):
-        line = lines[index].rstrip("\r\n")
-        if line.startswith("diff --git "):
-            if file:
-                yield file
-            file = _FilePatch()
-        elif file is None and not line.startswith("--- "):
-            pass  # prose before the first file
-        elif line.startswith(("Binary files ", "GIT binary patch")):
-            raise PatchError("binary patches are not supported")
-        elif line.startswith(("new file mode", "new mode", "old mode", "deleted file mode")):
-            _read_mode(line, file)
-        elif line.startswith(("rename from ", "rename to ")) and file:
-            setattr(file, "old_path" if " from " in line else "new_path", line.split(" ", 2)[2])
-        elif line.startswith("--- ") and index + 1 < len(lines) and lines[index + 1].startswith("+++ "):
-            if file is None or file.hunks:
-                if file:
-                    yield file
-                file = _FilePatch()
-            file.old_path, file.new_path = _names(line, lines[index + 1].rstrip("\r\n"))
-            index += 1
-        elif line.startswith("@@ ") and file:
-            hunk, index = _read_hunk(lines, index)
-            file.hunks.append(hunk)
-            continue
-        index += 1
-    if file:
-        yield file
+def _matches(lines: list[str], old: list[str], at: int, work: _Work) -> bool:
+    for offset, line in enumerate(old):
+        if lines[at + offset] != line:
+            work.spend_comparisons(offset + 1)
+            return False
+    work.spend_comparisons(len(old) + 1)
+    return True
 
 
-def _read_mode(line: str, file: _FilePatch | None) -> None:
-    mode = line.rsplit(" ", 1)[1]
-    if mode == _SYMLINK_MODE:
-        raise PatchError("unsafe patch: it makes or changes a symbolic link")
-    if file and not line.startswith("old"):
-        file.executable = mode == "100755"
-
-
-def _names(old: str, new: str) -> tuple[str | None, str | None]:
-    """The two file names of a `---`/`+++` pair, without timestamps and without git's a/ and b/."""
-    first, second = (line[4:].split("\t")[0].strip() for line in (old, new))
-    if (first.startswith("a/") or first == _NO_FILE) and (second.startswith("b/") or second == _NO_FILE):
-        first, second = first.removeprefix("a/"), second.removeprefix("b/")
-    return (None if first == _NO_FILE else first), (None if second == _NO_FILE else second)
-
-
-def _read_hunk(lines: list[str], index: int) -> tuple[_Hunk, int]:
-    """Read the hunk whose header is at `index`; return it and the index after it."""
-    header = _HUNK.match(lines[index])
-    if header is None:
-        raise PatchError(f"malformed hunk header {lines[index].strip()!r}")
-    hunk = _Hunk(start=int(header[1]))
-    old_left, new_left = int(header[2] or 1), int(header[4] or 1)
-    index += 1
-    while old_left > 0 or new_left > 0 or (index < len(lines) and lines[index].startswith(_NO_NEWLINE)):
-        if index >= len(lines):
-            raise PatchError("the patch ends in the middle of a hunk")
-        line = lines[index]
-        kind, body = (line[0], line[1:]) if line.strip("\r\n") else (" ", line)
-        if kind == _NO_NEWLINE:
-            for side in _sides(lines[index - 1], hunk):
-                side[-1] = side[-1].rstrip("\r\n")
-        elif kind not in " +-":
-            raise PatchError(f"malformed hunk line {line.strip()!r}")
-        if kind in " -":
-            hunk.old.append(body)
-            old_left -= 1
-        if kind in " +":
-            hunk.new.append(body)
-            new_left -= 1
-        index += 1
-    return hunk, index
-
-
-def _sides(previous: str, hunk: _Hunk) -> list[list[str]]:
-    """The sides that the line before a no-newline mark belongs to."""
-    return {"-": [hunk.old], "+": [hunk.new]}.get(previous[0], [hunk.old, hunk.new])
+def _ordered(changes: dict[str, Change], tree: Path) -> tuple[Change, ...]:
+    """Deletions first, then files; PatchError where a file would be in the place of a directory or below a file."""
+    gone = [change for change in changes.values() if change.content is None]
+    kept = [change for change in changes.values() if change.content is not None]
+    deleted = {change.path for change in gone}
+    written = {change.path for change in kept}
+    for path in written:
+        parents = {str(parent) for parent in PurePosixPath(path).parents}
+        files = {name for name, mode in _existing(path, tree) if not stat.S_ISDIR(mode)} - deleted
+        for parent in parents & (files | written):
+            raise PatchError(f"unsafe path {shown(path)}: {shown(parent)} is a file")
+        if (tree / path).is_dir():
+            raise PatchError(f"unsafe path {shown(path)}: it is a directory")
+    return (*gone, *kept)

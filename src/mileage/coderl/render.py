@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Callable, Iterable, Sequence
 
-from mileage.coderl.report import NO_VALID_SAMPLE, ArmReport, BenchReport, Comparison, verdict_words
+from mileage._records import strict_json
+from mileage.coderl.report import NO_VALID_SAMPLE, NOT_COLD, ArmReport, BenchReport, Comparison, verdict_words
 from mileage.experiments import Estimate, Verdict
 from mileage.stats import verdict_of_ratio
 from mileage.stats.intervals import DEFAULT_LEVEL
@@ -69,10 +69,23 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
 
     priced = settings.price_usd_per_hour is not None
     cluster = f"KPI 4: cluster-hour equivalent ({settings.gpus} GPUs, {settings.rollout_fraction:.0%} rollout fraction)"
+
+    def throughput(title: str, column: str, arms: Iterable[ArmReport]) -> tuple[Table, ...]:
+        rows = tuple(
+            (
+                arm.name,
+                f"{NOT_COLD}: {_seconds(arm.cold)}" if arm.not_cold else _seconds(arm.cold),
+                NOT_COLD if arm.not_cold else _number(arm.kpis.samples_per_hour, ".2f"),
+                NOT_COLD if arm.not_cold or report.baseline.not_cold else against(arm, "cold"),
+            )
+            for arm in arms
+        )
+        return (_table(title, ("arm", column, "samples/hour", "against baseline"), rows),) if rows else ()
+
     return (
-        table("KPI 1: cold-build throughput",
-              ("cold build", "samples/hour", "against baseline"),
-              lambda arm: (_seconds(arm.cold), _number(arm.kpis.samples_per_hour, ".2f"), against(arm, "cold"))),
+        *throughput("KPI 1: cold-build throughput", "cold build", (arm for arm in report.arms if not arm.warm)),
+        *throughput("KPI 1 without cold builds: throughput from a warm snapshot", "restore, edit, build",
+                    (arm for arm in report.arms if arm.warm)),
         table("KPI 2: incremental feedback latency",
               ("edit to check result", "feedback loops/hour", "against baseline"),
               lambda arm: (_seconds(arm.incremental), _number(arm.kpis.feedback_loops_per_hour, ".0f"),
@@ -92,7 +105,10 @@ def tables(report: BenchReport) -> tuple[Table, ...]:
 
 
 def _gain(comparison: Comparison | None) -> str:
-    return f"{comparison.training_loop_gain:.2f}×" if comparison and comparison.training_loop_gain else ""
+    if comparison is None or comparison.training_loop_gain is None:
+        return ""
+    ends = comparison.training_loop_gain_interval
+    return f"{comparison.training_loop_gain:.2f}×" + (f" [{ends.low:.2f}, {ends.high:.2f}]" if ends else "")
 
 
 def _details(report: BenchReport) -> tuple[Table, ...]:
@@ -171,4 +187,4 @@ def to_html(report: BenchReport) -> str:
 
 def to_json(report: BenchReport) -> str:
     """The report as JSON, with every raw sample and both fingerprints."""
-    return json.dumps(report.as_dict(), indent=2, sort_keys=True)
+    return strict_json(report.as_dict(), indent=2, sort_keys=True)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mileage._records import Record
-from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis
+from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis, training_loop_gain
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
-from mileage.experiments import Caveat, Estimate, Outcome, Verdict, find_caveats
-from mileage.stats import median_estimate, median_ratio_estimate, verdict_of_ratio
+from mileage.experiments import Cause, Caveat, Estimate, Outcome, Verdict, find_caveats
+from mileage.stats import Interval, median_estimate, median_ratio_estimate, verdict_of_ratio
 
 # 1: first version.
 FORMAT_VERSION = 1
+# A build from clean that takes less than this share of what the check of one edited line takes has not been one.
+NOT_COLD_SHARE = 0.5
 
 
 _WORDS = {Verdict.B_CHEAPER: "faster", Verdict.A_CHEAPER: "slower", Verdict.UNDECIDED: "no difference shown"}
 NO_VALID_SAMPLE = "no valid sample"
+NOT_COLD = "not cold"
 TOO_FEW_RUNS = "too few runs to tell"
 
 
@@ -46,6 +50,13 @@ class ArmReport:
     peak_rss_bytes: int | None
     outcomes: Mapping[str, int]
     fingerprint: Fingerprint
+    not_cold: bool = False
+    """Whether its cold builds were so fast that they cannot have been cold; it then has no KPI of them."""
+
+    @property
+    def warm(self) -> bool:
+        """Whether its samples start from a restored, built tree."""
+        return self.fingerprint.get("warm_snapshot") == "yes"
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ class Comparison:
     """The baseline's median over the mode's; None without a sample of either."""
     incremental_speedup: Estimate | None
     training_loop_gain: float | None
+    """KPI 4: how much faster the whole loop turns."""
+    training_loop_gain_interval: Interval | None = None
+    """What the interval of the speedup makes of it: it only grows with the speedup, so the ends carry over."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,11 @@ class BenchReport:
     machine: Mapping[str, str]
     corpus: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def measured(self) -> bool:
+        """Whether every arm has a valid sample of a cold build."""
+        return all(arm.cold is not None and not arm.not_cold for arm in self.arms)
 
     @property
     def baseline(self) -> ArmReport:
@@ -132,8 +151,20 @@ def _times(arm: ArmInput, samples: Sequence[TimedBuild]) -> tuple[Estimate | Non
     return cold, incremental
 
 
+def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
+    """What speaks against the cold builds of an arm having been cold."""
+    cold, quick = (each.value if each else None for each in _times(arm, samples))
+    if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or quick is None:
+        return None
+    if cold >= NOT_COLD_SHARE * quick:
+        return None
+    evidence = f"a cold build took {cold:.3g} s, the check of one edited line {quick:.3g} s"
+    return Caveat(Cause.NOT_COLD, evidence, arm.name, SampleKind.COLD, REMEDIES[Cause.NOT_COLD])
+
+
 def _figures(arm: ArmInput, samples: Sequence[TimedBuild]) -> ArmFigures:
     cold, incremental = (each.value if each else None for each in _times(arm, samples))
+    cold = None if _not_cold(arm, samples) else cold
     if arm.corpus_pass_rate is not None:
         return ArmFigures(cold, incremental, arm.corpus_pass_rate, PassRateSource.CORPUS)
     builds = [sample for sample in samples if sample.arm == arm.name and sample.kind == SampleKind.COLD]
@@ -153,21 +184,26 @@ def _arm_report(arm: ArmInput, baseline: ArmFigures, samples: Sequence[TimedBuil
         peak_rss_bytes=max((sample.peak_rss_bytes for sample in good), default=None),
         outcomes={str(outcome): sum(sample.outcome is outcome for sample in own) for outcome in Outcome},
         fingerprint=arm.fingerprint,
+        not_cold=_not_cold(arm, samples) is not None,
     )  # fmt: skip
 
 
-def _comparison(baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild]) -> Comparison:
+def _comparison(
+    baseline: ArmReport, arm: ArmReport, samples: Sequence[TimedBuild], settings: KpiSettings
+) -> Comparison:
     def speedup(kind: SampleKind) -> Estimate | None:
         before, after = (good_times(samples, name, kind) for name in (baseline.name, arm.name))
         return median_ratio_estimate(before, after) if before and after else None
 
-    before = baseline.kpis.training_loop_samples_per_cluster_hour
-    after = arm.kpis.training_loop_samples_per_cluster_hour
+    cold = None if baseline.not_cold or arm.not_cold else speedup(SampleKind.COLD)
+    gain = functools.partial(training_loop_gain, rollout_fraction=settings.rollout_fraction)
+    ends = cold.interval if cold else None
     return Comparison(
         mode=arm.name,
-        cold_speedup=speedup(SampleKind.COLD),
+        cold_speedup=cold,
         incremental_speedup=speedup(SampleKind.INCREMENTAL),
-        training_loop_gain=after / before if before and after else None,
+        training_loop_gain=gain(cold.value) if cold and cold.value else None,
+        training_loop_gain_interval=replace(ends, low=gain(ends.low), high=gain(ends.high)) if ends else None,
     )
 
 
@@ -188,8 +224,9 @@ def build_report(
     assert arms[0].name == BASELINE
     baseline = _figures(arms[0], samples)
     reports = tuple(_arm_report(arm, baseline, samples, settings) for arm in arms)
-    comparisons = tuple(_comparison(reports[0], arm, samples) for arm in reports[1:])
+    comparisons = tuple(_comparison(reports[0], arm, samples, settings) for arm in reports[1:])
     return BenchReport(
-        project, kind, revision, started_at, settings, reports, comparisons, find_caveats(samples, REMEDIES),
+        project, kind, revision, started_at, settings, reports, comparisons,
+        (*(found for arm in arms if (found := _not_cold(arm, samples))), *find_caveats(samples, REMEDIES)),
         tuple(samples), tuple(notes), dict(machine or {}), dict(corpus or {}),
     )  # fmt: skip

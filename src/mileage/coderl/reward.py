@@ -7,92 +7,55 @@ candidate costs an incremental build, in a place of its own that is gone afterwa
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import queue
+import stat
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 
-from mileage._errors import BuildError, UsageError
-from mileage.coderl.build.cache import ResultCache, content_key, context_key
+from mileage._errors import BuildError, ChangeError, UsageError
+from mileage._version import __version__
+from mileage.coderl.build.cache import ResultCache, content_key, context_key, machine_rows
+from mileage.coderl.build.containment import Isolation, choose_method, containment
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import Change, JobRunner, Limits, LocalExecutor
-from mileage.coderl.build.isolation import isolation_problem, toolchain_paths
-from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method
-from mileage.coderl.corpus import PatchSample, PatchVerdict, judge
+from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging, Limits, LocalExecutor
+from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
+from mileage.coderl.corpus import PatchSample, PatchVerdict
+from mileage.coderl.judging import (
+    Judged,
+    Judgement,
+    TestRules,
+    check_base,
+    grader_tests,
+    infra_error,
+    judge_job,
+    of_job,
+    protected_paths,
+    recalled,
+    remembered,
+)
+from mileage.coderl.outcomes import Expected, TestFormat
+from mileage.coderl.outcomes.formats import recognised
 from mileage.coderl.patching import PatchError
 from mileage.coderl.project.fingerprint import ArmSetup, fingerprint
+from mileage.coderl.project.model import Command, Project
 from mileage.coderl.project.modes import baseline_setup
-from mileage.coderl.project.projects import Command, Project, detect
-from mileage.coderl.project.workarea import WorkArea, copy_tree, tree_digest
+from mileage.coderl.project.projects import detect
+from mileage.coderl.project.sources import copy_project
+from mileage.coderl.project.workarea import WorkArea, tree_digest, walk_files
+from mileage.coderl.reward_config import STEPS, RewardConfig, RewardResult
 
-STEPS = ("check", "build", "test")
+__all__ = ["STEPS", "BuildReward", "Isolation", "RewardConfig", "RewardResult"]
 
-
-class Isolation(StrEnum):
-    """Whether candidates run in namespaces of their own."""
-
-    AUTO = "auto"
-    REQUIRE = "require"
-    OFF = "off"
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """How candidates are judged."""
-
-    steps: tuple[str, ...] = ("build",)
-    """Which of check, build and test a candidate must pass."""
-    workers: int | None = None
-    """Candidates built at the same time; None is one per usable core."""
-    jobs: int = 1
-    """Parallel jobs of each build."""
-    timeout_seconds: float = 120.0
-    memory_bytes: int = 4 << 30
-    disk_bytes: int = 2 << 30
-    """What one candidate may write, where it runs isolated."""
-    max_processes: int = 512
-    network: bool = False
-    isolation: Isolation = Isolation.AUTO
-    warm: bool = True
-    """Start from a built tree; False builds every candidate from clean."""
-    method: SnapshotMethod | None = None
-    """How snapshots are restored; None is the best this machine has."""
-    protected: tuple[str, ...] = ()
-    """Glob patterns of paths that candidates may not change, such as the tests that judge them."""
-    readable: tuple[str, ...] = ()
-    """Further paths of this machine that builds may read."""
-    cache_path: Path | None = None
-    """A file to keep verdicts in between runs."""
-    use_cache: bool = True
-    rewards: Mapping[PatchVerdict, float] = field(default_factory=lambda: {PatchVerdict.PASS: 1.0})
-    """Reward of each verdict; a verdict that is not named earns 0."""
-    allow_broken_base: bool = False
-
-    def __post_init__(self) -> None:
-        unknown = [step for step in self.steps if step not in STEPS]
-        if unknown or not self.steps:
-            raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"workers must be at least 1, not {self.workers}")
-        if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
-            raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
-
-
-@dataclass(frozen=True)
-class RewardResult:
-    """The verdict on one candidate."""
-
-    id: str
-    verdict: PatchVerdict
-    reward: float
-    diagnostic: str
-    wall_seconds: float
-    cached: bool
+RETRY_SECONDS = 0.2
+# Nothing but its own object hangs on such a file, so even a careless Makefile sees that it has changed.
+TRANSLATED_ALONE = frozenset({".c", ".cc", ".cpp", ".cxx"})
 
 
 class BuildReward:
@@ -109,9 +72,11 @@ class BuildReward:
     ) -> None:
         self.config = config or RewardConfig()
         self.project = project if isinstance(project, Project) else detect(Path(project))
-        self._setup = setup or baseline_setup(self.project, self.config.jobs)
+        self._setup = self._with_passed(setup or baseline_setup(self.project, self.config.jobs))
         self._executor = executor or LocalExecutor()
         self.workers = self.config.workers or len(os.sched_getaffinity(0))
+        self._closing: list[Callable[[], None]] = []
+        self._is_closed = False
         self._area = WorkArea(work_base)
         try:
             self._start()
@@ -119,39 +84,40 @@ class BuildReward:
             self._area.close()
             raise
 
+    def _with_passed(self, setup: ArmSetup) -> ArmSetup:
+        missing = [name for name in self.config.pass_env if name not in os.environ]
+        if missing:
+            raise UsageError(f"pass_env {missing[0]!r} is not set in this process")
+        return replace(setup, env={**setup.env, **{name: os.environ[name] for name in self.config.pass_env}})
+
     def _start(self) -> None:
         config = self.config
-        self.method = self._choose_method()
+        self.method, fallbacks = choose_method(config.isolation, config.method, self._area.path)
+        self.containment = containment(self.isolated, config.network, fallbacks)
+        for sentence in fallbacks:
+            warnings.warn(sentence, stacklevel=4)
         self._pristine = self._area.path / "pristine"
-        copy_tree(self.project.root, self._pristine, self.project.outputs)
+        self._copy = copy_project(self.project, self._pristine, history=self.project.git)
         for target, source in self._setup.files.items():
             (self._pristine / target).write_bytes((self._pristine / source).read_bytes())
         self.revision = tree_digest(self._pristine)
-        self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes)
+        cores = config.cpu_cores or max(config.jobs, len(os.sched_getaffinity(0)) / self.workers)
+        self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes, cpu_cores=cores)
         compile_steps = self._commands("check", config.jobs) + self._commands("build", config.jobs)
         self._steps = compile_steps + self._commands("test", config.jobs)
         # `cargo test` alone compiles: with no compile step before it, its failure is reported as a test failure.
         self._compile_steps = len(compile_steps)
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        self._judging = self._make_judging()
         self._make_snapshots()
-        rows = fingerprint(self.project, self._setup, self._pristine, self.revision)
+        self._rules = self._learn_rules()
+        rows = fingerprint(self.project, self._setup, self._pristine, self.revision) | self._rule_rows()
         self._context = context_key(self.revision, self._steps, rows)
-        self._cache = ResultCache(config.cache_path) if config.use_cache else None
-        self._pending: dict[str, Future[tuple[PatchVerdict, str, float]]] = {}
+        confirmations = config.confirmations if "test" in config.steps else 1
+        self._cache = ResultCache(config.cache_path, confirmations) if config.use_cache else None
+        self._pending: dict[str, Future[Judged]] = {}
         self._pending_lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="build-reward")
-
-    def _choose_method(self) -> SnapshotMethod:
-        config = self.config
-        problem = isolation_problem() if config.isolation is not Isolation.OFF else "isolation is off"
-        if problem and config.isolation is Isolation.REQUIRE:
-            raise BuildError(f"candidates cannot be isolated here: {problem}")
-        if config.method:
-            return config.method
-        if config.isolation is Isolation.OFF:
-            best = best_method(self._area.path)
-            return SnapshotMethod.HARD_LINK if best is SnapshotMethod.OVERLAY else best
-        return best_method(self._area.path)
 
     @property
     def isolated(self) -> bool:
@@ -169,7 +135,7 @@ class BuildReward:
     def _make_snapshots(self) -> None:
         around = Surroundings(
             self._setup.env,
-            (*toolchain_paths(self.project.kind), *self.config.readable),
+            (*self.project.readable, *self._copy.readable, *self.config.readable),
             disk_bytes=self.config.disk_bytes,
             network=self.config.network,
         )
@@ -188,7 +154,7 @@ class BuildReward:
 
     def _warm(self, snapshot: Snapshot) -> None:
         # The first build is the cold one, so it gets more time than a candidate.
-        limits = replace(self._limits, timeout_seconds=None)
+        limits = replace(self._limits, timeout_seconds=None, cpu_cores=None)
         if not self.config.warm:
             snapshot.warm((), limits)
             return
@@ -196,12 +162,94 @@ class BuildReward:
         jobs = max(self.config.jobs, self.workers)
         result = snapshot.warm(tuple(step for name in STEPS for step in self._commands(name, jobs)), limits)
         last = result.steps[-1]
-        compiled = result.succeeded or len(result.steps) > self._compile_steps > 0
+        # What tests say about the base is looked at when it is judged.
+        compiled = result.succeeded or len(result.steps) > self._compile_steps
         if not compiled and not self.config.allow_broken_base:
             raise BuildError(
                 f"{self.project.name} does not build as it is, so no candidate could pass: "
                 f"{first_diagnostic(last.output)} (allow_broken_base=True if candidates are to repair it)"
             )
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The patterns of what candidates may not change: what the configuration names, and the files around tests."""
+        named = tuple(pattern.rstrip("/") for pattern in self.config.protected)
+        judged = "test" in self.config.steps and (named or self.config.grader_tests)
+        return named + (self.project.harness if judged else ())
+
+    @property
+    def expected(self) -> Expected:
+        """The tests that candidates must pass; empty where the exit code of the test command is all there is."""
+        return self._rules.expected
+
+    def _make_judging(self) -> Judging | None:
+        """What is kept out of a candidate's reach while tests run."""
+        if "test" not in self.config.steps:
+            return None
+        return Judging(
+            step=self._compile_steps,
+            source=self._pristine,
+            paths=protected_paths(self._pristine, self.protected),
+            patterns=self.protected,
+            outputs=self.project.outputs,
+            tests=grader_tests(self.config.grader_tests),
+            reports=self.project.test_reports,
+        )
+
+    def _rule_rows(self) -> dict[str, str]:
+        """What decides verdicts besides the tree and the commands: limits, surroundings, machine, expected tests."""
+        tests = self._judging.tests if self._judging else ()
+        limits = ("timeout_seconds", "memory_bytes", "disk_bytes", "max_processes")
+        return {
+            **{f"rule.{name}": repr(vars(self.config)[name]) for name in (*limits, "network", "warm", "readable")},
+            "rule.cpu_cores": repr(self._limits.cpu_cores),
+            "rule.method": str(self.method),
+            "rule.containment": repr(sorted(self.containment.rows.items())),
+            "rule.compile_steps": str(self._compile_steps),
+            "mileage": __version__,
+            **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
+            "tests.expected": repr((sorted(self.expected.fail_to_pass), sorted(self.expected.pass_to_pass))),
+            "tests.grader": content_key("", tests),
+            "tests.protected": repr(self.protected),
+        }
+
+    def _learn_rules(self) -> TestRules:
+        """Judge the base, and the solution where there is one, under a candidate's limits, to know what to expect."""
+        snapshot = self._snapshots.get()
+        form = self.project.test_format
+        try:
+            base, form = self._trial(snapshot, (), form)
+            last = base.judgement
+            if self.config.solution:
+                changes = self.config.solution.changes(self._pristine, (*self.project.outputs, *self.protected))
+                trial, form = self._trial(snapshot, changes, form)
+                last = trial.judgement
+        except PatchError as error:
+            raise UsageError(f"the solution cannot be applied: {error}") from None
+        finally:
+            self._snapshots.put(snapshot)
+        self.base = self._result(PatchSample("base"), base, cached=False)
+        """The verdict on the project as it is."""
+        check_base(self.project.name, self.config, base.judgement, last)
+        if self._judging is None:
+            return TestRules(form)
+        expected = Expected.of(base.judgement.tests, last.tests if self.config.solution else None)
+        named = self.config.fail_to_pass, self.config.pass_to_pass
+        expected = Expected(
+            expected.fail_to_pass if named[0] is None else frozenset(named[0]),
+            expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
+        )
+        return TestRules(form, expected, exits_cleanly=last.exit_code == 0)
+
+    def _trial(
+        self, snapshot: Snapshot, changes: tuple[Change, ...], form: TestFormat | None
+    ) -> tuple[Judged, TestFormat | None]:
+        """What a tree that nothing is expected of yet comes to, and the format in which its tests said so."""
+        result = self._run(snapshot, changes, self._limits, "base")
+        ran = result.steps[self._compile_steps :]
+        if form is None and ran:
+            form = recognised("\n".join(step.output for step in ran))
+        return of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
 
     def reward(self, samples: Sequence[PatchSample]) -> list[RewardResult]:
         """Judge `samples` and return their results in the same order."""
@@ -219,29 +267,50 @@ class BuildReward:
 
     def _judge(self, sample: PatchSample) -> RewardResult:
         try:
-            changes = sample.changes(self._pristine, (*self.project.outputs, *self.config.protected))
+            return self._judge_changes(sample)
         except PatchError as error:
-            return self._result(sample, PatchVerdict.DOES_NOT_APPLY, str(error), 0.0, cached=False)
+            refused = Judgement(PatchVerdict.DOES_NOT_APPLY, str(error))
+            return self._result(sample, Judged(refused), cached=False)
+        except Exception as error:
+            # Nothing a model writes may end the training; what is not foreseen is no fault of the candidate either.
+            return self._result(sample, infra_error(error), cached=False)
+
+    def _judge_changes(self, sample: PatchSample) -> RewardResult:
+        if sample.is_empty:
+            empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
+            if sample.path:
+                sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+            return self._result(sample, Judged(empty), cached=False)
+        changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
+        if all(self._is_there(change) for change in changes):
+            nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
+            return self._result(sample, Judged(nothing), cached=False)
         key = content_key(self._context, changes)
         known = self._cache.get(key) if self._cache else None
         if known:
-            return self._result(sample, *known, 0.0, cached=True)
-        verdict, diagnostic, seconds, shared = self._build_once(key, changes, sample.id)
-        return self._result(sample, verdict, diagnostic, seconds, cached=shared)
+            return self._result(sample, Judged(recalled(*known, self._rules)), cached=True)
+        judged, shared = self._build_once(key, changes, sample.id)
+        return self._result(sample, judged, cached=shared)
 
-    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[PatchVerdict, str, float, bool]:
+    def _is_there(self, change: Change) -> bool:
+        """Whether the project is already what `change` makes of it."""
+        path = self._pristine / change.path
+        if change.content is None:
+            return not path.exists()
+        return path.is_file() and path.read_bytes() == change.content
+
+    def _build_once(self, key: str, changes: tuple[Change, ...], label: str) -> tuple[Judged, bool]:
         """Build a candidate, or wait for another thread that is building the same content."""
         with self._pending_lock:
             running = self._pending.get(key) if self._cache else None
             if running is None:
-                mine: Future[tuple[PatchVerdict, str, float]] = Future()
+                mine: Future[Judged] = Future()
                 self._pending[key] = mine
         if running is not None:
-            verdict, diagnostic, _ = running.result()
-            return verdict, diagnostic, 0.0, True
+            return replace(running.result(), wall_seconds=0.0), True
         try:
-            verdict, diagnostic, seconds = self._build(changes, label)
-            mine.set_result((verdict, diagnostic, seconds))
+            judged = self._build(changes, label)
+            mine.set_result(judged)
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -249,29 +318,96 @@ class BuildReward:
             with self._pending_lock:
                 self._pending.pop(key, None)
         if self._cache:
-            self._cache.put(key, verdict, diagnostic)
-        return verdict, diagnostic, seconds, False
+            self._cache.put(key, judged.judgement.verdict, remembered(judged.judgement))
+        return judged, False
 
-    def _build(self, changes: tuple[Change, ...], label: str) -> tuple[PatchVerdict, str, float]:
+    def _build(self, changes: tuple[Change, ...], label: str) -> Judged:
+        """Build a candidate; after a failure of the machine, again."""
+        attempt = 1
+        while True:
+            judged = replace(self._try_build(changes, label), attempts=attempt)
+            failed = judged.judgement.verdict is PatchVerdict.INFRA_ERROR
+            if not failed or self._is_closed or attempt > self.config.retries:
+                return judged
+            time.sleep(RETRY_SECONDS * attempt)
+            attempt += 1
+
+    def _try_build(self, changes: tuple[Change, ...], label: str) -> Judged:
+        asked = time.perf_counter()
         snapshot = self._snapshots.get()
         started = time.perf_counter()
         try:
-            result = snapshot.run(self._steps, changes, self._limits, label)
-            verdict, diagnostic = judge(result, self._compile_steps)
-        except BuildError as error:
-            # The launcher itself was killed or refused: that is the candidate's doing, the pool serves on.
-            verdict, diagnostic = PatchVerdict.KILLED, str(error)
+            result = self._run(snapshot, changes, self._limits, label)
+            judged = of_job(judge_job(result, self._compile_steps, self._rules), result)
+        except ChangeError as error:
+            judged = Judged(Judgement(PatchVerdict.DOES_NOT_APPLY, str(error)))
+        except (BuildError, OSError) as error:
+            judged = infra_error(error)
         finally:
             self._snapshots.put(snapshot)
-        return verdict, diagnostic, time.perf_counter() - started
+        seconds = {"waiting": started - asked, **judged.seconds}
+        return replace(judged, wall_seconds=time.perf_counter() - started, seconds=seconds)
 
-    def _result(
-        self, sample: PatchSample, verdict: PatchVerdict, diagnostic: str, seconds: float, *, cached: bool
-    ) -> RewardResult:
-        return RewardResult(sample.id, verdict, self.config.rewards.get(verdict, 0.0), diagnostic, seconds, cached)
+    def _run(self, snapshot: Snapshot, changes: tuple[Change, ...], limits: Limits, label: str) -> JobResult:
+        """Build and test a candidate.
+
+        Build tools know which files they read, and not which they would have read had they been there: a header that
+        shadows another, a module with two homes. So one that adds or removes a file is built with all sources new; and
+        where Makefiles are to name what depends on what, so is one that changes anything but a C source.
+        """
+        moved = self.config.warm and any(map(self._may_be_missed, changes))
+        renewed = self._source_names if moved else ()
+        removed = self.project.configured if moved else ()
+        return snapshot.run(self._steps, changes, limits, label, self._judging, renewed, removed)
+
+    def _may_be_missed(self, change: Change) -> bool:
+        """Whether a build tool may overlook what hangs on a change."""
+        if change.content is None or not (self._pristine / change.path).exists():
+            return True
+        return not self.project.knows_dependencies and Path(change.path).suffix not in TRANSLATED_ALONE
+
+    @functools.cached_property
+    def _source_names(self) -> tuple[str, ...]:
+        """The files of the project that builds read, installed packages apart."""
+        inputs = tuple(path + "/" for path in self.project.inputs)
+        return tuple(
+            name
+            for name, info in walk_files(self._pristine)
+            if stat.S_ISREG(info.st_mode) and not name.startswith(inputs)
+        )
+
+    def _result(self, sample: PatchSample, judged: Judged, *, cached: bool) -> RewardResult:
+        judgement = judged.judgement
+        return RewardResult(
+            id=sample.id,
+            verdict=judgement.verdict,
+            reward=self._reward(judgement),
+            diagnostic=judgement.diagnostic.encode("utf-8", "backslashreplace").decode(),
+            wall_seconds=judged.wall_seconds,
+            cached=cached,
+            tests=judgement.tests,
+            output=judged.output,
+            seconds=judged.seconds,
+            attempts=judged.attempts,
+        )
+
+    def _reward(self, judgement: Judgement) -> float | None:
+        if judgement.verdict is PatchVerdict.INFRA_ERROR:
+            return None
+        reward = self.config.rewards.get(judgement.verdict, 0.0)
+        if judgement.verdict is PatchVerdict.TEST_FAILURE and self.config.partial_credit:
+            return max(reward, self.config.partial_credit * judgement.share)
+        return reward
+
+    def on_close(self, function: Callable[[], None]) -> None:
+        """Call `function` when the pool is closed."""
+        self._closing.append(function)
 
     def close(self) -> None:
         """Kill what is running, remove everything the pool made."""
+        self._is_closed = True
+        for function in self._closing:
+            function()
         if isinstance(self._executor, LocalExecutor):
             self._executor.cancel()
         self._threads.shutdown(cancel_futures=True)

@@ -102,8 +102,9 @@ def kpi_rows(report: BenchReport, run_id: str) -> tuple[BuildKpi, ...]:
         quick = against.incremental_speedup if against else None
         rows.append(BuildKpi(
             run_id=run_id, seq=seq, project=report.project, mode=arm.name,
-            baseline_cold_secs=base.cold.value if base.cold else None,
-            slicer_cold_secs=arm.cold.value if arm.cold else None, speedup=cold.value if cold else None,
+            baseline_cold_secs=base.cold.value if base.cold and not base.not_cold else None,
+            slicer_cold_secs=arm.cold.value if arm.cold and not arm.not_cold else None,
+            speedup=cold.value if cold else None,
             speedup_low=cold.interval.low if cold and cold.interval else None,
             speedup_high=cold.interval.high if cold and cold.interval else None,
             verdict=verdict_words(cold) if against else None, baseline_throughput_per_hr=base.kpis.samples_per_hour,

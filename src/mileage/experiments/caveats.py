@@ -54,6 +54,8 @@ class Cause(StrEnum):
     STILL_RUNNING = "still running", "some runs have not ended and are not counted", "compare again when they have"
     UNEVALUATED = "never evaluated", "some runs were never evaluated and have no return", "evaluate during training"
     FEWER_STEPS = "fewer steps", "it learns in fewer steps", "call it a better algorithm, not a faster system"
+    NOT_COLD = ("not cold", "NOT COLD: builds from clean took far less time than the check of one edited line, so they "
+                "found work done", "keep what they found out of the measurement")  # fmt: skip
     NO_PRICE = "no price", "not every run has a price", "record runs with --price to compare dollars"
 
 

@@ -83,6 +83,8 @@ def freeze_price(
         spot: whether the instance is bought on the spot market.
         now: seconds since the epoch; None is now.
     """
+    if spot and instance is None and price is None:
+        raise UsageError("spot says how an instance is bought: name it with --instance, or give its --price")
     market = Market.SPOT if spot else Market.ON_DEMAND
     frozen_at = time.time() if now is None else now
     today = time.strftime("%Y-%m-%d", time.gmtime(frozen_at))

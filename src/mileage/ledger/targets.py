@@ -52,6 +52,10 @@ class Evaluation:
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def __repr__(self) -> str:
+        rate = "" if self.success_rate is None else f", success_rate={self.success_rate:.3g}"
+        return f"Evaluation({len(self)} episodes, mean_return={self.mean_return:.6g}{rate})"
+
     @property
     def mean_return(self) -> float:
         """Mean of the returns."""
@@ -107,6 +111,8 @@ class Target:
         """The target written as `mean_return>=475` or `success_rate >= 0.90`."""
         if isinstance(text, Target):
             return text
+        if not isinstance(text, str):
+            raise UsageError(f"target must be text such as 'mean_return>={text}', not {text!r}")
         match = _TARGET.fullmatch(text)
         metrics = ", ".join(Aggregate)
         if match is None:

@@ -7,7 +7,7 @@ reached it counts up to its first target-reaching checkpoint, any other up to it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from mileage._records import Record
 from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rows import EndState
+from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
 from mileage.report.sides import Selection, Side, summarise
 from mileage.stats import CostComparison, Estimate, compare_at_looks, compare_costs, improvement_estimate
@@ -99,7 +100,7 @@ def compare_selections(
 
     sides = []
     for text in (a, b):
-        records = store.read(queries.select_records, text)
+        records = _that_count(store.read(queries.select_records, text), text)
         ended = [record for record in records if record.end is not None]
         if not ended:
             raise UsageError(f"no run of {plain(text, 100)!r} has ended yet: wait for the first")
@@ -109,6 +110,14 @@ def compare_selections(
     if shared:
         raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
     return compare(*sides, allow=allow, sequential=sequential)
+
+
+def _that_count(records: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
+    """`records` without those that somebody has voided."""
+    found = [record for record in records if not record.voided]
+    if not found:
+        raise UsageError(f"all {len(records)} runs of {plain(text, 100)!r} are void: name others")
+    return found
 
 
 def compare(

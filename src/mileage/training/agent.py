@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,23 +19,25 @@ from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage._types import U8, Allowed, Memory, Shown, Taken
-from mileage.algorithms._config import checked
-from mileage.algorithms.backends import choose_backend, is_native
+from mileage.algorithms._config import checked, tabulated
+from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
-from mileage.contracts import Distribution, EnvSpec, Learner, LearnerConfig, Saved
+from mileage.contracts import Distribution, Learner, LearnerConfig, Saved
+from mileage.envs.given import described
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
-from mileage.envs.registry import resolve
 from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
-from mileage.training import checkpoints, session
+from mileage.training import asked, checkpoints, copies, session
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
 # Evaluations per run where nothing else was asked for.
 _DEFAULT_EVALUATIONS = 20
+# Of the wall-clock, for evaluations that nobody asked for.
+_EVAL_SHARE = 0.1
 
 
 class Agent:
@@ -47,7 +50,8 @@ class Agent:
 
     def __init__(
         self,
-        env: str | EnvSpec,
+        env: Any,
+        sb3_env: Any = None,
         *,
         seed: int = 0,
         preset: str = "default",
@@ -63,7 +67,10 @@ class Agent:
         """Build policy and environments.
 
         Args:
-            env: id of an environment, "file.py:Name", or an environment made with `@mileage.env`.
+            env: id of an environment, "file.py:Name", an environment made with `@mileage.env`, one of Gymnasium's, a
+                vector of those (whose number is `n_envs` unless given), or a function that makes one.
+            sb3_env: the environment, if the first argument is the name of a network, as in Stable-Baselines3's
+                `PPO("MlpPolicy", "CartPole-v1")`.
             seed: of everything random; the same seed gives the same run, on any number of threads.
             preset: `default` for tuned hyperparameters where there are any, `none`, or a TOML file.
             threads: how many to use at most; all cores if None.
@@ -73,12 +80,15 @@ class Agent:
             policy: `mlp`, `cnn`, or your own `torch.nn.Module` (see docs/torch.md).
             device: where torch computes: `cpu`, `cuda`, …; `auto` is a GPU if there is one.
             compile: use `torch.compile`; True or its mode.
-            hyperparameters: fields of the algorithm's configuration; they override the preset.
+            hyperparameters: fields of the algorithm's configuration; they override the preset. A learning rate or
+                clip may be a function of the share of the training that is left, 1 to 0.
         """
         self.seed = check_training_seed(seed)
-        self.env_kwargs = dict(env_kwargs or {})
-        self.spec = resolve(env, **self.env_kwargs)
-        self.env_id: str = env if isinstance(env, str) else self.spec.id
+        env, policy = asked.env_and_policy(env, sb3_env, policy)
+        self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
+        self._given = env
+        if n is not None:
+            hyperparameters.setdefault("n_envs", n)
         known = load_preset(self.name, self.spec.id, preset)
         self.run_defaults = {key: known.pop(key) for key in RUN_KEYS if key in known}
         machine = {key: known.pop(key) for key in MACHINE_KEYS if key in known}
@@ -87,11 +97,14 @@ class Agent:
         if backend == "auto" and is_native(policy):
             backend = machine.get("backend", backend)
         compile = compile or (machine.get("compile", False) if backend == "torch" else False)  # noqa: A001
-        self.config = self._make_config(known | hyperparameters)
+        usual = self.algorithm.learner().image_defaults if NETWORKS.get(str(policy)) == "cnn" else {}
+        self.config = self._make_config(usual | known | hyperparameters)
         self.horizon = 0
         self.run_id: str | None = None
         """The run in the ledger that this agent was last trained in."""
         self.target: Target | None = None
+        self.panel: Panel | None = None
+        """The held-out exam of the last training, which the next one sits too unless told otherwise."""
         self.threads = _check_threads(threads)
         """How many threads are used at most."""
         self.processes = processes
@@ -100,8 +113,8 @@ class Agent:
         """Whether, or in which mode, `torch.compile` is used."""
         self._learner: Learner | None = None
         self._steps_before_build = 0
-        self._kept: tuple[str, Saved] | None = None
-        """What the learner goes on from once it is built, and where that comes from."""
+        self._kept: tuple[str, Saved, str] | None = None
+        """What the learner goes on from once it is built, where that comes from, and what else may be wrong."""
         self._backend = choose_backend(self.algorithm, backend, policy, device, compile)
         self.backend = self._backend.name
         self.spec = self._backend.seen(self.spec)
@@ -122,9 +135,13 @@ class Agent:
         """Environment steps that one update learns from."""
         return self.config.batch_size
 
+    @classmethod
+    def _config_values(cls, values: Record) -> Record:
+        """Hyperparameters by name as plain values, functions of time among them as tables."""
+        return checked(cls.algorithm.learner().Config, cls.name, tabulated(values))
+
     def _make_config(self, values: Record) -> LearnerConfig:
-        kind = self.algorithm.learner().Config
-        config: LearnerConfig = kind(**checked(kind, self.name, values))
+        config: LearnerConfig = self.algorithm.learner().Config(**self._config_values(values))
         return config
 
     @property
@@ -139,11 +156,11 @@ class Agent:
             self._team = Team(self.threads, adaptive=True)
             learner = self._backend.make_learner(self.config, env, self.policy, self._team, self.seed)
             if self._kept is not None:
-                source, saved = self._kept
+                source, saved, changed = self._kept
                 try:
                     learner.restore(saved)
                 except UsageError as error:
-                    raise CheckpointError(f"{source} is damaged: {error}") from error
+                    raise CheckpointError(f"{source} is damaged{changed}: {error}") from error
                 self._kept = None
             self._learner = learner
         return self._learner
@@ -171,6 +188,8 @@ class Agent:
         callback: Callable[..., bool | None] | Sequence[Callable[..., bool | None]] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,
+        best_checkpoint: str | os.PathLike[str] | None = None,
+        tensorboard: str | os.PathLike[str] | None = None,
         clock: PhaseClock | None = None,
         on_compile: Callable[[list[str]], None] | None = None,
         on_evaluation: Callable[[EvalPoint], None] | None = None,
@@ -186,12 +205,16 @@ class Agent:
         Args:
             total_steps: environment steps to take; after `load`, None takes those that were left.
             target: what to reach on the held-out panel, such as "mean_return>=475".
-            panel: the held-out exam; 100 episodes by default.
-            eval_every: environment steps between evaluations.
+            panel: the held-out exam; that of the training which goes on here, or 100 episodes.
+            eval_every: environment steps between evaluations; 0 for none at all. By default 20 in a run, or what the
+                preset says; where Python steps the environments, those are left out that would take the share of
+                evaluations beyond a tenth of the wall-clock, but for the last.
             stop_at_target: end the run when the target is met.
             callback: called with `Progress` after every iteration; returning False stops training.
             checkpoint: where to save at the end, on an interrupt, and every `checkpoint_every` steps.
             checkpoint_every: environment steps between checkpoints.
+            best_checkpoint: where to save after every evaluation that is better than all before.
+            tensorboard: directory for TensorBoard's live scalars, for which the extra is needed.
             clock: of the run, which stops it; a new one by default.
             on_compile: told which kernels must be compiled, before they are.
             on_evaluation: called with every `EvalPoint`.
@@ -213,13 +236,17 @@ class Agent:
             with clock.phase(Phase.INIT):
                 from mileage.training import runner
                 from mileage.training.evaluation import make_evaluator
+                from mileage.training.tensorboard import live_scalars
 
                 goal = None if target is None else Target.parse(target)
                 horizon = self.plan_horizon(total_steps)
-                every = self.usual_eval_every(horizon) if eval_every is None else eval_every
-                if every < 1 or checkpoint_every < 0:
-                    raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
-                panel = panel or self.default_panel(goal)
+                every, share = self._cadence(horizon, eval_every)
+                checkpoint_every = asked.whole("checkpoint_every", checkpoint_every, 0)
+                if not every and (goal is not None or best_checkpoint is not None):
+                    raise UsageError("eval_every=0 leaves nothing to hold against a target or to call the best")
+                panel = self._usual_panel(goal) if panel is None else self._checked(panel)
+                if tensorboard is not None:
+                    callbacks = (*callbacks, stack.enter_context(live_scalars(tensorboard)))
                 run = stack.enter_context(
                     session.recorded(
                         self, ledger, clock, panel=panel, target=goal, horizon=horizon, eval_every=every, name=name,
@@ -232,14 +259,15 @@ class Agent:
                 with clock.phase(Phase.INIT):
                     learner = self.learner
                     evaluate = make_evaluator(self.policy, self.spec, panel, self._team)
-                self.horizon = horizon
-                self.run_defaults["eval_every"] = every
-                self.target = goal
-
+                self.horizon, self.target, self.panel = horizon, goal, panel
+                self.run_defaults |= {"eval_every": every, "eval_share": share}
+                best = None if best_checkpoint is None else Path(best_checkpoint)
                 outcome = runner.run(
-                    learner, evaluate, runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every), clock,
+                    learner, evaluate,
+                    runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every, share, len(panel.seeds)), clock,
                     steps=self.steps, callbacks=callbacks, save=None if path is None else lambda _: self.save(path),
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
+                    save_best=None if best is None else lambda: self.save(best),
                 )  # fmt: skip
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):
@@ -251,19 +279,42 @@ class Agent:
         if total_steps is None:
             left = self.horizon - self.steps
             total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
-        require(total_steps >= 1, "total_steps", total_steps, "at least 1")
-        return self.steps + total_steps
+        return self.steps + asked.whole("total_steps", total_steps, 1)
 
     def usual_eval_every(self, horizon: int) -> int:
         """Steps between evaluations of a run that ends at `horizon`, where nothing else was asked for."""
         return int(self.run_defaults.get("eval_every") or max(1, (horizon - self.steps) // _DEFAULT_EVALUATIONS))
 
+    def _cadence(self, horizon: int, eval_every: object) -> tuple[int, float]:
+        """Steps between evaluations, and the share of the wall-clock that they are kept within; 0 for no limit."""
+        if eval_every is not None:
+            return asked.whole("eval_every", eval_every, 0), 0.0
+        by_kernels = isinstance(self.spec, NativeEnv) and self.backend == "native"
+        unsaid = "eval_every" not in self.run_defaults and not by_kernels
+        return self.usual_eval_every(horizon), self.run_defaults.get("eval_share", _EVAL_SHARE if unsaid else 0.0)
+
+    def _usual_panel(self, target: Target | None) -> Panel:
+        """The exam of the training that goes on, or the default one."""
+        if self.panel is None:
+            return self.default_panel(target)
+        return self.panel if target is None else dataclasses.replace(self.panel, aggregate=str(target.aggregate))
+
+    def _checked(self, panel: object) -> Panel:
+        return asked.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
+
     def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
+        limit = None if self.spec.max_steps else asked.EPISODE_LIMIT
+        if limit is not None:
+            warnings.warn(
+                f"environment {self.env_id!r} has no time limit: held-out episodes end after {limit:,} steps, unless "
+                "the panel's max_episode_steps or the environment says otherwise",
+                stacklevel=3,
+            )
         return Panel.default(
             self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
-            aggregate=aggregate,
+            aggregate=aggregate, max_episode_steps=limit,
         )  # fmt: skip
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
@@ -275,7 +326,8 @@ class Agent:
         team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
-                return make_evaluator(self.policy, self.spec, panel or self.default_panel(), team)()
+                exam = self.default_panel() if panel is None else self._checked(panel)
+                return make_evaluator(self.policy, self.spec, exam, team)()
         finally:
             team.close()
 
@@ -328,7 +380,8 @@ class Agent:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which training continues bit for bit (environments stepped by Python start anew)."""
         checkpoints.Checkpoint(
-            **named(self, "env_kwargs seed steps horizon run_id run_defaults backend"),
+            **named(self, "env_kwargs seed steps horizon run_id backend"),
+            run_defaults=self.run_defaults | ({} if self.panel is None else {"panel": self.panel.as_dict()}),
             algorithm=self.name,
             env=self.env_id,
             target=None if self.target is None else str(self.target),
@@ -342,14 +395,16 @@ class Agent:
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, policy: Any = None,
-        device: str = "auto",
+        device: str = "auto", **hyperparameters: Any,
     ) -> Self:  # fmt: skip
         """Read a checkpoint.
 
         `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.
+        `hyperparameters` replace those it was trained with, as for fine-tuning: `load(path, learning_rate=1e-4)`.
         """
         file = Path(path)
         _check_threads(threads)
+        changes = cls._config_values(hyperparameters)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
             raise CheckpointError(f"checkpoint {file} is of algorithm {metadata.get('algorithm')!r}, not {cls.name!r}")
@@ -361,15 +416,19 @@ class Agent:
                 )
             agent = cls(
                 checkpoints.checked_env(kept.env, file) if env is None else env, seed=kept.seed, preset="none",
-                threads=threads, env_kwargs=kept.env_kwargs, backend=kept.backend,
-                policy=kept.policy if policy is None else policy, device=device, **kept.config,
+                threads=threads, env_kwargs=kept.env_kwargs if env is None or isinstance(env, str) else None,
+                backend=kept.backend, policy=kept.policy if policy is None else policy, device=device,
+                **(kept.config | changes),
             )  # fmt: skip
+            if "panel" in kept.run_defaults:
+                agent.panel = Panel.from_dict(kept.run_defaults.pop("panel"))
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
             checkpoints.check_spaces(kept.spaces, agent.spec.codec.described(), file)
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id
         agent.run_defaults = kept.run_defaults
-        agent._kept = (f"checkpoint {file}", kept.saved)
+        changed = f" or does not go with {', '.join(changes)}" if changes else ""
+        agent._kept = (f"checkpoint {file}", kept.saved, changed)
         checkpoints.restore(agent.policy.live_arrays(), kept.saved.arrays, file)
         agent.policy.loaded()
         return agent
@@ -380,11 +439,31 @@ class Agent:
             learner = self._learner
             learner.rest()
             # Nobody writes to the learner's arrays from here on: they need not be copied.
-            self._kept = ("what was left of the closed agent", learner.saved())
+            self._kept = ("what was left of the closed agent", learner.saved(), "")
             self._steps_before_build = learner.steps
             self._team.close()
             learner.env.close()
             self._learner = None
+
+    def set_env(self, env: Any) -> None:
+        """Go on in another environment with the same spaces: what was learned stays, episodes start anew."""
+        spec, env_id, kwargs, _ = described(env, {})
+        spec = self._backend.seen(spec)
+        asked.check_same_spaces(self.spec, spec)
+        self.close()
+        if self._kept is not None:
+            source, saved, changed = self._kept
+            arrays = {name: array for name, array in saved.arrays.items() if not name.startswith("env_")}
+            self._kept = (source, Saved(arrays, saved.counters), changed)
+        self.spec, self.env_id, self.env_kwargs, self.panel = spec, env_id, kwargs, None
+        self._given = env
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return cast(Self, copies.restored(type(self), copies.content(self), self.spec, self.threads))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = copies.portable(self, self._given)
+        return copies.restored_by_name, (self.name, copies.content(self), found, self.threads)
 
     def __enter__(self) -> Self:
         return self

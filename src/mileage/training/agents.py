@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mileage._errors import CheckpointError
 from mileage.algorithms.registry import Algorithm, algorithms, find_algorithm
-from mileage.contracts import EnvSpec
 from mileage.training import checkpoints
 from mileage.training.agent import Agent
 
@@ -61,10 +60,10 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, env: str | EnvSpec | None = None) -> Agent:
-    """Read a checkpoint of any algorithm."""
+def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, **hyperparameters: Any) -> Agent:
+    """Read a checkpoint of any algorithm; `env` and `hyperparameters` replace those that it names."""
     name = checkpoints.read(Path(path))[1].get("algorithm")
     # A name with a colon would import whatever the checkpoint says.
     if not isinstance(name, str) or name not in {each.name for each in algorithms()}:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")
-    return agent_class(name).load(path, threads=threads, env=env)
+    return agent_class(name).load(path, threads=threads, env=env, **hyperparameters)

@@ -8,9 +8,9 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._records import Record, named
-from mileage._types import Array
+from mileage._types import I64, Array, Bool
 from mileage.codec import no_way_out
-from mileage.contracts import EnvSpec, Policy, Team
+from mileage.contracts import EnvSpec, Policy, Step, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
 from mileage.envs.native.vector import VecEnv
@@ -21,6 +21,11 @@ from mileage.kernels.machine.pointers import Frame
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
 from mileage.policies.mlp import FlatPolicy
+
+# Environments that play a panel side by side where they can be stepped one without the other.
+_WIDTH = 32
+# Steps of an episode after which it is held to be one that does not end, where nothing says how long they may be.
+_ENDLESS = 100_000
 
 
 def make_evaluator(policy: Policy, spec: EnvSpec, panel: Panel, team: Team) -> NativeEvaluator | BridgeEvaluator:
@@ -89,40 +94,94 @@ class NativeEvaluator:
 
 
 class BridgeEvaluator:
-    """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run."""
+    """Plays a panel step by step: through Gymnasium or MuJoCo, or where the policy is not one that kernels can run.
+
+    Where environments can be stepped one without the other, only those are that still play, and one whose episode has
+    ended takes the next of the panel. Where draws or a policy's memory belong to a row, every episode has its own.
+    """
 
     def __init__(self, policy: Policy, spec: EnvSpec, panel: Panel) -> None:
         self.policy, self.panel = policy, panel
+        self._limit = panel.max_episode_steps or spec.max_steps or math.inf
         if isinstance(spec, NativeEnv):
             _check_episodes_end(spec, panel)
-        self._env = make_vec(spec, len(panel.seeds))
+        self._env = make_vec(spec, len(panel.seeds) if self._in_place(policy, panel) else _WIDTH)
+        if not self._env.pausable and self._env.num_envs < len(panel.seeds):
+            self._env.close()
+            self._env = make_vec(spec, len(panel.seeds))
+
+    @staticmethod
+    def _in_place(policy: Policy, panel: Panel) -> bool:
+        """Whether every episode needs a row of its own."""
+        return len(panel.seeds) <= _WIDTH or not panel.deterministic or not policy.row_by_row
 
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
-        env, n = self._env, len(self.panel.seeds)
-        obs, _ = env.reset(seed=list(self.panel.seeds))
-        rng = None if self.panel.deterministic else np.random.default_rng(self.panel.seeds)
-        returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-        ended: Record = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
-        alive = np.ones(n, np.bool_)
-        says_success = False
-        limit = self.panel.max_episode_steps or math.inf
+        panel, env = self.panel, self._env
+        episodes = _Episodes(panel, env.num_envs)
+        rng = None if panel.deterministic else np.random.default_rng(panel.seeds)
         # A policy with a memory needs one per episode; the others are the function that they are.
-        act = self.policy.player(n)
+        act = self.policy.player(env.num_envs)
+        if env.pausable:
+            for row, episode in enumerate(episodes.of_row):
+                env.begin(row, panel.seeds[episode])
+        else:
+            env.reset(seed=list(panel.seeds))
         masked = env.spec.masked and self.policy.in_parts
-        while alive.any():
-            chosen = act(obs, rng, env.masks) if masked else act(obs, rng)
-            obs, reward, terminated, truncated, infos = env.step(chosen)
-            returns[alive] += reward[alive]
-            lengths[alive] += 1
-            truncated = truncated | (lengths >= limit)
-            done = alive & (terminated | truncated)
-            ended["terminated"][done], ended["truncated"][done] = terminated[done], truncated[done]
-            final = infos.get("final_info", infos)
-            if done.any() and "is_success" in final:
-                says_success = True
-                ended["reported"][done] = np.asarray(final["is_success"])[done]
-            alive &= ~done
-        reported = ended["reported"] if says_success else None
-        successes = self.panel.successes(returns, lengths, ended["terminated"], ended["truncated"], reported)
-        return Evaluation.of(self.panel.seeds, returns, lengths, successes)
+        while episodes.playing.any():
+            actions = act(env.obs, rng, env.masks) if masked else act(env.obs, rng)
+            step = env.step_some(actions, episodes.playing) if env.pausable else env.step(actions)
+            for row in episodes.take(step, self._limit):
+                env.begin(row, panel.seeds[episodes.of_row[row]])
+        return episodes.evaluation()
+
+
+class _Episodes:
+    """The episodes of a panel in the rows of a vector environment, of which there may be fewer."""
+
+    def __init__(self, panel: Panel, rows: int) -> None:
+        n = len(panel.seeds)
+        self._panel, self._says_success = panel, False
+        self.of_row: I64 = np.arange(rows)
+        """Which episode each row plays."""
+        self.playing: Bool = np.ones(rows, np.bool_)
+        """Rows whose episode goes on."""
+        self._next = rows
+        self._returns, self._lengths = np.zeros(n), np.zeros(n, np.int64)
+        self._ended: Record = {name: np.zeros(n, np.bool_) for name in ("terminated", "truncated", "reported")}
+
+    def take(self, step: Step, limit: float) -> list[int]:
+        """Note a step of the rows that play; those whose episode ended and that got another one."""
+        _, reward, terminated, truncated, infos = step
+        rows = np.flatnonzero(self.playing)
+        which = self.of_row[rows]
+        self._returns[which] += reward[rows]
+        self._lengths[which] += 1
+        if math.isinf(limit) and self._lengths[which].max() >= _ENDLESS:
+            raise UsageError(
+                f"a held-out episode of {self._panel.env_id} has not ended after {_ENDLESS:,} steps: give its panel "
+                "max_episode_steps"
+            )
+        cut = (truncated[rows] | (self._lengths[which] >= limit)) & ~terminated[rows]
+        over = terminated[rows] | cut
+        done, ended = rows[over], which[over]
+        if not len(done):
+            return []
+        self._ended["terminated"][ended], self._ended["truncated"][ended] = terminated[done], cut[over]
+        final = infos.get("final_info", infos)
+        if "is_success" in final:
+            self._says_success = True
+            self._ended["reported"][ended] = np.asarray(final["is_success"])[done]
+        following = range(self._next, min(self._next + len(done), len(self._panel.seeds)))
+        refilled = [int(row) for row in done[: len(following)]]
+        self.of_row[refilled] = following
+        self._next += len(following)
+        self.playing[done[len(following) :]] = False
+        return refilled
+
+    def evaluation(self) -> Evaluation:
+        """What all episodes came to."""
+        ended = self._ended
+        reported = ended["reported"] if self._says_success else None
+        judged = (self._returns, self._lengths, ended["terminated"], ended["truncated"], reported)
+        return Evaluation.of(self._panel.seeds, self._returns, self._lengths, self._panel.successes(*judged))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from mileage.meter import Phase, PhaseClock
 INTERRUPTED = "interrupted"
 STOPPED_BY_CALLBACK = "stopped by a callback"
 """Why a run ended as `stopped`."""
+_STEPPING = (Phase.ENV_STEP, Phase.INFERENCE, Phase.ROLLOUT)
+"""What an evaluation does too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +51,22 @@ class Plan:
     horizon: int
     """Steps at which training ends."""
     eval_every: int
-    """Steps between held-out evaluations."""
+    """Steps between held-out evaluations; 0 for none at all."""
     target: Target | None = None
     """What to reach on the panel."""
     stop_at_target: bool = True
     """Whether reaching the target ends the run."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 for none before the end."""
+    eval_share: float = 0.0
+    """Share of the wall-clock that evaluations before the last may take: one that would take more is left out. 0 for
+    no limit. What training computes does not depend on it."""
+    eval_episodes: int = 0
+    """Episodes of one evaluation."""
+
+    def value(self, evaluation: Evaluation) -> float:
+        """What makes one evaluation better than another."""
+        return evaluation.mean_return if self.target is None else self.target.value(evaluation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,18 +81,20 @@ class Outcome:
 
 
 class _Interrupt:
-    """Turns the first Ctrl-C into a flag that the loop reads between iterations, so that what is saved is whole.
+    """Turns the first Ctrl-C or SIGTERM into a flag that the loop reads between iterations: what is saved is whole.
 
     The second one interrupts at once. Signals reach only the main thread; elsewhere this does nothing.
     """
 
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
     def __init__(self) -> None:
         self.asked = False
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> _Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._handle)
+            self._before = {number: signal.signal(number, self._handle) for number in self._SIGNALS}
         return self
 
     def _handle(self, *_: object) -> None:
@@ -89,8 +103,8 @@ class _Interrupt:
         self.asked = True
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -126,33 +140,82 @@ class _Ends:
         return counts
 
 
+class _Allowance:
+    """Keeps evaluations within a share of the wall-clock.
+
+    How long one will take is told by the one before, and for the first by the training episodes: as many as the panel
+    has, each as long as those, at the pace of the steps so far. Lengths change while a policy learns, so that both are
+    estimates.
+    """
+
+    def __init__(self, plan: Plan, steps: int) -> None:
+        self._share, self._episodes, self._budget = plan.eval_share, plan.eval_episodes, plan.horizon - steps
+        self._length = math.nan
+        self._evaluated = 0
+        self._steps = 0
+
+    def trained(self, stats: IterationStats, steps: int) -> None:
+        """Take note of an iteration."""
+        self._steps += steps
+        if stats.episodes:
+            self._length = stats.episode_length
+
+    def note(self, evaluation: Evaluation) -> None:
+        """Take note of an evaluation."""
+        self._evaluated += int(evaluation.lengths.sum())
+
+    def allows(self, clock: PhaseClock) -> bool:
+        """Whether an evaluation now, and the one at the end, would stay within the share."""
+        if self._share <= 0.0:
+            return True
+        times = clock.times()
+        spent, wall = times.phases.get(Phase.EVAL, 0.0), times.wall_seconds
+        stepped = sum(times.phases.get(name, 0.0) for name in _STEPPING)
+        pace = spent / self._evaluated if self._evaluated else stepped / max(self._steps, 1)
+        # Without an end of an episode so far, episodes are at least as long as what was seen of one.
+        length = self._steps if math.isnan(self._length) else self._length
+        cost = pace * length * self._episodes
+        whole_run = (wall - spent) * self._budget / max(self._steps, 1)
+        return spent + cost <= self._share * (wall + cost) and spent + 2.0 * cost <= self._share * whole_run
+
+
 def run(
     learner: Learner, evaluate: Callable[[], Evaluation], plan: Plan, clock: PhaseClock, *, steps: int = 0,
     callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
-    on_evaluation: Callable[[EvalPoint], None] | None = None,
+    on_evaluation: Callable[[EvalPoint], None] | None = None, save_best: Callable[[], None] | None = None,
 ) -> Outcome:  # fmt: skip
     """Train from `steps` to the plan's horizon, or to its target.
 
-    Ctrl-C ends the run as `stopped` after the iteration under way.
+    Ctrl-C and SIGTERM end the run as `stopped` after the iteration under way.
     """
     evaluations: list[EvalPoint] = []
     reached: EvalPoint | None = None
+    best: float | None = None
     eval_phase, log_phase, save_phase = clock.phase(Phase.EVAL), clock.phase(Phase.LOG), clock.phase(Phase.CHECKPOINT)
     next_eval, next_save = _next(steps, plan.eval_every), _next(steps, plan.checkpoint_every)
     stopped = ""
     ends = _Ends()
+    allowance = _Allowance(plan, steps)
     with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(learner):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
             stats = learner.iterate(clock, steps / plan.horizon)
             steps += learner.steps_per_iteration
             ends.add(stats)
+            allowance.trained(stats, learner.steps_per_iteration)
             evaluation = None
-            if steps >= next_eval or steps >= plan.horizon:
+            due = steps >= next_eval
+            if due:
                 next_eval = _next(steps, plan.eval_every)
+            if plan.eval_every and (steps >= plan.horizon or (due and allowance.allows(clock))):
                 with eval_phase:
                     evaluation = evaluate()
+                allowance.note(evaluation)
                 point = EvalPoint(steps, clock.times().wall_seconds, evaluation, ends.take())
                 evaluations.append(point)
+                if save_best is not None and (best is None or plan.value(evaluation) > best):
+                    best = plan.value(evaluation)
+                    with save_phase:
+                        save_best()
                 if reached is None and plan.target is not None and plan.target.met(evaluation):
                     reached = point
                 if on_evaluation is not None:
@@ -173,7 +236,8 @@ def run(
         return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
     if stopped:
         return Outcome(steps, EndState.STOPPED, stopped, tuple(evaluations), None)
-    return Outcome(steps, EndState.NOT_REACHED, "all steps taken", tuple(evaluations), None)
+    end = EndState.FINISHED if plan.target is None else EndState.NOT_REACHED
+    return Outcome(steps, end, "all steps taken", tuple(evaluations), None)
 
 
 def _next(steps: int, every: int) -> float:

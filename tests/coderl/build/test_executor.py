@@ -2,20 +2,23 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError
-from mileage.coderl.build import launcher
+from mileage._errors import ChangeError, InfraError
+from mileage.coderl.build import watch as watching
 from mileage.coderl.build.executor import (
     Change,
     FakeExecutor,
     Jail,
     Job,
     JobResult,
+    Judging,
     Limits,
     LocalExecutor,
     StepOutcome,
@@ -123,6 +126,54 @@ def test_too_many_processes_is_its_own_outcome(tree: Path, jail: Jail | None) ->
     assert result.steps[0].outcome is StepOutcome.PROCESSES
 
 
+SHARED = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *sleeper(void *unused) { pause(); return unused; }
+int main(int count, char **words) {
+    if (!strcmp(words[1], "shared")) {
+        size_t size = 300u << 20;
+        memset(mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), 7, size);
+    } else if (!strcmp(words[1], "threads")) {
+        for (int i = 0; i < 60; i++) { pthread_t thread; pthread_create(&thread, 0, sleeper, 0); }
+    } else {
+        return memfd_create("x", 0) < 0 ? 7 : 0;
+    }
+    sleep(10);
+}
+"""
+
+
+@pytest.fixture
+def program(tree: Path, need: Callable[..., None]) -> Path:
+    need("cc")
+    (tree / "shared.c").write_text(SHARED)
+    subprocess.run(("cc", "-pthread", "-o", tree / "program", tree / "shared.c"), check=True)
+    return tree
+
+
+@pytest.mark.parametrize("groups", [True, False], ids=["groups", "sampled"])
+@pytest.mark.parametrize(
+    ("way", "outcome"), [("shared", StepOutcome.MEMORY), ("threads", StepOutcome.PROCESSES)], ids=["shared", "threads"]
+)
+def test_shared_memory_and_threads_count_with_and_without_groups(
+    program: Path, jail: Jail | None, way: str, outcome: StepOutcome, groups: bool
+) -> None:
+    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20, max_processes=30)
+    job = Job((("./program", way),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    assert LocalExecutor(None if groups else {}).run(job).steps[0].outcome is outcome
+
+
+def test_memory_files_that_nothing_would_count_are_refused(program: Path, jail: Jail | None) -> None:
+    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20)
+    job = Job((("./program", "memfd"),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    # Without isolation there is no filter.
+    assert LocalExecutor({}).run(job).steps[0].exit_code == (7 if jail else 0)
+
+
 def test_endless_output_keeps_its_beginning_and_its_end(tree: Path, jail: Jail | None) -> None:
     result = run(tree, "echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last", jail=jail)
     output = result.steps[0].output
@@ -187,10 +238,14 @@ def test_a_lock_is_kept_between_jobs_and_given_up_in_time(tmp_path: Path) -> Non
     assert is_free()
 
 
-def test_a_jail_that_cannot_be_made_is_a_build_error(tree: Path, isolation: None) -> None:
+def test_a_jail_that_cannot_be_made_is_a_failure_of_the_machine(tree: Path, isolation: None) -> None:
     jail = make_jail(tree / "absent", TreeMount(tree, "/w", overlay=True), ENV)
-    with pytest.raises(BuildError, match="could not be started"):
+    with pytest.raises(InfraError, match="could not be started"):
         run(tree, "true", jail=jail)
+
+
+# More directories within each other than Python recurses.
+DEEP = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done"
 
 
 class TestIsolation:
@@ -230,6 +285,47 @@ class TestIsolation:
         assert "Network is unreachable" in self.output(script)
         assert self.output("cat /proc/net/dev | grep -c :").strip() == "1"
 
+    def test_processes_of_the_job_reach_each_other_over_localhost(self) -> None:
+        script = (
+            '/usr/bin/perl -MIO::Socket::INET -e \'$s = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") '
+            'or die; $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $s->sockport) or die "no: $!"; '
+            'print "connected\\n"\''
+        )
+        assert self.output(script) == "connected\n"
+
+    def test_standard_streams_and_terminals_are_there(self) -> None:
+        script = (
+            "echo out > /dev/stdout; echo err > /dev/stderr; cat /dev/stdin | wc -c; ls /dev/pts /dev/ptmx /dev/tty"
+        )
+        assert self.output(script).split() == ["out", "err", "0", "/dev/ptmx", "/dev/tty", "/dev/pts:", "ptmx"]
+        assert self.output("script -qec 'test -t 1 && echo terminal' /dev/null").strip() == "terminal"
+
+    def test_there_is_no_further_namespace(self) -> None:
+        output = self.output("unshare --user true; unshare --mount true; cat /proc/sys/user/max_user_namespaces")
+        assert output.count("Operation not permitted") == 2
+        assert output.split()[-1] == "0"
+
+    def test_files_without_content_are_bounded_too(self) -> None:
+        script = "i=0; while [ $i -lt 20000 ] && : > /tmp/$i; do i=$((i+1)); done"
+        assert "No space left" in self.output(script)
+
+    def test_changes_that_cannot_be_written_are_the_candidates_fault(self) -> None:
+        (self.tree / "dir").mkdir()
+        for change in (Change("dir", b"x"), Change("file/below", b"x"), Change("big", b"x" * (17 << 20))):
+            with pytest.raises(ChangeError, match="cannot be written"):
+                run(self.tree, "true", jail=self.jail, changes=(change,))
+
+    @pytest.mark.parametrize("script", ["head -c 64000000 /dev/zero > big; true", DEEP])
+    def test_a_tree_that_cannot_be_judged_is_the_candidates_doing(self, script: str) -> None:
+        source = self.tree.with_name("judge")
+        source.mkdir()
+        (source / "tests").write_bytes(b"x" * 100_000)
+        judging = Judging(1, source, ("tests",), ("tests", "*.lock"))
+        steps = (("sh", "-c", script), ("true",))
+        job = Job(steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=60), jail=self.jail, judging=judging)
+        result = LocalExecutor().run(job)
+        assert result.tampered[0].startswith("the tree cannot be restored or read")
+
     def test_other_processes_are_invisible(self) -> None:
         pids = self.output("for p in /proc/[0-9]*; do echo ${p#/proc/}; done").split()
         assert len(pids) <= 3
@@ -253,9 +349,9 @@ class TestIsolation:
 
 def test_a_standstill_of_the_machine_does_not_count_against_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 7.0, 7.0, 7.3])
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(launcher.select, "select", lambda *_: ([5], [], []))
-    watch = object.__new__(launcher.Watch)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(watching.select, "select", lambda *_: ([5], [], []))
+    watch = object.__new__(watching.Watch)
     watch.job, watch.deadline = {"sample_seconds": 0.02}, 10.0
     # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. 0.28 s late is load, not that.
     assert watch.wait([5]) == [5]

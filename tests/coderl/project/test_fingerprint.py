@@ -12,7 +12,6 @@ import pytest
 from mileage._errors import BuildError, UnknownNameError, UnmatchedError, UsageError
 from mileage.coderl.bench import BenchConfig, run_bench
 from mileage.coderl.build.executor import FakeExecutor, fake_result
-from mileage.coderl.project.cargo import configured_rustflags
 from mileage.coderl.project.fingerprint import base_environment, check_fair, differences, fingerprint, split_flags
 from mileage.coderl.project.modes import BUILT_IN, baseline_setup, find_mode
 from mileage.coderl.project.projects import detect
@@ -170,23 +169,20 @@ def test_flags_are_split_by_meaning() -> None:
 
 def test_the_shared_environment_has_no_cache_and_no_secret() -> None:
     env = base_environment({"PATH": "/bin", "RUSTC_WRAPPER": "sccache", "MY_TOKEN": "t", "PWD": "/x"})
-    assert env == {"PATH": "/bin", "CCACHE_DISABLE": "1"}
+    assert env == {"PATH": "/bin", "CCACHE_DISABLE": "1", "SCCACHE_RECACHE": "1"}
 
 
-def test_configured_rustflags_reach_every_arm(cargo_project: Path) -> None:
+def test_configured_rustflags_reach_every_arm(cargo_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUSTFLAGS", raising=False)
     (cargo_project / ".cargo").mkdir()
     config = cargo_project / ".cargo" / "config.toml"
     config.write_text(
         '[build]\nrustflags = ["-Ctarget-cpu=native"]\n[target.x86_64-pc-windows-msvc]\nrustflags = ["-x"]\n'
     )
-    assert configured_rustflags(cargo_project, {"CARGO_HOME": "/nonexistent"}) == ["-Ctarget-cpu=native"]
     project = detect(cargo_project)
     base = baseline_setup(project, 1)
     assert base.env["RUSTFLAGS"] == "-Ctarget-cpu=native"
     assert BUILT_IN["mold"].change(base, project).env["RUSTFLAGS"] == "-Ctarget-cpu=native -Clink-arg=-fuse-ld=mold"
-    config.write_text("[target.'cfg(unix)']\nrustflags = ['-x']\n")
-    with pytest.raises(BuildError, match=r"build\.rustflags"):
-        configured_rustflags(cargo_project, {"CARGO_HOME": "/nonexistent"})
 
 
 def test_a_mode_that_does_not_fit_or_is_not_installed_says_so(
@@ -207,3 +203,23 @@ def test_a_toolchain_that_is_not_installed_is_refused(cargo_project: Path, work:
     executor = FakeExecutor(lambda job: fake_result(1.0))
     with pytest.raises(UsageError, match="toolchain 'no-such-toolchain' is not installed"):
         run_bench(detect(cargo_project), config, executor=executor, work_base=work)
+
+
+@pytest.mark.parametrize("replaced", ["core/src/lib.rs", "Cargo.toml"])
+def test_files_that_a_mode_replaces_are_part_of_its_difference(cargo_project: Path, work: Path, replaced: str) -> None:
+    (cargo_project / "other").write_text("# other\n" + (cargo_project / "Cargo.toml").read_text())
+    modes = "".join(
+        f"[rl-bench.modes.{name}]\ndifference = '{difference}'\nfiles = {{ '{replaced}' = 'other' }}\nenv = {env}\n"
+        for name, difference, env in (
+            ("sneaky", "linker", "{ RUSTFLAGS = '-Clink-arg=-fuse-ld=bfd' }"),
+            ("declared", "files", "{}"),
+        )
+    )
+    (cargo_project / "rl-bench.toml").write_text(modes)
+    project = detect(cargo_project)
+    executor = FakeExecutor(lambda job: fake_result(1.0))
+    with pytest.raises(UnmatchedError, match=f"files.{replaced}"):
+        run_bench(project, BenchConfig(runs=1, jobs=1, modes=("sneaky",)), executor=executor, work_base=work)
+    report = run_bench(project, BenchConfig(runs=1, jobs=1, modes=("declared",)), executor=executor, work_base=work)
+    assert report.arms[1].difference is not None
+    assert report.arms[1].difference.key == f"files.{replaced}"

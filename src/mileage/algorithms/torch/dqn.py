@@ -60,7 +60,7 @@ class TorchDQN(TorchOffPolicy):
         value = self._online(batch["obs"]).gather(1, batch["actions"].long())[:, 0]
         loss = torch.nn.functional.huber_loss(value, targets, reduction="none", delta=config.huber)
         loss = (loss * batch["weights"]).mean()
-        self._adam.step(loss, config.learning_rate, config.max_grad_norm)
+        self._adam.step(loss, self.rate, config.max_grad_norm)
         if self.updates % config.target_every == 0:
             self._follow()
         if isinstance(self.replay, PrioritizedReplay):

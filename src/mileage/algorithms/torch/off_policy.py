@@ -99,7 +99,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
 
     def _seen(self) -> Any:
         """The current observations as the module sees them."""
-        rows = torch.from_numpy(self.obs)
+        rows = torch.from_numpy(self.shown)
         if self._inbox.separate:
             with self._clock.phase(Phase.TRANSFER):
                 rows = rows.to(self.policy.device)
@@ -112,6 +112,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
         with torch_threads(self._learning_threads):
             for _ in range(n_updates // self._updates_per_sample):
                 self.replay.sample(size, out=self.batch, batches=self._updates_per_sample)
+                self.scale_batch()
                 if self._inbox.separate:
                     with self._clock.phase(Phase.TRANSFER):
                         self._inbox.send()

@@ -60,7 +60,7 @@ class TorchSAC(TorchTwinCriticLearner):
         action, log_prob = squashed(self._actor(batch["obs"]), noise[1])
         first, second = self._critic(batch["obs"], action)
         actor_loss = (alpha * log_prob - torch.minimum(first, second)).mean()
-        self._actor_adam.step(actor_loss, config.learning_rate, config.max_grad_norm)
+        self._actor_adam.step(actor_loss, self.rate, config.max_grad_norm)
         mean_log_prob = log_prob.detach().mean()
         if config.temperature == 0.0:
             self._learn_temperature(mean_log_prob.double())
@@ -75,7 +75,7 @@ class TorchSAC(TorchTwinCriticLearner):
         state[ALPHA_SQUARE].lerp_(slope * slope, 1.0 - _BETA2)
         mean = state[ALPHA_MEAN] / (1.0 - _BETA1**self.updates)
         square = state[ALPHA_SQUARE] / (1.0 - _BETA2**self.updates)
-        state[LOG_ALPHA] -= self.config.learning_rate * mean / (square.sqrt() + _ADAM_EPS)
+        state[LOG_ALPHA] -= self.rate * mean / (square.sqrt() + _ADAM_EPS)
 
     def _methods(self) -> tuple[Boundary, ...]:
         from mileage.algorithms.torch._describe import stages

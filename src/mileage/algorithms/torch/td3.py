@@ -46,7 +46,7 @@ class TorchTD3(TorchTwinCriticLearner):
         actor_loss, learnt = torch.zeros_like(value), torch.zeros_like(value)
         if self.updates % config.policy_delay == 0:
             actor_loss = -self._critic(batch["obs"], torch.tanh(self._actor(batch["obs"])))[0].mean()
-            self._actor_adam.step(actor_loss, config.learning_rate, config.max_grad_norm)
+            self._actor_adam.step(actor_loss, self.rate, config.max_grad_norm)
             self._follow()
             learnt += 1.0
         return torch.stack([critic_loss, actor_loss.detach(), learnt, value])

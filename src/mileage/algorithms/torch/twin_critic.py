@@ -66,7 +66,7 @@ class TorchTwinCriticLearner(TorchOffPolicy):
         first, second = self._critic(batch["obs"], batch["actions"])
         loss = weight * ((first - targets).square().mean() + (second - targets).square().mean())
         value = 0.5 * (first.detach().mean() + second.detach().mean())
-        self._critic_adam.step(loss, self.config.learning_rate, self.config.max_grad_norm)
+        self._critic_adam.step(loss, self.rate, self.config.max_grad_norm)
         return loss.detach(), value
 
     def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:

@@ -9,21 +9,36 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import functools
 import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from mileage._errors import BuildError
+from mileage._errors import BuildError, ChangeError, InfraError
 from mileage._records import Record
+from mileage.coderl.build.cgroups import (
+    GroupLimits,
+    Hierarchy,
+    JobGroup,
+    NoGroupError,
+    find_hierarchies,
+    remove_leftovers,
+)
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
+# The directory above this package goes onto the path, so that the package is all of mileage that the launcher loads.
+COMMAND = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); "
+    "from build.launcher import main; sys.exit(main())"
+)
+# How long a launcher may take to end its job after the time of the job is up, or to begin it.
+GRACE_SECONDS = 60.0
 DEFAULT_OUTPUT_BYTES = 64 * 1024
 DEFAULT_SAMPLE_SECONDS = 0.05
 
@@ -54,7 +69,14 @@ class Limits:
     timeout_seconds: float | None = None
     memory_bytes: int | None = None
     max_processes: int | None = None
+    """Processes and threads."""
     file_bytes: int | None = None
+    cpu_cores: float | None = None
+
+    @property
+    def group(self) -> GroupLimits:
+        """Those that a control group keeps."""
+        return GroupLimits(self.memory_bytes, self.max_processes, self.cpu_cores)
 
 
 class TreeMount(NamedTuple):
@@ -80,6 +102,26 @@ class Jail:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """What of a job's tree judges a candidate, and so is kept out of its reach."""
+
+    step: int
+    """The first command that runs tests."""
+    source: Path
+    """A tree that holds protected paths as they are to be."""
+    paths: tuple[str, ...] = ()
+    """Protected files and directories that exist in `source`."""
+    patterns: tuple[str, ...] = ()
+    """Globs of protected paths: what matches and is not in `source` is removed before the tests."""
+    outputs: tuple[str, ...] = ()
+    """Globs of what builds make, where nothing is protected."""
+    tests: tuple[Change, ...] = ()
+    """The grader's own tests, written after the candidate has been compiled."""
+    reports: tuple[str, ...] = ()
+    """Globs of files in which the tests say what they did."""
+
+
+@dataclass(frozen=True)
 class Job:
     """Changes to a tree, then commands, run in order up to the first that fails."""
 
@@ -89,6 +131,11 @@ class Job:
     changes: tuple[Change, ...] = ()
     limits: Limits = Limits()
     jail: Jail | None = None
+    judging: Judging | None = None
+    renewed: tuple[str, ...] = ()
+    """Files that get a new time after the changes, so that what was built of them counts as stale."""
+    removed: tuple[str, ...] = ()
+    """Files that are removed after the changes, where they exist."""
     output_bytes: int = DEFAULT_OUTPUT_BYTES
     sample_seconds: float = DEFAULT_SAMPLE_SECONDS
     label: str = ""
@@ -119,6 +166,10 @@ class JobResult:
     steps: tuple[StepResult, ...]
     overhead_seconds: float = 0.0
     """Starting the launcher, making namespaces and mounts, applying changes, killing and reaping."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """What the tests wrote about themselves, by file."""
+    tampered: tuple[str, ...] = ()
+    """Protected paths that were changed while the tests ran."""
 
     @property
     def succeeded(self) -> bool:
@@ -142,17 +193,34 @@ class JobRunner(Protocol):
 class LocalExecutor:
     """Runs jobs as processes of this machine, each under a launcher of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, hierarchies: Mapping[str, Hierarchy] | None = None) -> None:
+        """Keep limits by control groups in `hierarchies`; None is those that this machine offers."""
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._hierarchies = usable_hierarchies() if hierarchies is None else hierarchies
 
     def run(self, job: Job) -> JobResult:
-        """Run `job`; a broken launcher or an impossible jail is a BuildError."""
+        """Run `job`; a broken launcher or an impossible jail is an InfraError, impossible changes a ChangeError."""
+        if not self._hierarchies or job.limits.group == GroupLimits():
+            return self._run(job, None)
+        try:
+            group = JobGroup(self._hierarchies, job.limits.group)
+        except NoGroupError as error:
+            raise InfraError(str(error)) from None
+        try:
+            return self._run(job, group)
+        finally:
+            group.close()
+
+    def _run(self, job: Job, group: JobGroup | None) -> JobResult:
         started = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LAUNCHER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True, pass_fds=group.descriptors if group else (),
+            )  # fmt: skip
+        except OSError as error:
+            raise InfraError(f"the build launcher cannot be started: {error}") from None
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -161,10 +229,11 @@ class LocalExecutor:
         try:
             # A launcher that dies at once breaks the pipe; what it said follows below.
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(_wire(job)).encode() + b"\n")
+                process.stdin.write(json.dumps(_wire(job, group)).encode() + b"\n")
                 process.stdin.flush()
-            answer = process.stdout.read()
-            errors = process.stderr.read()
+            with _killed_after(process, job.limits.timeout_seconds):
+                answer = process.stdout.read()
+                errors = process.stderr.read()
         except BaseException:
             # Closing standard input makes the launcher kill the job and leave.
             _close(process.stdin)
@@ -186,6 +255,41 @@ class LocalExecutor:
             for process in self._running:
                 if process.stdin is not None:
                     _close(process.stdin)
+
+
+@functools.cache
+def usable_hierarchies() -> Mapping[str, Hierarchy]:
+    """The control groups that jobs of this machine can really be put into: it is tried once, for real."""
+    found = find_hierarchies()
+    remove_leftovers(found)
+    if not found or _can_hold_jobs(found):
+        return found
+    return {name: hierarchy for name, hierarchy in found.items() if _can_hold_jobs({name: hierarchy})}
+
+
+def _can_hold_jobs(hierarchies: Mapping[str, Hierarchy]) -> bool:
+    limits = Limits(timeout_seconds=10, memory_bytes=64 << 20, max_processes=16, cpu_cores=1.0)
+    try:
+        return (
+            LocalExecutor(hierarchies).run(Job((("true",),), "/", {"PATH": "/usr/bin:/bin"}, limits=limits)).succeeded
+        )
+    except BuildError:
+        return False
+
+
+@contextlib.contextmanager
+def _killed_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[None]:
+    """Kill a launcher that does not end its job in time; without a time, never."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds + GRACE_SECONDS, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _close(pipe: IO[bytes]) -> None:
@@ -247,7 +351,7 @@ def fake_result(
     return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
 
 
-def _wire(job: Job) -> Record:
+def _wire(job: Job, group: JobGroup | None) -> Record:
     """`job` as the launcher reads it."""
     limits = asdict(job.limits)
     return {
@@ -255,11 +359,15 @@ def _wire(job: Job) -> Record:
         "cwd": job.cwd,
         "env": dict(job.env),
         "changes": [_wire_change(change) for change in job.changes],
+        "renewed": job.renewed,
+        "removed": job.removed,
         "timeout": limits.pop("timeout_seconds"),
         **limits,
         "output_bytes": job.output_bytes,
         "sample_seconds": job.sample_seconds,
-        "isolate": _wire_jail(job.jail) if job.jail else None,
+        "isolate": _wire_jail(job) if job.jail else None,
+        "judging": _wire_judging(job.judging) if job.judging else None,
+        "group": group.wire(job.limits.group) if group else None,
     }
 
 
@@ -268,10 +376,18 @@ def _wire_change(change: Change) -> Record:
     return {"path": change.path, "content": content, "mode": 0o755 if change.executable else None}
 
 
-def _wire_jail(jail: Jail) -> Record:
+def _wire_judging(judging: Judging) -> Record:
+    tests = [_wire_change(test) for test in judging.tests]
+    return vars(judging) | {"source": str(judging.source), "tests": tests}
+
+
+def _wire_jail(job: Job) -> Record:
+    jail = job.jail
+    assert jail is not None
     upper = str(jail.tree.upper) if jail.tree.upper else None
     tree = jail.tree._asdict() | {"source": str(jail.tree.source), "upper": upper}
-    return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files)}
+    judge = str(job.judging.source) if job.judging else None
+    return vars(jail) | {"root": str(jail.root), "tree": tree, "files": dict(jail.files), "judge": judge}
 
 
 def _parse(answer: bytes, errors: bytes) -> JobResult:
@@ -280,11 +396,17 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
         data = json.loads(answer)
     except json.JSONDecodeError:
         said = errors.decode("utf-8", "replace").strip() or "killed"
-        raise BuildError(f"the build launcher died without an answer: {said}") from None
+        raise InfraError(f"the build launcher died without an answer: {said}") from None
+    if "refused" in data:
+        raise ChangeError(f"the changes cannot be written: {data['refused']}")
     if "error" in data:
-        raise BuildError(f"the build could not be started: {data['error']}")
+        raise InfraError(f"the build could not be started: {data['error']}")
     steps = (step | {"argv": tuple(step["argv"]), "outcome": StepOutcome(step["outcome"])} for step in data["steps"])
-    return JobResult(tuple(StepResult(**step) for step in steps))
+    return JobResult(
+        tuple(StepResult(**step) for step in steps),
+        reports=data.get("reports", {}),
+        tampered=tuple(data.get("tampered", ())),
+    )
 
 
 def shell(command: str | Sequence[str]) -> tuple[str, ...]:

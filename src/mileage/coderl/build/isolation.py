@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,11 +48,6 @@ def visible_paths(env: Mapping[str, str], extra: Iterable[str | Path] = ()) -> t
         if os.path.lexists(path) and not any(path.startswith(parent + "/") for parent in chosen):
             chosen.append(path)
     return tuple(chosen)
-
-
-def toolchain_paths(kind: str) -> tuple[str, ...]:
-    """The paths outside the system directories that projects of a kind read: here, the Python in use."""
-    return tuple(dict.fromkeys((sys.prefix, sys.base_prefix))) if kind == "python" else ()
 
 
 def make_jail(

@@ -16,7 +16,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import BuildError
-from mileage.coderl.build.executor import Change, Jail, Job, JobResult, JobRunner, Limits, TreeMount
+from mileage.coderl.build.executor import (
+    DEFAULT_OUTPUT_BYTES,
+    Change,
+    Jail,
+    Job,
+    JobResult,
+    JobRunner,
+    Judging,
+    Limits,
+    TreeMount,
+)
 from mileage.coderl.build.isolation import isolation_problem, make_jail
 from mileage.coderl.project.workarea import CopyMethod, copy_tree, link_tree, remove_tree
 
@@ -32,6 +42,8 @@ class SnapshotMethod(StrEnum):
 
 # Where an isolated job sees its project.
 MOUNT_POINT = "/mileage/tree"
+# What is kept of the beginning and of the end of a test command's output: results are read from it.
+TEST_OUTPUT_BYTES = 2 << 20
 
 
 def best_method(directory: Path) -> SnapshotMethod:
@@ -79,9 +91,9 @@ class Snapshot:
         self._warming: tuple[tuple[tuple[str, ...], ...], Limits] = ((), Limits())
         self.repairs = 0
         if method is SnapshotMethod.OVERLAY:
-            copy_tree(source, self._kept)
+            copy_tree(source, self._kept, history=True)
         else:
-            copy_tree(source, self._live)
+            copy_tree(source, self._live, history=True)
 
     @property
     def tree_path(self) -> str:
@@ -103,10 +115,32 @@ class Snapshot:
         return result
 
     def run(
-        self, steps: tuple[tuple[str, ...], ...], changes: tuple[Change, ...], limits: Limits, label: str = ""
+        self,
+        steps: tuple[tuple[str, ...], ...],
+        changes: tuple[Change, ...],
+        limits: Limits,
+        label: str = "",
+        judging: Judging | None = None,
+        renewed: tuple[str, ...] = (),
+        removed: tuple[str, ...] = (),
     ) -> JobResult:
-        """Apply `changes` to the built tree, run `steps`, and give the tree back as it was."""
-        job = Job(steps, self.tree_path, self._env(), changes, limits, sample_seconds=0.02, label=label)
+        """Apply `changes` to the built tree, run `steps`, and give the tree back as it was.
+
+        What was built of `renewed` files is stale then, and `removed` ones are gone.
+        """
+        job = Job(
+            steps,
+            self.tree_path,
+            self._env(),
+            changes,
+            limits,
+            judging=judging,
+            renewed=renewed,
+            removed=removed,
+            output_bytes=TEST_OUTPUT_BYTES if judging else DEFAULT_OUTPUT_BYTES,
+            sample_seconds=0.02,
+            label=label,
+        )
         if self.method is not SnapshotMethod.OVERLAY:
             try:
                 return self._executor.run(job)
@@ -144,7 +178,7 @@ class Snapshot:
         if self._live.exists():
             remove_tree(self._live)
         if self.method is not SnapshotMethod.HARD_LINK:
-            copy_tree(self._kept, self._live)
+            copy_tree(self._kept, self._live, history=True)
         elif _stamps(self._kept) == self._stamps:
             link_tree(self._kept, self._live)
         else:
@@ -153,7 +187,7 @@ class Snapshot:
             self.method = SnapshotMethod.COPY
             self.repairs += 1
             remove_tree(self._kept)
-            copy_tree(self._source, self._live)
+            copy_tree(self._source, self._live, history=True)
             self.warm(*self._warming)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,36 +65,3 @@ def _dependents(depends_on: Mapping[str, set[str]]) -> dict[str, int]:
         for other in seen - {name}:
             counts[other] += 1
     return counts
-
-
-def _may_be_host(target: str) -> bool:
-    """Whether a target of a Cargo configuration may be this machine; a cfg() expression may."""
-    return target.startswith("cfg(") or (target.startswith(platform.machine()) and "linux" in target)
-
-
-def configured_rustflags(tree: Path, env: Mapping[str, str]) -> list[str]:
-    """The rustflags that Cargo's configuration files give a build in `tree`.
-
-    A RUSTFLAGS variable replaces them silently, so a mode that sets one would drop them: the benchmark has to
-    move them into the variable of every arm.
-    """
-    home = Path(env.get("CARGO_HOME") or Path(env.get("HOME", os.path.expanduser("~"))) / ".cargo")
-    files = [directory / ".cargo" / name for directory in (tree, *tree.parents) for name in ("config.toml", "config")]
-    files += [home / "config.toml", home / "config"]
-    flags: list[str] = []
-    for file in dict.fromkeys(files):
-        if not file.is_file():
-            continue
-        try:
-            config = tomllib.loads(file.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise BuildError(f"{file} is not valid TOML: {error}") from None
-        for target, table in config.get("target", {}).items():
-            if isinstance(table, dict) and "rustflags" in table and _may_be_host(target):
-                raise BuildError(
-                    f"{file} sets rustflags for target {target!r}, which a RUSTFLAGS variable would replace: "
-                    "move them to build.rustflags so that every arm gets them"
-                )
-        value = config.get("build", {}).get("rustflags", [])
-        flags += value.split() if isinstance(value, str) else [str(flag) for flag in value]
-    return flags

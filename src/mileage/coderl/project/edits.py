@@ -21,6 +21,7 @@ LINES = dict.fromkeys(C_SUFFIXES, "extern const unsigned long mileage_edit_{n};"
     ".go": "const MileageEdit{n} = {n}",
     ".java": "    static final long MILEAGE_EDIT_{n} = {n}L;",
     ".py": "MILEAGE_EDIT_{n} = {n}",
+    ".rb": "MILEAGE_EDIT_{n} = {n}",
 }
 # Java has no declarations outside a class: the line goes right after the class opens.
 _JAVA_CLASS = re.compile(r"^[^\n]*\bclass\b[^{;]*\{[^\n]*\n", re.MULTILINE)
@@ -61,6 +62,11 @@ def line_edit(path: str) -> LineEdit:
             f"(known suffixes: {', '.join(sorted(LINES))})"
         )
     return LineEdit(path, LINES[suffix])
+
+
+def central_edit(root: Path, suffixes: tuple[str, ...]) -> LineEdit:
+    """The edit of the most central file with one of `suffixes`."""
+    return line_edit(most_central(root, source_files(root, suffixes)))
 
 
 def source_files(tree: Path, suffixes: Iterable[str]) -> list[str]:

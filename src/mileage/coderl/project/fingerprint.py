@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mileage._errors import UnmatchedError
-from mileage.coderl.project.projects import Command, Project
+from mileage.coderl.build.environment import allowed_environment
+from mileage.coderl.project.model import Command, Project
 
 Fingerprint = Mapping[str, str]
 
@@ -31,7 +32,6 @@ CACHE_VARIABLES = ("RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUST
 LAUNCHER_VARIABLES = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
 FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
 NOT_INSTALLED = "not installed"
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_KEY|PRIVATE", re.IGNORECASE)
 
 _LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
 _THREADS = re.compile(r"-Z\s*threads=(\S+)")
@@ -51,11 +51,13 @@ def cmake_no_debug_words(profile: str) -> tuple[str, ...]:
 
 
 def base_environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment all arms share: the user's, without volatile variables and compiler caches."""
-    env = dict(os.environ if source is None else source)
+    """The environment all arms share: what toolchains read of the user's, without compiler caches."""
     dropped = VOLATILE | set(CACHE_VARIABLES) | set(LAUNCHER_VARIABLES)
-    env = {name: value for name, value in env.items() if name not in dropped and not _SECRET.search(name)}
+    allowed = allowed_environment(os.environ if source is None else source)
+    env = {name: value for name, value in allowed.items() if name not in dropped}
     env["CCACHE_DISABLE"] = "1"
+    # A build may call sccache by itself: it then fills its cache and reads nothing from it.
+    env["SCCACHE_RECACHE"] = "1"
     return env
 
 
@@ -129,7 +131,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent"
 
 
-def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
+def tool_version(command: Command, env: Mapping[str, str], tree: Path) -> str:
     """What a tool says about itself, on one line."""
     try:
         done = subprocess.run(command, env=dict(env), cwd=tree, capture_output=True, text=True, timeout=60)
@@ -139,17 +141,21 @@ def _version(command: Command, env: Mapping[str, str], tree: Path) -> str:
     return "; ".join(line.strip() for line in lines[:8]) if done.returncode == 0 else NOT_INSTALLED
 
 
-def fingerprint(project: Project, setup: ArmSetup, tree: Path, revision: str) -> dict[str, str]:
-    """The fingerprint of an arm whose copy of the project is `tree`."""
+def fingerprint(
+    project: Project, setup: ArmSetup, tree: Path, revision: str, replaced: Iterable[str] = ()
+) -> dict[str, str]:
+    """The fingerprint of an arm whose copy of the project is `tree`; `replaced` are files that some arm replaces."""
     env = setup.environment("<tree>")
     rows = {"project.revision": revision, "jobs": str(setup.jobs), "profile": setup.profile}
     own = setup.environment(str(tree))
-    rows |= {f"toolchain.{name}": _version(command, own, tree) for name, command in project.tools.items()}
+    rows |= {f"toolchain.{name}": tool_version(command, own, tree) for name, command in project.tools.items()}
     rows |= split_flags(env)
     rows["compiler_cache"] = _split_cache(env)
     rows["warm_snapshot"] = "yes" if setup.warm_snapshot else "no"
     rows |= {f"lock_file.{name}": _digest(tree / name) for name in project.lock_files}
     rows |= {f"config.{name}": _digest(tree / name) for name in project.config_files}
+    named = {*project.lock_files, *project.config_files}
+    rows |= {f"files.{name}": _digest(tree / name) for name in sorted({*replaced, *setup.files} - named)}
     no_debug = cmake_no_debug_words(setup.profile) if project.kind == "cmake" else ()
     build = tuple(tuple(word for word in step if word not in no_debug) for step in setup.build)
     if build != setup.build:

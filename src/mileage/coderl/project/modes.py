@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
 from mileage._records import ReadRecord
-from mileage.coderl.project.cargo import configured_rustflags
-from mileage.coderl.project.fingerprint import ArmSetup, base_environment, cmake_no_debug_words
-from mileage.coderl.project.projects import Project, steps_of
+from mileage.coderl.project.fingerprint import (
+    NOT_INSTALLED,
+    ArmSetup,
+    base_environment,
+    cmake_no_debug_words,
+    tool_version,
+)
+from mileage.coderl.project.model import Project
+from mileage.coderl.project.projects import steps_of
+from mileage.coderl.project.rustflags import folded, folded_mode
 
 BASELINE = "baseline"
 _CARGO = frozenset({"cargo"})
@@ -29,6 +38,8 @@ class Mode:
     kinds: frozenset[str] | None = None
     fill_runs: int = 0
     """Runs before the measurement that fill what the mode keeps (a compiler cache); they are not counted."""
+    check: Callable[[ArmSetup, Project], None] | None = None
+    """Refuses a toolchain that the mode cannot work with, before anything is built."""
 
 
 def _append(setup: ArmSetup, **flags: str) -> ArmSetup:
@@ -69,7 +80,25 @@ def _no_debug_info(setup: ArmSetup, project: Project) -> ArmSetup:
     return _append(setup, CFLAGS="-g0", CXXFLAGS="-g0")
 
 
+def _need_nightly(setup: ArmSetup, project: Project) -> None:
+    """Refuse a compiler that does not take unstable flags."""
+    said = tool_version(("rustc", "--version"), setup.env, project.root)
+    if setup.env.get("RUSTC_BOOTSTRAP") or said == NOT_INSTALLED or re.search(r"-(?:nightly|dev)\b", said):
+        return
+    raise UsageError(f"this mode needs a nightly compiler, and {said} is none: add --toolchain nightly")
+
+
+def _need_cranelift(setup: ArmSetup, project: Project) -> None:
+    """Refuse a toolchain without the Cranelift back end."""
+    _need_nightly(setup, project)
+    sysroot = tool_version(("rustc", "--print", "sysroot"), setup.env, project.root)
+    if sysroot != NOT_INSTALLED and not any(Path(sysroot).glob("lib/rustlib/*/codegen-backends/*cranelift*")):
+        add = "rustup component add rustc-codegen-cranelift-preview"
+        raise UsageError(f"mode 'cranelift' needs a component that this toolchain lacks: {add}")
+
+
 def _sccache(setup: ArmSetup, project: Project) -> ArmSetup:
+    setup = replace(setup, env={name: value for name, value in setup.env.items() if name != "SCCACHE_RECACHE"})
     if project.kind == "cargo":
         return _set(setup, RUSTC_WRAPPER="sccache")
     return _set(setup, CMAKE_C_COMPILER_LAUNCHER="sccache", CMAKE_CXX_COMPILER_LAUNCHER="sccache")
@@ -87,9 +116,10 @@ BUILT_IN = {
         Mode("lld", "linker", "link with lld", _linker("lld"), ("ld.lld",), _CARGO | _C),
         Mode("wild", "linker", "link with wild", _linker("wild"), ("wild",), _CARGO | _C),
         Mode("threads", "frontend_threads", "parallel front end (-Z threads, nightly)",
-             lambda setup, _: _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}"), (), _CARGO),
+             lambda setup, _: _append(setup, RUSTFLAGS=f"-Zthreads={setup.jobs}"), (), _CARGO, check=_need_nightly),
         Mode("cranelift", "codegen_backend", "Cranelift back end (nightly)",
-             lambda setup, _: _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift"), (), _CARGO),
+             lambda setup, _: _append(setup, RUSTFLAGS="-Zcodegen-backend=cranelift"), (), _CARGO,
+             check=_need_cranelift),
         Mode("sccache", "compiler_cache", "sccache, filled", _sccache, ("sccache",), _CARGO | {"cmake"}, 1),
         Mode("ccache", "compiler_cache", "ccache, filled", _ccache, ("ccache",), frozenset({"cmake"}), 1),
         Mode("no-debuginfo", "debug_info", "no debug information", _no_debug_info, (), _CARGO | _C),
@@ -107,15 +137,15 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
     if project.kind == "cargo":
         env["CARGO_TARGET_DIR"] = "{tree}/target"
         env["CARGO_NET_OFFLINE"] = env.get("CARGO_NET_OFFLINE", "true")
-        flags = [] if "RUSTFLAGS" in env else configured_rustflags(project.root, env)
-        if flags:
-            env["RUSTFLAGS"] = " ".join(flags)
+        # Empty is not unset: it also turns off a wrapper that a configuration file names.
+        env = {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": "", **env}
         if toolchain:
             env["RUSTUP_TOOLCHAIN"] = toolchain
+        env = folded(project.root, env)
     elif toolchain:
         raise UsageError(f"--toolchain {toolchain!r} is for Cargo projects, this one is {project.kind}")
     setup = ArmSetup(env=env, build=project.build, check=project.check, jobs=jobs, profile=project.profile)
-    return _apply_table(setup, project.baseline_table) if project.baseline_table else setup
+    return _apply_table(BASELINE, setup, project.baseline_table) if project.baseline_table else setup
 
 
 def find_mode(name: str, project: Project) -> Mode:
@@ -145,12 +175,15 @@ def _user_mode(name: str, table: ReadRecord) -> Mode:
         add = 'add difference = "linker" (or another row of the fingerprint)'
         raise UsageError(f"mode {name!r} declares no difference: {add}")
     about, fill_runs = table.get("about", name), int(table.get("fill_runs", 0))
-    return Mode(name, table["difference"], about, lambda setup, _: _apply_table(setup, table), fill_runs=fill_runs)
+    return Mode(
+        name, table["difference"], about, lambda setup, _: _apply_table(name, setup, table), fill_runs=fill_runs
+    )
 
 
-def _apply_table(setup: ArmSetup, table: ReadRecord) -> ArmSetup:
-    """The setup with what a TOML table changes."""
+def _apply_table(name: str, setup: ArmSetup, table: ReadRecord) -> ArmSetup:
+    """The setup with what the TOML table of arm `name` changes."""
     env = {**setup.env, **{key: str(value) for key, value in table.get("env", {}).items()}}
+    env = folded_mode(name, setup.env, env)
     if "toolchain" in table:
         env["RUSTUP_TOOLCHAIN"] = str(table["toolchain"])
     return replace(

@@ -1,57 +1,27 @@
-"""What a project is to the benchmark, and how one is recognised.
+"""How a project is recognised, and what its build system is told.
 
-A `Project` names commands; nothing is run here except, for Cargo, `cargo metadata --no-deps`, which writes nothing.
-`{jobs}` in a command stands for the number of parallel jobs, `{profile}` for the build profile, `{tree}` in a variable
-for the place of the copy.
+Nothing is run here except, for Cargo, `cargo metadata --no-deps`, which writes nothing, and, for Python, its
+interpreter.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mileage._errors import BuildError, UnknownNameError, UsageError
-from mileage._records import ReadRecord, Record
+from mileage._records import Record
 from mileage.coderl.build.executor import shell
+from mileage.coderl.outcomes import TestFormat
 from mileage.coderl.project.cargo import cargo_project_parts
-from mileage.coderl.project.edits import C_SUFFIXES, LineEdit, line_edit, most_central, source_files
-
-CONFIG_NAME = "rl-bench.toml"
-BUILD_DIRECTORY = ".mileage-build"
-Command = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Project:
-    """A project and the commands that build, check and test it, relative to its root."""
-
-    kind: str
-    root: Path
-    name: str
-    build: tuple[Command, ...]
-    check: tuple[Command, ...]
-    test: tuple[Command, ...] = ()
-    clean: tuple[Command, ...] = ()
-    outputs: tuple[str, ...] = ()
-    """Directories and files (globs below the root) that a build makes. Empty: a cold build starts from a new copy."""
-    edit: LineEdit | None = None
-    edit_command: Command | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    tools: Mapping[str, Command] = field(default_factory=dict)
-    """Tool name to the command that prints its version; part of the fingerprint."""
-    lock_files: tuple[str, ...] = ()
-    config_files: tuple[str, ...] = ()
-    profile: str = "default"
-    mode_tables: Mapping[str, ReadRecord] = field(default_factory=dict)
-    """The [rl-bench.modes.*] and [rl-bench.baseline] tables of the project's own file."""
-    baseline_table: ReadRecord = field(default_factory=dict)
+from mileage.coderl.project.edits import C_SUFFIXES, LineEdit, central_edit, line_edit, most_central, source_files
+from mileage.coderl.project.model import BUILD_DIRECTORY, CONFIG_NAME, Command, Project
+from mileage.coderl.project.other_kinds import java_project, meson_project, recipe_for, ruby_project
+from mileage.coderl.project.python import python_project
 
 
 def detect(root: Path, kind: str | None = None, edit_file: str | None = None) -> Project:
@@ -62,7 +32,10 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
     table = _read_table(root)
     chosen = kind or table.get("kind")
     if chosen is None and "build" not in table:
-        chosen = next((name for name, marks in MARKERS.items() if any((root / mark).exists() for mark in marks)), None)
+        chosen = next((name for name, marks in MARKERS.items() if any(_has(root, mark) for mark in marks)), None)
+        recipe = recipe_for(root)
+        if recipe and chosen in (None, "java", "make"):
+            raise BuildError(recipe)
         if chosen is None:
             known = ", ".join(mark for marks in MARKERS.values() for mark in marks)
             raise BuildError(
@@ -71,7 +44,7 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
             )
     if chosen is not None and chosen not in MAKERS:
         raise UnknownNameError("project kind", chosen, MAKERS)
-    project = MAKERS[chosen](root) if chosen else Project("custom", root, root.name, (), ())
+    project = MAKERS[chosen](root) if chosen else Project("custom", root, root.name, (), (), knows_dependencies=False)
     project = _override(project, table)
     if edit_file:
         project = replace(project, edit=line_edit(edit_file), edit_command=None)
@@ -80,6 +53,10 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
     if not project.build:
         raise UsageError(f'{CONFIG_NAME} names no build command: add build = "..." to its [rl-bench] table')
     return project
+
+
+def _has(root: Path, mark: str) -> bool:
+    return any(True for _ in root.glob(mark)) if "*" in mark else (root / mark).exists()
 
 
 def _read_table(root: Path) -> Record:
@@ -100,7 +77,8 @@ def _read_table(root: Path) -> Record:
 
 _TABLE_KEYS = {
     "kind", "name", "build", "check", "test", "clean", "outputs", "edit", "edit_file", "edit_line",
-    "env", "tools", "lock_files", "modes", "baseline", "profile",
+    "env", "tools", "lock_files", "modes", "baseline", "profile", "test_format", "test_reports",
+    "harness", "inputs", "git",
 }  # fmt: skip
 
 
@@ -114,10 +92,15 @@ def _override(project: Project, table: Record) -> Project:
     changes: Record = {key: steps_of(table[key]) for key in ("build", "check", "test", "clean") if key in table}
     if "build" in table and "check" not in table and not project.check:
         changes["check"] = changes["build"]
-    for key in ("name", "profile"):
+    for key in ("name", "profile", "git"):
         if key in table:
             changes[key] = table[key]
-    for key in ("outputs", "lock_files"):
+    if "test_format" in table and table["test_format"] not in list(TestFormat):
+        raise UnknownNameError("test_format", str(table["test_format"]), list(TestFormat))
+    if "test_format" in table or "test" in table:
+        changes["test_format"] = TestFormat(table["test_format"]) if "test_format" in table else None
+        changes["test_reports"] = ()
+    for key in ("outputs", "lock_files", "test_reports", "harness", "inputs"):
         if key in table:
             changes[key] = tuple(table[key])
     if "env" in table:
@@ -146,7 +129,9 @@ def _cargo(root: Path) -> Project:
         name=parts.name,
         build=(("cargo", "build", *flags),),
         check=(("cargo", "check", *flags),),
-        test=(("cargo", "test", *flags, "--quiet"),),
+        test=(("cargo", "test", *flags, "--no-fail-fast"),),
+        test_format=TestFormat.LIBTEST,
+        harness=("Cargo.toml", "*/Cargo.toml", ".cargo"),
         outputs=("target",),
         edit=line_edit(parts.central_file),
         tools={"rustc": ("rustc", "--version", "--verbose"), "cargo": ("cargo", "--version"), "cc": _C_TOOLS["cc"]},
@@ -154,10 +139,6 @@ def _cargo(root: Path) -> Project:
         config_files=(".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain"),
         profile="dev",
     )
-
-
-def _central_edit(root: Path, suffixes: tuple[str, ...]) -> LineEdit:
-    return line_edit(most_central(root, source_files(root, suffixes)))
 
 
 def _cmake(root: Path) -> Project:
@@ -168,9 +149,13 @@ def _cmake(root: Path) -> Project:
         name=root.name,
         build=(("cmake", "-S", ".", "-B", BUILD_DIRECTORY, "-DCMAKE_BUILD_TYPE={profile}"), build),
         check=(build,),
-        test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure"),),
+        test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure", "--output-junit", "mileage-tests.xml"),),
+        test_format=TestFormat.JUNIT,
+        test_reports=(f"{BUILD_DIRECTORY}/mileage-tests.xml",),
+        harness=("CMakeLists.txt", "*/CMakeLists.txt", "CTestCustom.cmake", "*/CTestCustom.cmake"),
         outputs=(BUILD_DIRECTORY,),
-        edit=_central_edit(root, C_SUFFIXES),
+        configured=(f"{BUILD_DIRECTORY}/CMakeCache.txt",),
+        edit=central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "cmake": ("cmake", "--version")},
         profile="Debug",
     )
@@ -179,7 +164,9 @@ def _cmake(root: Path) -> Project:
 def _make(root: Path) -> Project:
     build = ("make", "-j", "{jobs}")
     makefile = next(root / name for name in MARKERS["make"] if (root / name).exists())
-    has_test = re.search(r"^(test|check)\s*:", makefile.read_text(errors="replace"), re.MULTILINE)
+    text = makefile.read_text(errors="replace")
+    has_test = re.search(r"^(test|check)\s*:", text, re.MULTILINE)
+    has_clean = re.search(r"^(distclean|clean)\s*:", text, re.MULTILINE)
     return Project(
         kind="make",
         root=root,
@@ -187,9 +174,19 @@ def _make(root: Path) -> Project:
         build=(build,),
         check=(build,),
         test=((*build, has_test[1]),) if has_test else (),
-        edit=_central_edit(root, C_SUFFIXES),
+        harness=("GNUmakefile", "Makefile", "makefile"),
+        clean=(("make", has_clean[1]),) if has_clean else (),
+        knows_dependencies=False,
+        edit=central_edit(root, C_SUFFIXES),
         tools={**_C_TOOLS, "make": ("make", "--version")},
     )
+
+
+# What bundlers and compilers write and keep, wherever their results go.
+_NODE_OUTPUTS = (
+    "dist", "**/*.tsbuildinfo", "node_modules/.cache", "node_modules/.vite", ".next", ".nuxt", ".parcel-cache",
+    ".turbo", ".svelte-kit", ".rollup.cache",
+)  # fmt: skip
 
 
 def _npm(root: Path) -> Project:
@@ -209,8 +206,10 @@ def _npm(root: Path) -> Project:
         build=(build,),
         check=(check,),
         test=(("npm", "test", "--silent"),) if "test" in scripts else (),
-        outputs=tuple(dict.fromkeys((out[1].removeprefix("./") if out else "dist", "dist", "**/*.tsbuildinfo"))),
-        edit=_central_edit(root, (".ts", ".tsx") if has_config else (".js",)),
+        harness=("package.json", ".npmrc"),
+        outputs=tuple(dict.fromkeys((out[1].removeprefix("./") if out else "dist", *_NODE_OUTPUTS))),
+        inputs=("node_modules",),
+        edit=central_edit(root, (".ts", ".tsx") if has_config else (".js",)),
         tools={"node": ("node", "--version"), "npm": ("npm", "--version"), "tsc": (*tsc, "--version")},
         lock_files=("package-lock.json", "yarn.lock", "pnpm-lock.yaml"),
         config_files=("tsconfig.json", ".npmrc"),
@@ -225,7 +224,9 @@ def _go(root: Path) -> Project:
         name=root.name,
         build=(("go", "build", "-p", "{jobs}", "./..."),),
         check=(("go", "vet", "-p", "{jobs}", "./..."),),
-        test=(("go", "test", "-p", "{jobs}", "./..."),),
+        test=(("go", "test", "-json", "-p", "{jobs}", "./..."),),
+        test_format=TestFormat.GO_JSON,
+        harness=("go.mod", "go.sum", "go.work", "vendor"),
         outputs=(BUILD_DIRECTORY,),
         edit=line_edit(most_central(root, files)),
         # Go builds into its cache, so a cold build needs a cache of its own, inside the copy.
@@ -244,30 +245,13 @@ def _maven(root: Path) -> Project:
         build=((*quiet, "-DskipTests", "package"),),
         check=((*quiet, "compile"),),
         test=((*quiet, "test"),),
+        test_format=TestFormat.JUNIT,
+        test_reports=("**/target/surefire-reports/*.xml",),
+        harness=("pom.xml", "*/pom.xml"),
         outputs=("target", "**/target"),
-        edit=_central_edit(root, (".java",)),
+        edit=central_edit(root, (".java",)),
         tools={"java": ("java", "-version"), "mvn": ("mvn", "--version")},
         lock_files=("pom.xml",),
-    )
-
-
-def _python(root: Path) -> Project:
-    compile_all = (sys.executable, "-m", "compileall", "-q", "-j", "{jobs}", ".")
-    has_tests = bool(find_spec("pytest")) and any(root.glob("**/test_*.py"))
-    collect = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
-    return Project(
-        kind="python",
-        root=root,
-        name=root.name,
-        build=(compile_all, collect) if has_tests else (compile_all,),
-        check=(compile_all, collect) if has_tests else (compile_all,),
-        test=((sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),) if has_tests else (),
-        outputs=("**/__pycache__",),
-        edit=_central_edit(root, (".py",)),
-        env={"PYTHONPATH": "{tree}/src:{tree}"},
-        tools={"python": (sys.executable, "--version")},
-        lock_files=("requirements.txt", "constraints.txt", "uv.lock", "poetry.lock"),
-        config_files=("pyproject.toml",),
     )
 
 
@@ -279,6 +263,12 @@ MARKERS = {
     "cmake": ("CMakeLists.txt",),
     "npm": ("tsconfig.json", "package.json"),
     "make": ("GNUmakefile", "Makefile", "makefile"),
-    "python": ("pyproject.toml", "setup.py", "setup.cfg"),
+    "meson": ("meson.build",),
+    "python": ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "requirements.in", "Pipfile"),
+    "ruby": ("Gemfile", "Rakefile"),
+    "java": ("*.java", "src/*.java", "src/*/*.java", "src/**/*.java"),
 }
-MAKERS = {"cargo": _cargo, "go": _go, "maven": _maven, "cmake": _cmake, "npm": _npm, "make": _make, "python": _python}
+MAKERS = {
+    "cargo": _cargo, "go": _go, "maven": _maven, "cmake": _cmake, "npm": _npm, "make": _make, "python": python_project,
+    "meson": meson_project, "ruby": ruby_project, "java": java_project,
+}  # fmt: skip

@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -135,40 +135,55 @@ def _skips(tree: Path, outputs: Iterable[str]) -> set[Path]:
     return skipped
 
 
-def walk_files(tree: Path, outputs: Iterable[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file, link and directory of a tree in order, without outputs and version-control directories."""
+def walk_files(
+    tree: Path, outputs: Iterable[str] = (), *, history: bool = False
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Each file, link and directory of a tree in order, without outputs and (unless asked) version control."""
     skipped = _skips(tree, outputs)
+    unwanted = frozenset[str]() if history else SKIPPED
     for directory, names, files in os.walk(tree):
         here = Path(directory)
         links = [name for name in names if (here / name).is_symlink()]
         names[:] = sorted(
-            name for name in names if name not in SKIPPED and name not in links and here / name not in skipped
+            name for name in names if name not in unwanted and name not in links and here / name not in skipped
         )
         for name in sorted([*names, *files, *links]):
             path = here / name
-            if path not in skipped and name not in SKIPPED:
+            if path not in skipped and name not in unwanted:
                 yield str(path.relative_to(tree)), path.lstat()
 
 
-def copy_tree(source: Path, target: Path, outputs: Iterable[str] = ()) -> CopyMethod:
+def copy_tree(
+    source: Path,
+    target: Path,
+    outputs: Iterable[str] = (),
+    wanted: Callable[[str], bool] | None = None,
+    *,
+    history: bool = False,
+) -> CopyMethod:
     """Copy a tree, file times included; share blocks where the file system can, never inodes.
 
-    Outputs of earlier builds and version-control directories stay behind. A link that points out of the tree stays
-    a link; sockets, pipes and devices stay behind.
+    Outputs of earlier builds and (without `history`) version-control directories stay behind, and so does each file
+    that is not `wanted`. A link that points out of the tree stays a link; sockets, pipes and devices stay behind.
     """
     method = CopyMethod.REFLINK
     target.mkdir(parents=True, exist_ok=True)
     directories: list[tuple[Path, os.stat_result]] = [(target, source.stat())]
-    for name, info in walk_files(source, outputs):
+    for name, info in walk_files(source, outputs, history=history):
         goal = target / name
         if stat.S_ISDIR(info.st_mode):
             goal.mkdir(exist_ok=True)
             directories.append((goal, info))
+        elif wanted is not None and not wanted(name):
+            continue
         elif stat.S_ISLNK(info.st_mode):
             goal.symlink_to(os.readlink(source / name))
         elif stat.S_ISREG(info.st_mode) and not _copy_file(source / name, goal, info, method):
             method = CopyMethod.COPY
     for path, info in reversed(directories):
+        if wanted is not None and path != target and not any(path.iterdir()):
+            path.rmdir()
+            continue
         os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
         path.chmod(info.st_mode & 0o777 | 0o700)
     return method

@@ -12,15 +12,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import iterate
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._records import Record
-from mileage._types import U8, Array, Taken
+from mileage._types import U8, Array, Bool, Taken
 from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
 from mileage.envs.gymnasium.codec import SpaceCodec
+from mileage.envs.gymnasium.formed import Formed
 from mileage.envs.native.vector import VecEnv
 
 Env = gymnasium.Env[Array, Array | int]
@@ -62,7 +64,7 @@ class GymnasiumEnv(SpacedSpec):
 
     def made(self) -> Env:
         """One environment as its author made it; images have their channels in front."""
-        env = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
+        env = Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
         return channels_first(env, self.id) if self.image else env
 
     def create(self) -> Env:
@@ -128,6 +130,7 @@ class BridgedVecEnv(VectorBase):
         super().__init__(spec, n_envs, obs_shape=spec.obs_shape, obs_dtype=spec.obs_dtype)
         self.max_steps = spec.max_steps
         kind = AsyncVectorEnv if processes else SyncVectorEnv
+        self.pausable = not processes
         # They are copied here in any case.
         self._envs = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         size = sum(spec.choices) if spec.masked else 0
@@ -163,6 +166,36 @@ class BridgedVecEnv(VectorBase):
                 _take_masks(infos["final_info"], self._final_masks)
                 infos["final_masks"] = self._final_masks
         return self.obs, self.reward, self.terminated, self.truncated, infos
+
+    def begin(self, row: int, seed: int) -> None:
+        """Start an episode in one environment; only where they are in this process."""
+        obs, info = self._single(row).reset(seed=seed)
+        self._take_row(row, obs, info)
+
+    def step_some(self, actions: ArrayLike, playing: Bool) -> Step:
+        """Step the environments that `playing` (N,) marks; only where they are in this process."""
+        chosen = [*iterate(self._envs.action_space, self._native_actions(actions))]
+        successes: dict[int, bool] = {}
+        for row in map(int, np.flatnonzero(playing)):
+            obs, reward, terminated, truncated, info = self._single(row).step(chosen[row])
+            self._take_row(row, obs, info)
+            self.reward[row] = reward
+            self.terminated[row], self.truncated[row] = terminated, truncated and not terminated
+            if "is_success" in info:
+                successes[row] = bool(info["is_success"])
+        infos = {"is_success": np.array([successes.get(row, False) for row in range(self.num_envs)])}
+        return self.obs, self.reward, self.terminated, self.truncated, infos if successes else {}
+
+    def _single(self, row: int) -> Env:
+        """One of the environments in this process."""
+        assert isinstance(self._envs, SyncVectorEnv)
+        return self._envs.envs[row]
+
+    def _take_row(self, row: int, obs: Array, info: Record) -> None:
+        """Keep what one environment shows now."""
+        self._take_final(row, obs)
+        _take_masks(info, self._masks[row])
+        self.obs[row] = self.final_obs[row]
 
     def close(self) -> None:
         """Close all environments and end their processes."""

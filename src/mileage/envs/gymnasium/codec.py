@@ -101,9 +101,14 @@ class SpaceCodec(Codec):
         flat = np.asarray(observation) if isinstance(observation, np.ndarray | list) else None
         if self.leaves is None and flat is not None and self._is_flat(flat):
             return self._flat_rows(flat)
+        space = self.observation_space
+        if isinstance(space, spaces.Dict) and not (
+            isinstance(observation, Mapping) and space.keys() <= observation.keys()
+        ):
+            raise UsageError(f"observation must be a dict with {list(space.keys())}")
         values = [part.of(observation, "observation") for part in self._shown]
         parts = zip(self._shown, values, strict=True)
-        single = {is_single(each, part.space.shape or (), part.name) for part, each in parts}
+        single = {is_single(each, _shape_of(part.space, each), part.name) for part, each in parts}
         sizes = {1 if single == {True} else len(each) for each in values}
         if len(single) > 1 or len(sizes) > 1:
             raise UsageError("observation must be of one length in all its parts")
@@ -199,10 +204,18 @@ def _choices(space: Space) -> tuple[int, ...] | None:
     return (2,) * math.prod(space.shape) if isinstance(space, spaces.MultiBinary) else None
 
 
+def _shape_of(space: Space, values: Array) -> tuple[int, ...]:
+    """Shape of one of the `values` of a part: the space's own, or that of choices which are one-hot already."""
+    choices = sum(_choices(space) or ())
+    is_encoded = isinstance(space, spaces.Discrete) and values.dtype.kind == "f" and values.shape[-1:] == (choices,)
+    return (choices,) if is_encoded else space.shape or ()
+
+
 def _encoded(space: Space, values: Array) -> Array:
     """A batch (N, *shape) of one part as numbers (N, k); choices are one-hot."""
     n = len(values)
-    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    encoded = _shape_of(space, values[:1]) != (space.shape or ())
+    if encoded or not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return values.reshape(n, -1)
     start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else np.array([space.start])
     index = values.reshape(n, -1).astype(np.int64) - start

@@ -137,14 +137,16 @@ class Batch:
         self.qvel[rows] = qvel
         self._check(self._library.mjb_forward(self._batch, handle, count, _STAGE_ACCELERATION))
 
-    def step(self, substeps: int) -> None:
-        """Advance all simulations with the controls in `ctrl`."""
-        failed = self._library.mjb_step(self._batch, None, 0, substeps, _STAGE_NONE)
+    def step(self, substeps: int, rows: I64 | None = None) -> None:
+        """Advance all simulations, or those of `rows` (R,), with the controls in `ctrl`."""
+        ids = None if rows is None else rows.astype(np.int32)
+        which = (None, 0) if ids is None else (ids.ctypes.data, len(ids))
+        failed = self._library.mjb_step(self._batch, *which, substeps, _STAGE_NONE)
         if self._contact_forces and not failed:
             # A batch calls f(model, data, index, argument); the last two go in registers that this function ignores.
-            failed = self._library.mjb_apply(self._batch, None, 0, self._contact_pass, None, 0)
+            failed = self._library.mjb_apply(self._batch, *which, self._contact_pass, None, 0)
             # Which copies nothing out, as other calls do, even one that computes nothing.
-            failed = failed or self._library.mjb_forward(self._batch, None, 0, _STAGE_NONE)
+            failed = failed or self._library.mjb_forward(self._batch, *which, _STAGE_NONE)
         if failed:
             self._check(failed)
 

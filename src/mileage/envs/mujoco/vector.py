@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError, require
-from mileage._types import I64, Array
+from mileage._types import I64, Array, Bool
 from mileage.contracts import Step
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
 from mileage.envs.mujoco import model
@@ -96,6 +96,7 @@ class MujocoVecEnv(VectorBase):
     """
 
     spec: MujocoEnv
+    pausable = True
 
     def __init__(
         self, env: MujocoEnv | str, n_envs: int, *, seed: int = 0, threads: int | None = None,
@@ -137,23 +138,37 @@ class MujocoVecEnv(VectorBase):
         and act like the bounds. Returns obs (N, O) float32, rewards (N,) float32, terminated (N,) bool, truncated (N,)
         bool and infos.
         """
-        self._check_open()
-        chosen = self._checked_actions(actions).astype(np.float32, copy=False)
-        sim, task = self._sim, self._task
-        task.remember(sim)
-        sim.ctrl[:] = chosen
-        sim.step(self.spec.frame_skip)
-        task.observe(sim, self.obs)
-        task.judge(sim, chosen, self.reward, self.terminated)
-        self.elapsed += 1
-        np.equal(self.elapsed, self.max_steps, out=self.truncated)
-        np.greater(self.truncated, self.terminated, out=self.truncated)
+        self._advance(actions)
         np.logical_or(self.terminated, self.truncated, out=self._done)
         if not self._done.any():
             return self.obs, self.reward, self.terminated, self.truncated, {}
         np.copyto(self.final_obs, self.obs, where=self._done[:, None])
         self._restart(np.flatnonzero(self._done))
         return self._ended()
+
+    def begin(self, row: int, seed: int) -> None:
+        """Start an episode in one environment; the others stay as they are."""
+        self._generators.seed(row, seed)
+        self._restart(np.array([row]))
+
+    def step_some(self, actions: ArrayLike, playing: Bool) -> Step:
+        """Step the environments that `playing` (N,) marks."""
+        self._advance(actions, np.flatnonzero(playing))
+        return self.obs, self.reward, self.terminated, self.truncated, {}
+
+    def _advance(self, actions: ArrayLike, rows: I64 | None = None) -> None:
+        """Step all environments, or those of `rows` (R,); what the others show stays."""
+        self._check_open()
+        chosen = self._checked_actions(actions).astype(np.float32, copy=False)
+        sim, task = self._sim, self._task
+        task.remember(sim)
+        sim.ctrl[:] = chosen
+        sim.step(self.spec.frame_skip, rows)
+        task.observe(sim, self.obs)
+        task.judge(sim, chosen, self.reward, self.terminated)
+        self.elapsed[slice(None) if rows is None else rows] += 1
+        np.equal(self.elapsed, self.max_steps, out=self.truncated)
+        np.greater(self.truncated, self.terminated, out=self.truncated)
 
     def saved_arrays(self) -> dict[str, Array]:
         """The whole state: simulations, what was computed of them last, ages, random generators and observations."""

@@ -1,0 +1,262 @@
+"""Fuzzing of everything that reads a completion: no text may raise, hang or escape the tree.
+
+    python benchmarks/coderl_fuzz.py --engine atheris --seconds 1800 --output benchmarks/results/coderl_fuzz.json
+    python benchmarks/coderl_fuzz.py --engine hypothesis --seconds 1800 --output benchmarks/results/coderl_fuzz.json
+
+`atheris` mutates bytes guided by coverage (it is not among the dependencies: install it beside mileage), `hypothesis`
+builds diffs and conversations from their grammar with everything in them wrong. Both call `check`. A finding ends the
+run and is printed; the result file holds one record for each engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+SLOWEST_SECONDS = 5.0
+LONGEST_MESSAGE = 2000
+PROTECTED = ("tests", "*.lock")
+SEEDS = (
+    "--- a/src/a.txt\n+++ b/src/a.txt\n@@ -1,2 +1,2 @@\n line 1\n-line 2\n+two\n",
+    "diff --git a/new b/new\nnew file mode 100755\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n\\ No newline\n",
+    "diff --git a/src/a.txt b/b\nrename from src/a.txt\nrename to b\n",
+    "--- a/src/a.txt\n+++ /dev/null\n@@ -1000000000000 +1 @@\n",
+    "<think>\n```diff\n--- a\n+++ b\n```\n</think>\n~~~c\nint x;\n~~~\n",
+    "src/lib.rs:3:4: error: no\nerror[E0425]: cannot find\n  --> src/lib.rs:3:4\n",
+)  # fmt: skip
+WORDS = (
+    "--- ", "+++ ", "@@ -", " @@", "a/", "b/", "/dev/null", "diff --git ", "rename from ", "rename to ",
+    "new file mode",
+    "100755", "120000", "src/a.txt", "link/x", "../", "tests/t", ".git/x", "```", "~~~", "<think>", "</think>",
+    "\\\\ No newline at end of file", "error: ", "Error", "FAILED",
+)  # fmt: skip
+
+
+NAMES = (
+    "src/a.txt", "src/same.txt", "src/bytes", "src/windows.txt", "src", "src/a.txt/b", "new", "link/x", "../x",
+    "/etc/passwd", "tests/t", ".git/config", "C:\\x", "./src/./a.txt", "a//b",
+)  # fmt: skip
+
+
+def make_tree() -> Path:
+    """A tree with all that a path can run into."""
+    tree = Path(tempfile.mkdtemp(prefix="mileage-fuzz-"))
+    (tree / "src").mkdir()
+    (tree / "tests").mkdir()
+    (tree / "src" / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 21)))
+    (tree / "src" / "same.txt").write_text("x\n" * 2000)
+    (tree / "src" / "bytes").write_bytes(bytes(range(256)) * 4)
+    (tree / "src" / "windows.txt").write_bytes(b"one\r\ntwo\r\n")
+    (tree / "link").symlink_to("/tmp")
+    return tree
+
+
+class Checker:
+    """Calls everything that reads a completion, and knows what must hold afterwards."""
+
+    def __init__(self) -> None:
+        # Here, so that atheris can instrument what is imported.
+        from mileage.coderl.build.cache import content_key
+        from mileage.coderl.build.diagnostics import first_diagnostic
+        from mileage.coderl.completions import candidate, completion_text
+        from mileage.coderl.diffs import PatchError
+        from mileage.coderl.patching import check_path
+
+        self.tree = make_tree()
+        self.rule = candidate("src/a.txt")
+        self.content_key, self.first_diagnostic = content_key, first_diagnostic
+        self.check_path, self.completion_text, self.error = check_path, completion_text, PatchError
+        self.calls = 0
+        self.applied = 0
+        self.slowest = 0.0
+
+    def check(self, completion: Any, row: dict[str, Any], fuzzy: bool) -> None:
+        """Judge one completion as far as its changes; a PatchError is an answer, anything else a finding."""
+        began = time.process_time()
+        self.calls += 1
+        text = self.completion_text(completion)
+        self.first_diagnostic(text)
+        try:
+            changes = self.rule(text, row).changes(self.tree, PROTECTED, fuzzy)
+        except self.error as error:
+            if len(str(error).encode()) > LONGEST_MESSAGE:
+                raise AssertionError("a message without end") from error
+        else:
+            self.applied += 1
+            self.content_key("context", changes)
+            for change in changes:
+                assert self.check_path(change.path, self.tree, PROTECTED) == change.path
+                assert (self.tree / change.path).resolve().is_relative_to(self.tree.resolve())
+                os.fsencode(change.path)
+                json.dumps(change.path)
+        took = time.process_time() - began
+        self.slowest = max(self.slowest, took)
+        assert took < SLOWEST_SECONDS, f"took {took:.1f} s of CPU time"
+
+    def record(self, engine: str, seconds: float) -> dict[str, Any]:
+        return {
+            "engine": engine,
+            "seconds": round(seconds, 1),
+            "completions": self.calls,
+            "applied": self.applied,
+            "slowest_seconds": round(self.slowest, 3),
+            "findings": 0,
+        }
+
+
+def numbers() -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.integers(0, 30).map(str),
+        st.integers(0, 10**30).map(str),
+        st.integers(4000, 6000).map(lambda n: "9" * n),
+        st.sampled_from(["", "-1", "٣", "1e9", "0x1"]),
+    )
+
+
+def names() -> st.SearchStrategy[str]:
+    known = st.sampled_from(NAMES)
+    odd = st.one_of(st.text(max_size=20), st.integers(200, 5000).map(lambda n: "n" * n), st.just("a/" * 600 + "b"))
+    return st.one_of(known, known, odd, st.characters(categories=["Cs"]).map(lambda c: f"s{c}"))
+
+
+def hunks() -> st.SearchStrategy[str]:
+    body = st.one_of(st.integers(1, 22).map(lambda n: f"line {n}"), st.just("x"), st.text(max_size=12),
+                     st.characters(categories=["Cs"]))  # fmt: skip
+    line = st.tuples(
+        st.sampled_from([" ", "+", "-", "\\", "", "@"]), body, st.sampled_from(["\n", "\n", "\r\n", "\x0c", ""])
+    )
+    lines = st.one_of(st.lists(line.map("".join), max_size=12).map("".join),
+                      st.integers(1, 3000).map(lambda n: " x\n" * n + "-y\n"))  # fmt: skip
+    header = st.tuples(numbers(), numbers(), numbers(), numbers()).map(
+        lambda n: f"@@ -{n[0]},{n[1]} +{n[2]},{n[3]} @@\n"
+    )
+    return st.tuples(st.one_of(header, st.sampled_from(["@@ @@\n", "@@ -1 +1 @@\n", "@@\n"])), lines).map("".join)
+
+
+def diffs() -> st.SearchStrategy[str]:
+    mode = st.sampled_from(["", "new file mode 100755\n", "new file mode 120000\n", "old mode\n", "GIT binary patch\n"])
+    one = st.tuples(names(), names(), mode, st.booleans(), st.lists(hunks(), max_size=4).map("".join))
+    return st.lists(one.map(_file), max_size=5).map("".join)
+
+
+def _file(parts: tuple[str, str, str, bool, str]) -> str:
+    old, new, mode, renamed, body = parts
+    head = f"diff --git a/{old} b/{new}\n{mode}"
+    return head + (f"rename from {old}\nrename to {new}\n" if renamed else f"--- a/{old}\n+++ b/{new}\n") + body
+
+
+def completions() -> st.SearchStrategy[Any]:
+    fence = st.sampled_from(["```", "~~~", "````diff", "```diff", "", "<think>", "</think>", "<thinking>"])
+    text = st.lists(st.one_of(fence.map(lambda f: f + "\n"), diffs(), st.text(max_size=30)), max_size=6).map("".join)
+    part = st.one_of(
+        st.fixed_dictionaries({"type": st.just("text"), "text": st.one_of(text, st.none())}), st.none(), text
+    )
+    content = st.one_of(text, st.none(), st.lists(part, max_size=3), st.integers())
+    message = st.fixed_dictionaries({"role": st.sampled_from(["assistant", "tool"]), "content": content})
+    return st.one_of(text, text, st.lists(st.one_of(message, st.none()), max_size=3), message, st.none(), st.integers())
+
+
+def run_hypothesis(checker: Checker, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    rows = st.fixed_dictionaries(
+        {}, optional={"path": st.one_of(names(), st.none(), st.integers()), "id": st.integers()}
+    )
+    rules = settings(
+        max_examples=2000,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+
+    @rules
+    @given(completions(), rows, st.booleans())
+    def one_round(completion: Any, row: dict[str, Any], fuzzy: bool) -> None:
+        checker.check(completion, row, fuzzy)
+
+    while time.monotonic() < end:
+        one_round()
+        print(f"{checker.calls} completions, {checker.applied} applied, slowest {checker.slowest:.3f} s", flush=True)
+
+
+def run_atheris(
+    checker_type: Callable[[], Checker], seconds: float, finish: Callable[[Checker], None], corpus: Path
+) -> None:
+    """libFuzzer ends the process itself: what remains to be done is done when the time is up."""
+    import atheris
+
+    with atheris.instrument_imports(include=["mileage.coderl"]):
+        checker = checker_type()
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(SEEDS):
+        (corpus / f"seed-{number}").write_bytes(b"\1" + seed.encode())
+    dictionary = corpus.with_suffix(".dict")
+    dictionary.write_text("".join(f'"{word}"\n' for word in WORDS).replace("\\\\\\\\", "\\\\"))
+    end = time.monotonic() + seconds
+
+    def test_one(data: bytes) -> None:
+        if time.monotonic() > end:
+            finish(checker)
+            os._exit(0)
+        kind, body = (data[0], data[1:]) if data else (0, b"")
+        errors = "surrogatepass" if kind & 2 else "surrogateescape"
+        try:
+            text = body.decode("utf-8", errors)
+        except UnicodeDecodeError:
+            text = body.decode("latin-1")
+        row = {"path": text[:300].split("\n")[0]} if kind & 4 else {}
+        checker.check(text, row, bool(kind & 1))
+
+    options = [
+        f"-dict={dictionary}",
+        "-max_len=16384",
+        "-len_control=20",
+        "-timeout=600",
+        "-rss_limit_mb=4096",
+        str(corpus),
+    ]
+    atheris.Setup([sys.argv[0], *options], test_one)
+    atheris.Fuzz()
+
+
+def save(path: Path | None, record: dict[str, Any]) -> None:
+    if path is None:
+        print(record)
+        return
+    known = json.loads(path.read_text()) if path.exists() else []
+    path.write_text(json.dumps([*(row for row in known if row["engine"] != record["engine"]), record], indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("hypothesis", "atheris"), required=True)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--corpus", type=Path, help="inputs of an earlier run of atheris, to go on from")
+    options = parser.parse_args()
+    began = time.monotonic()
+
+    def finish(checker: Checker) -> None:
+        save(options.output, checker.record(options.engine, time.monotonic() - began))
+
+    if options.engine == "atheris":
+        corpus = options.corpus or Path(tempfile.mkdtemp(prefix="mileage-corpus-"))
+        run_atheris(Checker, options.seconds, finish, corpus)
+    else:
+        checker = Checker()
+        run_hypothesis(checker, options.seconds)
+        finish(checker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""From a finished job to a verdict: exit codes, and what each test said against what was expected of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from mileage._errors import BuildError, UsageError
+from mileage.coderl.build.executor import Change, JobResult
+from mileage.coderl.corpus import PatchVerdict, judge
+from mileage.coderl.outcomes import Expected, TestFormat, TestResult, TestScore, read_tests
+from mileage.coderl.outcomes.formats import recognised
+from mileage.coderl.outcomes.results import TestOutcome
+from mileage.coderl.project.workarea import walk_files
+from mileage.coderl.reward_config import RewardConfig
+
+# What a result keeps of what was printed, half of it from the beginning.
+OUTPUT_CHARACTERS = 256 * 1024
+# Characters of a judgement in a cache, beyond which the messages of its tests are left out.
+MOST_REMEMBERED = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a candidate earned, and why."""
+
+    verdict: PatchVerdict
+    diagnostic: str = ""
+    tests: tuple[TestResult, ...] = ()
+    score: TestScore | None = None
+    """How it did on the expected tests, where there are any."""
+    exit_code: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of the expected tests that partial credit counts; 0 where no test was run."""
+        return self.score.share if self.score else 0.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a candidate's job came to, before it is anybody's reward."""
+
+    judgement: Judgement
+    wall_seconds: float = 0.0
+    output: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    attempts: int = 1
+
+
+def infra_error(error: Exception) -> Judged:
+    """What a candidate comes to that the machine failed."""
+    return Judged(Judgement(PatchVerdict.INFRA_ERROR, f"{type(error).__name__}: {error}"))
+
+
+def of_job(judgement: Judgement, result: JobResult) -> Judged:
+    """A judgement with the output and the times of its job."""
+    seconds = {"overhead": result.overhead_seconds}
+    for step in result.steps:
+        name = " ".join(step.argv)
+        seconds[name] = seconds.get(name, 0.0) + step.wall_seconds
+    output = "".join(step.output for step in result.steps)
+    if len(output) > OUTPUT_CHARACTERS:
+        half = OUTPUT_CHARACTERS // 2
+        output = f"{output[:half]}\n... {len(output) - 2 * half} characters left out ...\n{output[-half:]}"
+    return Judged(judgement, result.wall_seconds, output, seconds)
+
+
+@dataclass(frozen=True)
+class TestRules:
+    """How test steps are judged."""
+
+    __test__ = False
+
+    form: TestFormat | None = None
+    """How the test command reports; None: to be recognised by what it prints."""
+    expected: Expected = field(default_factory=Expected)
+    exits_cleanly: bool = True
+    """Whether the tests that set the expectation ended with exit code 0; then those of a candidate must, too."""
+
+
+def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgement:
+    """The verdict on a job; commands after the first `compile_steps` run tests."""
+    if result.tampered:
+        listed = ", ".join(result.tampered[:3])
+        return Judgement(PatchVerdict.TAMPERED, f"protected paths were changed while tests ran: {listed}")
+    verdict, diagnostic = judge(result, compile_steps)
+    ran = result.steps[compile_steps:]
+    if not ran or verdict not in (PatchVerdict.PASS, PatchVerdict.TEST_FAILURE):
+        return Judgement(verdict, diagnostic)
+    output = "\n".join(step.output for step in ran)
+    tests = read_tests(rules.form or recognised(output), output, result.reports)
+    code = ran[-1].exit_code
+    if not rules.expected:
+        return Judgement(verdict, diagnostic, tests, None, code)
+    score = rules.expected.score(tests)
+    if not score.passed:
+        return Judgement(PatchVerdict.TEST_FAILURE, score.diagnostic, tests, score, code)
+    if verdict is not PatchVerdict.PASS and rules.exits_cleanly:
+        return Judgement(verdict, diagnostic, tests, score, code)
+    return Judgement(PatchVerdict.PASS, "", tests, score, code)
+
+
+def check_base(name: str, config: RewardConfig, base: Judgement, last: Judgement) -> None:
+    """Refuse a base that does not pass, unless candidates are to repair it; `last` is the solution's, if any."""
+    if config.solution and last.verdict is not PatchVerdict.PASS:
+        raise BuildError(f"the solution does not pass: {last.verdict}: {last.diagnostic}")
+    if base.verdict is PatchVerdict.PASS or config.allow_broken_base:
+        return
+    if base.verdict is not PatchVerdict.TEST_FAILURE:
+        raise BuildError(
+            f"{name} does not build as it is ({base.verdict}), so no candidate could pass: {base.diagnostic} "
+            "(allow_broken_base=True if candidates are to repair it)"
+        )
+    if not (config.solution or config.fail_to_pass or config.grader_tests):
+        raise BuildError(
+            f"{name} does not pass its own tests: {base.diagnostic} (name what candidates are to repair in "
+            "fail_to_pass, or set allow_broken_base=True)"
+        )
+
+
+def remembered(judgement: Judgement) -> str:
+    """A judgement as text for a cache; of very many tests, their messages are left out."""
+    tests = [(test.name, str(test.outcome), test.seconds, test.message) for test in judgement.tests]
+    text = json.dumps({"diagnostic": judgement.diagnostic, "exit_code": judgement.exit_code, "tests": tests})
+    if len(text) <= MOST_REMEMBERED:
+        return text
+    short = [test[:3] for test in tests]
+    return json.dumps({"diagnostic": judgement.diagnostic, "exit_code": judgement.exit_code, "tests": short})
+
+
+def recalled(verdict: PatchVerdict, text: str, rules: TestRules) -> Judgement:
+    """The judgement that `remembered` made a text of."""
+    data = json.loads(text)
+    tests = tuple(TestResult(test[0], TestOutcome(test[1]), *test[2:]) for test in data["tests"])
+    score = rules.expected.score(tests) if rules.expected and tests else None
+    return Judgement(verdict, data["diagnostic"], tests, score, data["exit_code"])
+
+
+def protected_paths(tree: Path, patterns: Sequence[str], outputs: Iterable[str] = ()) -> tuple[str, ...]:
+    """The files and directories of `tree` that `patterns` name, without those inside one that is named already."""
+    found: list[str] = []
+    for name, _ in walk_files(tree, outputs):
+        named = any(fnmatch(name, pattern) or name == pattern.rstrip("/") for pattern in patterns)
+        if named and not any(name.startswith(parent + "/") for parent in found):
+            found.append(name)
+    return tuple(found)
+
+
+def grader_tests(directory: Path | None) -> tuple[Change, ...]:
+    """The files of a grader's directory, as changes to a tree."""
+    if directory is None:
+        return ()
+    if not directory.is_dir():
+        raise UsageError(f"grader_tests {str(directory)!r} is not a directory")
+    names = [name for name, _ in walk_files(directory) if (directory / name).is_file()]
+    return tuple(Change(name, (directory / name).read_bytes()) for name in names)

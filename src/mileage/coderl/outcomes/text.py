@@ -1,0 +1,174 @@
+"""Results out of what runners print for people: libtest (`cargo test`), ctest, TAP and pytest's `-rA` summary."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mileage.coderl.outcomes.results import TestOutcome, TestResult, merged, seconds_of
+
+LONGEST_LINE = 4000
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
+
+_RUNNING = re.compile(r"^\s*Running (?:unittests )?(\S+) \((?:.*/)?([^/)]+?)(?:-[0-9a-f]{16})?(?:\.exe)?\)$")
+_DOC_TESTS = re.compile(r"^\s*Doc-tests (\S+)$")
+_ANNOUNCED = re.compile(r"^running (\d{1,9}) tests?$")
+_LIBTEST = re.compile(r"^test (?P<name>.+?)(?P<panic> - should panic)? \.\.\. (?P<word>ok|FAILED|ignored)(?P<rest>.*)$")
+_LIBTEST_SECONDS = re.compile(r"<([\d.]+)s>")
+_LIBTEST_FAILURES = re.compile(r"^---- (.+?)(?: - should panic)? std(?:out|err) ----$")
+_DOC_LINE = re.compile(r" \(line \d+\)| - compile(?: fail)?$")
+_LIBTEST_WORDS = {"ok": TestOutcome.PASSED, "FAILED": TestOutcome.FAILED, "ignored": TestOutcome.SKIPPED}
+
+
+def plain_lines(text: str) -> list[str]:
+    """The lines of `text` without colours, each of bounded length."""
+    return [line[:LONGEST_LINE] for line in _COLOUR.sub("", text).splitlines()]
+
+
+class _LibtestBlock:
+    """The results of one test binary, between `running N tests` and `test result:`."""
+
+    def __init__(self, binary: str, announced: int) -> None:
+        self.binary = binary
+        self.announced = announced
+        self.results: list[TestResult] = []
+        self.names: Counter[str] = Counter()
+        self.ended = False
+
+    def add(self, match: re.Match[str]) -> None:
+        """Take one result line; doc tests are numbered, because their line numbers move with every edit."""
+        name = _DOC_LINE.sub("", match["name"])
+        if name != match["name"]:
+            self.names[name] += 1
+            name += f" #{self.names[name]}"
+        seconds = _LIBTEST_SECONDS.search(match["rest"])
+        outcome = _LIBTEST_WORDS[match["word"]]
+        self.results.append(TestResult(f"{self.binary}::{name}", outcome, seconds_of(seconds[1]) if seconds else None))
+
+    def finished(self) -> list[TestResult]:
+        """The results; more of them than were announced means that something else wrote result lines, too."""
+        if len(self.results) <= self.announced:
+            return self.results
+        return [
+            replace(result, outcome=TestOutcome.ERROR, message="more results than tests: some are not the runner's")
+            for result in self.results
+        ]
+
+
+def read_libtest(text: str) -> tuple[TestResult, ...]:
+    """The results of `cargo test`: `binary source::module::test`."""
+    binary, block = "test", _LibtestBlock("test", 0)
+    blocks: list[_LibtestBlock] = []
+    messages: dict[str, list[str]] = {}
+    complaint: list[str] | None = None
+    for line in plain_lines(text):
+        running, doc = _RUNNING.match(line), _DOC_TESTS.match(line)
+        if running or doc:
+            binary = f"{running[2]} {running[1]}" if running else f"{doc[1]} doc" if doc else binary
+            complaint = None
+        elif announced := _ANNOUNCED.match(line):
+            block, complaint = _LibtestBlock(binary, int(announced[1])), None
+            blocks.append(block)
+        elif failed := _LIBTEST_FAILURES.match(line):
+            complaint = messages.setdefault(f"{block.binary}::{failed[1]}", [])
+        elif line.startswith("test result: "):
+            block.ended, complaint = True, None
+        elif complaint is not None:
+            complaint.append(line)
+        elif blocks and not block.ended and (match := _LIBTEST.match(line)):
+            block.add(match)
+    results = merged(result for each in blocks for result in each.finished())
+    return tuple(
+        replace(result, message="\n".join(messages[result.name]).strip()[:2000]) if result.name in messages else result
+        for result in results
+    )
+
+
+_CTEST = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (?P<rest>.+)$")
+_CTEST_STATUS = re.compile(r"^\.+\s*(?P<status>\S.*?)\s+(?P<seconds>[\d.]+) sec\b")
+
+
+def read_ctest(text: str) -> tuple[TestResult, ...]:
+    """The results of `ctest`: a name, dots, a status and seconds."""
+    found: list[TestResult] = []
+    for line in plain_lines(text):
+        match = _CTEST.match(line)
+        name, _, _ = match["rest"].rpartition(" .") if match else ("", "", "")
+        name = name.rstrip(" .")
+        ended = _CTEST_STATUS.match(match["rest"][len(name) :].lstrip()) if match and name else None
+        if ended is None:
+            continue
+        status = ended["status"].replace("***", " ").strip(" :")
+        outcome = TestOutcome.FAILED
+        if status in ("Passed", "Skipped"):
+            outcome = TestOutcome.PASSED if status == "Passed" else TestOutcome.SKIPPED
+        complaint = "" if outcome is TestOutcome.PASSED else status
+        found.append(TestResult(name, outcome, seconds_of(ended["seconds"]), complaint))
+    return merged(found)
+
+
+_TAP = re.compile(r"^(?P<indent> *)(?P<not>not )?ok\b(?: (?P<number>\d{1,9}))?(?: - | )?(?P<name>[^#]*)(?P<note>#.*)?$")
+_TAP_SECONDS = re.compile(r"^\s*duration_ms: ([\d.]+)$")
+
+
+def read_tap(text: str) -> tuple[TestResult, ...]:
+    """The results of a TAP stream; a subtest's name begins with those of the tests it is part of."""
+    found: list[TestResult] = []
+    inner: dict[int, list[int]] = {}
+    for line in plain_lines(text):
+        match = _TAP.match(line)
+        if match is None:
+            if (timed := _TAP_SECONDS.match(line)) and found:
+                milliseconds = seconds_of(timed[1])
+                found[-1] = replace(found[-1], seconds=None if milliseconds is None else milliseconds / 1000)
+            continue
+        depth, name = len(match["indent"]), match["name"].strip() or f"test {match['number'] or len(found) + 1}"
+        # A test's line comes after those of its subtests.
+        for deeper in [each for each in inner if each > depth]:
+            for index in inner.pop(deeper):
+                found[index] = replace(found[index], name=f"{name} > {found[index].name}")
+                inner.setdefault(depth, []).append(index)
+        inner.setdefault(depth, []).append(len(found))
+        found.append(TestResult(name, _tap_outcome(bool(match["not"]), match["note"] or "")))
+    return merged(found)
+
+
+def _tap_outcome(failed: bool, note: str) -> TestOutcome:
+    """The outcome of a TAP line: a skipped test or one that is still to do is neither passed nor failed."""
+    directive = note.lstrip("# ").lower()
+    if directive.startswith(("skip", "todo")):
+        return TestOutcome.SKIPPED
+    return TestOutcome.FAILED if failed else TestOutcome.PASSED
+
+
+_PYTEST = re.compile(r"^(?P<word>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?P<name>\S.*?)(?: - (?P<message>.*))?$")
+_PYTEST_WORDS = {
+    "PASSED": TestOutcome.PASSED,
+    "FAILED": TestOutcome.FAILED,
+    "ERROR": TestOutcome.ERROR,
+    "SKIPPED": TestOutcome.SKIPPED,
+    "XFAIL": TestOutcome.SKIPPED,
+    "XPASS": TestOutcome.PASSED,
+}
+
+
+def read_pytest(text: str) -> tuple[TestResult, ...]:
+    """The results in the short summary of `pytest -rA`."""
+    return merged(_pytest_results(plain_lines(text)))
+
+
+def _pytest_results(lines: list[str]) -> Iterator[TestResult]:
+    # What tests print stands above the summary.
+    heads = [index for index, line in enumerate(lines) if re.match(r"^=+ short test summary info =+$", line)]
+    for line in lines[heads[-1] :] if heads else ():
+        match = _PYTEST.match(line)
+        if match is None:
+            continue
+        # A passed test has no message, so a dash is part of its name.
+        outcome, message = _PYTEST_WORDS[match["word"]], match["message"] or ""
+        if outcome is TestOutcome.PASSED:
+            yield TestResult(line.split(" ", 1)[1], outcome)
+        else:
+            yield TestResult(match["name"], outcome, None, message)

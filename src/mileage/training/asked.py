@@ -1,0 +1,61 @@
+"""What users ask of an agent, checked: numbers of steps, panels, names of networks."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from mileage._errors import UsageError, require
+from mileage._records import Record
+from mileage.algorithms.backends import NETWORKS
+from mileage.contracts import EnvSpec
+from mileage.ledger.panels import Panel
+
+EPISODE_LIMIT = 1000
+"""Steps after which a held-out episode is cut off in an environment that has no time limit."""
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """`value` as an int of at least `least`; 1e6 is a whole number, 1.5 and "10" are not."""
+    right = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not right or int(value) != value:  # type: ignore[call-overload]
+        raise UsageError(f"{name} must be a whole number, not {value!r}")
+    number = int(value)  # type: ignore[call-overload]
+    require(number >= least, name, value, f"at least {least}" if least else "0 or more")
+    return number
+
+
+def env_and_policy(env: Any, second: Any, policy: Any) -> tuple[Any, Any]:
+    """Environment and network of `PPO(env)`, and of `PPO("MlpPolicy", env)` as Stable-Baselines3 has it."""
+    if second is None:
+        return env, policy
+    if not isinstance(env, str) or env not in NETWORKS:
+        raise UsageError(f"give one environment, after the name of a network if you like, not {env!r} and {second!r}")
+    if policy is not None:
+        raise UsageError(f"give the network once: it is {env!r} and policy={policy!r}")
+    return second, env
+
+
+def checked_panel(panel: object, env_id: str, spec: EnvSpec, env_kwargs: Record) -> Panel:
+    """`panel` if it is one of this environment."""
+    if not isinstance(panel, Panel):
+        raise UsageError(
+            f"panel must be a mileage.Panel, not {panel!r}: for a number of episodes give default_panel(episodes=...)"
+        )
+    if panel.env_id not in (env_id, spec.id):
+        raise UsageError(f"panel is of environment {panel.env_id!r}, not {env_id!r}: another exam proves nothing here")
+    if panel.env_version and panel.env_version != spec.version:
+        raise UsageError(f"panel is of another version of environment {env_id!r} than the one that is here")
+    if panel.env_kwargs and panel.env_kwargs != Panel(env_id, panel.seeds[:1], env_kwargs).env_kwargs:
+        raise UsageError(f"panel has env_kwargs {dict(panel.env_kwargs)}, the agent's are {env_kwargs}")
+    return panel
+
+
+def check_same_spaces(now: EnvSpec, then: EnvSpec) -> None:
+    """UsageError if an environment shows or takes something else than the one that it is to replace."""
+    for name in ("obs_size", "n_actions", "action_size", "leaves"):
+        if getattr(now, name) != getattr(then, name):
+            raise UsageError(f"{name} of {then.id!r} is {getattr(then, name)}, not {getattr(now, name)} as before")
+    for name in ("action_low", "action_high"):
+        if list(getattr(now, name)) != list(getattr(then, name)):
+            raise UsageError(f"{name} of {then.id!r} is {getattr(then, name)}, not {getattr(now, name)} as before")

@@ -1,0 +1,242 @@
+"""Candidates that try to earn a reward without doing the work, each planted once, and what honest ones earn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mileage._errors import BuildError, UsageError
+from mileage.coderl import BuildReward, PatchSample, PatchVerdict, RewardConfig, RewardResult, candidate
+from mileage.coderl.build.snapshots import SnapshotMethod
+from mileage.coderl.outcomes import Expected
+from mileage.coderl.reward import Isolation
+
+CALC = {
+    "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',
+    "Cargo.lock": 'version = 4\n\n[[package]]\nname = "calc"\nversion = "0.1.0"\n',
+    "src/lib.rs": "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\npub fn twice(a: i32) -> i32 {\n    a * 2\n}\n",
+    "tests/it.rs": "#[test]\nfn adds() {\n    assert_eq!(calc::add(2, 2), 4);\n}\n"
+    "#[test]\nfn doubles() {\n    assert_eq!(calc::twice(4), 8);\n}\n",
+}
+HONEST = "pub fn add(a: i32, b: i32) -> i32 {\n    b + a\n}\npub fn twice(a: i32) -> i32 {\n    2 * a\n}\n"
+WRONG = HONEST.replace("b + a", "b - a")
+FAKE_TESTS = "#[test] fn adds() {} #[test] fn doubles() {}"
+REWRITES = f"""--- /dev/null
++++ b/build.rs
+@@ -0,0 +1,4 @@
++fn main() {{
++    let _ = std::fs::write("tests/it.rs", "{FAKE_TESTS}");
++    let _ = std::fs::write("tests/more.rs", "{FAKE_TESTS}");
++}}
+--- a/src/lib.rs
++++ b/src/lib.rs
+@@ -1,3 +1,3 @@
+ pub fn add(a: i32, b: i32) -> i32 {{
+-    a + b
++    a - b
+ }}
+"""
+RUST = (
+    PatchSample("honest", path="src/lib.rs", content=HONEST),
+    PatchSample("wrong", path="src/lib.rs", content=WRONG),
+    PatchSample("exits", path="src/lib.rs", content=HONEST.replace("b + a", "std::process::exit(0)")),
+    PatchSample("rewrites-tests-in-its-build-script", patch=REWRITES),
+    PatchSample("other-tests", path="Cargo.toml", content=CALC["Cargo.toml"] + "autotests = false\n"),
+    candidate("src/lib.rs")("", {"id": "empty"}),
+    PatchSample("same", path="src/lib.rs", content=CALC["src/lib.rs"]),
+)
+RUST_VERDICTS = {
+    "honest": PatchVerdict.PASS,
+    "wrong": PatchVerdict.TEST_FAILURE,
+    "exits": PatchVerdict.TEST_FAILURE,
+    "rewrites-tests-in-its-build-script": PatchVerdict.TEST_FAILURE,
+    "other-tests": PatchVerdict.DOES_NOT_APPLY,
+    "empty": PatchVerdict.NO_CHANGE,
+    "same": PatchVerdict.NO_CHANGE,
+}
+PY = {
+    "pyproject.toml": '[project]\nname = "calc"\n',
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "tests/test_a.py": "import calc\n\ndef test_adds():\n    assert calc.add(2, 2) == 4\n",
+    "tests/test_b.py": "import calc\n\ndef test_adds_more():\n    assert calc.add(2, 3) == 5\n",
+}
+FORGE = """import pathlib
+
+for path in pathlib.Path(__file__).parent.glob("tests/test_*.py"):
+    try:
+        path.write_text("def test_adds(): pass\\ndef test_adds_more(): pass\\n")
+    except OSError:
+        pass
+
+def add(a, b):
+    return 4
+"""
+PYTHON = (
+    PatchSample("honest", path="calc.py", content="def add(a, b):\n    return b + a\n"),
+    PatchSample("leaves", path="calc.py", content="import os\nos._exit(0)\n"),
+    PatchSample("leaves-later", path="calc.py", content="import os\ndef add(a, b):\n    os._exit(0)\n"),
+    PatchSample("rewrites-tests-when-imported", path="calc.py", content=FORGE),
+    PatchSample("plugin", path="conftest.py", content="import os\nos._exit(0)\n"),
+    PatchSample("shadows-pytest", path="pytest.py", content="raise SystemExit(0)\n"),
+    PatchSample("site", path="sitecustomize.py", content="import os\nos._exit(0)\n"),
+)
+
+
+def verdicts(results: list[RewardResult]) -> dict[str, PatchVerdict]:
+    for result in results:
+        assert (result.reward == 1.0) is (result.verdict is PatchVerdict.PASS)
+    return {result.id: result.verdict for result in results}
+
+
+@pytest.fixture
+def calc(tmp_path: Path, need: Callable[..., None], write_files: Callable[[Path, dict[str, str]], Path]) -> Path:
+    need("cargo", "cc")
+    return write_files(tmp_path / "calc", CALC)
+
+
+@pytest.fixture
+def python(tmp_path: Path, write_files: Callable[[Path, dict[str, str]], Path]) -> Path:
+    return write_files(tmp_path / "python", PY)
+
+
+@pytest.mark.parametrize("method", [SnapshotMethod.OVERLAY, SnapshotMethod.COPY])
+def test_rust_candidates_earn_what_their_tests_say(
+    request: pytest.FixtureRequest, calc: Path, work: Path, method: SnapshotMethod
+) -> None:
+    isolation = Isolation.OFF
+    if method is SnapshotMethod.OVERLAY:
+        request.getfixturevalue("isolation")
+        isolation = Isolation.REQUIRE
+    config = RewardConfig(("build", "test"), workers=1, protected=("tests",), method=method, isolation=isolation)
+    with BuildReward(calc, config, work_base=work) as pool:
+        assert pool.expected == Expected(pass_to_pass=frozenset({"it tests/it.rs::adds", "it tests/it.rs::doubles"}))
+        results = pool.reward(RUST)
+    expected = dict(RUST_VERDICTS)
+    if method is SnapshotMethod.COPY:
+        # Nothing is read-only there: the build script rewrites the tests again when they are built, and is seen.
+        expected["rewrites-tests-in-its-build-script"] = PatchVerdict.TAMPERED
+    assert verdicts(results) == expected
+    by_name = {result.id: result for result in results}
+    assert "expected tests did not report" in by_name["exits"].diagnostic
+    assert {test.name: test.passed for test in by_name["wrong"].tests} == {
+        "it tests/it.rs::adds": False,
+        "it tests/it.rs::doubles": True,
+    }
+
+
+def test_python_candidates_earn_what_their_tests_say(isolation: None, python: Path, work: Path) -> None:
+    config = RewardConfig(("test",), workers=1, protected=("tests",))
+    with BuildReward(python, config, work_base=work) as pool:
+        assert len(pool.expected.pass_to_pass) == 2
+        found = verdicts(pool.reward(PYTHON))
+    assert found == {
+        "honest": PatchVerdict.PASS,
+        "leaves": PatchVerdict.TEST_FAILURE,
+        "leaves-later": PatchVerdict.TEST_FAILURE,
+        "rewrites-tests-when-imported": PatchVerdict.TEST_FAILURE,
+        "plugin": PatchVerdict.DOES_NOT_APPLY,
+        "shadows-pytest": PatchVerdict.DOES_NOT_APPLY,
+        "site": PatchVerdict.DOES_NOT_APPLY,
+    }
+
+
+DEEP = """import os, pathlib
+os.makedirs(".mileage-build", exist_ok=True)
+case = '<testsuite><testcase classname="tests.test_%s" name="%s"/></testsuite>'
+for number in range(1200):
+    pathlib.Path(f".mileage-build/{number}.xml").write_text(case % ("a", "test_adds"))
+pathlib.Path("calc.py").write_text("def add(a, b):\\n    return 0\\n")
+for _ in range(1500):
+    os.mkdir("deep")
+    os.chdir("deep")
+"""
+
+
+def test_reports_that_were_there_before_the_tests_are_no_reports(isolation: None, python: Path, work: Path) -> None:
+    # The build runs a script of the candidate's, which leaves reports behind and a tree too deep to walk.
+    (python / "rl-bench.toml").write_text(
+        "[rl-bench]\nkind = 'python'\nbuild = 'python3 plan.py'\ntest_format = 'junit'\n"
+        f"test = '{sys.executable} -m pytest -q --junitxml=.mileage-build/tests.xml'\n"
+        "test_reports = ['.mileage-build/**/*.xml']\n"
+    )
+    (python / "plan.py").write_text("")
+    shallow = DEEP.replace("range(1500)", "range(0)")
+    samples = [
+        PatchSample("leaves reports", path="plan.py", content=shallow),
+        PatchSample("and a deep tree", path="plan.py", content=DEEP),
+    ]
+    with BuildReward(python, RewardConfig(("build", "test"), workers=1, protected=("tests",)), work_base=work) as pool:
+        results = pool.reward(samples)
+    assert [result.reward for result in results] == [0.0, 0.0]
+    assert results[0].verdict is PatchVerdict.TEST_FAILURE
+
+
+def test_without_isolation_tests_that_are_rewritten_while_they_run_are_noticed(python: Path, work: Path) -> None:
+    config = RewardConfig(("test",), workers=1, protected=("tests",), isolation=Isolation.OFF)
+    with BuildReward(python, config, work_base=work) as pool:
+        results = pool.reward([PYTHON[0], PYTHON[3]])
+    assert [result.verdict for result in results] == [PatchVerdict.PASS, PatchVerdict.TAMPERED]
+    assert "tests" in results[1].diagnostic
+
+
+def test_tests_of_the_grader_are_seen_by_no_candidate(
+    isolation: None, python: Path, work: Path, tmp_path: Path, write_files: Callable[[Path, dict[str, str]], Path]
+) -> None:
+    hidden = "import calc\n\ndef test_subtracts():\n    assert calc.sub(3, 1) == 2\n\ndef test_floats():\n"
+    hidden += "    assert calc.sub(0.5, 0.25) == 0.25\n"
+    grader = write_files(tmp_path / "grader", {"tests/test_hidden.py": hidden})
+    good = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n"
+    peeks = "import glob\nassert not glob.glob('**/test_hidden.py', recursive=True)\n" + good
+    config = RewardConfig(
+        ("build", "test"), workers=1, protected=("tests",), grader_tests=grader, partial_credit=0.5,
+        solution=PatchSample("solution", path="calc.py", content=good),
+    )  # fmt: skip
+    samples = [
+        PatchSample("other", path="calc.py", content=good.replace("a - b", "-b + a")),
+        PatchSample("half", path="calc.py", content=good.replace("a - b", "int(a - b)")),
+        PatchSample("breaks", path="calc.py", content=good.replace("a + b", "5")),
+        PatchSample("nothing", path="calc.py", content=PY["calc.py"] + "\n"),
+        PatchSample("sees-them-only-in-tests", path="calc.py", content=peeks),
+    ]
+    with BuildReward(python, config, work_base=work) as pool:
+        assert sorted(pool.expected.fail_to_pass) == [
+            "tests.test_hidden::test_floats",
+            "tests.test_hidden::test_subtracts",
+        ]
+        rewards = {result.id: result.reward for result in pool.reward(samples)}
+    assert rewards == {"other": 1.0, "half": 0.25, "breaks": 0.0, "nothing": 0.0, "sees-them-only-in-tests": 0.0}
+
+
+def test_a_base_that_fails_its_tests_is_refused_unless_they_are_to_be_repaired(python: Path, work: Path) -> None:
+    (python / "calc.py").write_text("def add(a, b):\n    return 4\n")
+    with pytest.raises(BuildError, match="does not pass its own tests"):
+        BuildReward(python, RewardConfig(("test",), workers=1), work_base=work)
+    names = ("tests.test_b::test_adds_more",)
+    config = RewardConfig(("test",), workers=1, protected=("tests",), fail_to_pass=names)
+    with BuildReward(python, config, work_base=work) as pool:
+        assert pool.expected == Expected(frozenset(names), frozenset({"tests.test_a::test_adds"}))
+        results = pool.reward([PYTHON[0], PatchSample("wrong", path="calc.py", content="def add(a, b):\n    return 5")])
+    assert [result.verdict for result in results] == [PatchVerdict.PASS, PatchVerdict.TEST_FAILURE]
+    assert list(work.iterdir()) == []
+
+
+def test_a_solution_that_does_not_pass_is_refused(python: Path, work: Path) -> None:
+    wrong = PatchSample("solution", path="calc.py", content="def add(a, b):\n    return 4\n")
+    with pytest.raises(BuildError, match="the solution does not pass"):
+        BuildReward(python, RewardConfig(("test",), workers=1, solution=wrong), work_base=work)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partial_credit": 1.5, "steps": ("test",)}, "partial_credit must be from 0 to 1"),
+        ({"partial_credit": 0.5}, "partial_credit is about tests"),
+        ({"fail_to_pass": ("a",)}, "fail_to_pass is about tests"),
+    ],
+)
+def test_options_about_tests_are_checked(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        RewardConfig(**options)  # type: ignore[arg-type]
