@@ -131,7 +131,9 @@ def notes_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, lis
     table = schema.note
     found: dict[str, list[Note]] = {}
     for chunk in _chunks(run_ids):
-        rows = connection.execute(sa.select(table).where(table.c.run_id.in_(chunk)).order_by(table.c.noted_at, table.c.note_id))
+        rows = connection.execute(
+            sa.select(table).where(table.c.run_id.in_(chunk)).order_by(table.c.noted_at, table.c.note_id)
+        )
         for row in rows:
             found.setdefault(row.run_id, []).append(Note(*row))
     return found

@@ -17,11 +17,11 @@ from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
-from mileage._types import Array
+from mileage._types import U8, Allowed, Memory, Shown, Taken
 from mileage.algorithms._config import checked, tabulated
 from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
-from mileage.contracts import Learner, LearnerConfig, Saved
+from mileage.contracts import Distribution, Learner, LearnerConfig, Saved
 from mileage.envs.given import described
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
@@ -169,6 +169,7 @@ class Agent:
         from mileage.kernels.machine import precompile as ahead
 
         names = self._backend.learner_class.kernels(isinstance(self.spec, NativeEnv))
+        names = ahead.with_masks(names) if self.policy.in_parts else names
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -327,17 +328,36 @@ class Agent:
 
     def predict(
         self,
-        observation: ArrayLike | dict[str, ArrayLike],
-        state: Any = None,
-        episode_start: Any = None,
+        observation: Shown,
+        state: Memory = None,
+        episode_start: ArrayLike | None = None,
         deterministic: bool = True,
-    ) -> tuple[Array, Any]:
+        action_masks: Allowed = None,
+    ) -> tuple[Taken, Memory]:
         """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
 
-        Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`
-        and `episode_start` (N,) bool are for recurrent policies.
+        Observations are as the environment gives them, or flat (O,) or (N, O); actions are as it takes them. `state`
+        and `episode_start` (N,) bool are for recurrent policies. `action_masks` say what is possible, true or 1 for
+        every way to choose, (M,) or (N, M); without them everything is.
         """
-        return self.policy.predict(observation, state, episode_start, None if deterministic else self._predict_rng)
+        rows, single = self.spec.codec.rows(observation)
+        rng = None if deterministic else self._predict_rng
+        masks = self._masks(action_masks, len(rows))
+        given = () if masks is None else (masks,)
+        chosen, state = self.policy.predict(rows, state, episode_start, rng, *given)
+        return self.spec.codec.actions(chosen, single), state
+
+    def distribution(self, observation: Shown, action_masks: Allowed = None) -> Distribution:
+        """What the policy says about one observation or a batch: probabilities, means, deviations and values.
+
+        Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
+        """
+        rows, single = self.spec.codec.rows(observation)
+        found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
+        return found.first() if single else found
+
+    def _masks(self, given: Allowed, n: int) -> U8 | None:
+        return None if given is None else self.spec.codec.masks(given, n)
 
     @functools.cached_property
     def _predict_rng(self) -> np.random.Generator:
@@ -363,6 +383,7 @@ class Agent:
             config=dataclasses.asdict(self.config),
             policy=self.policy_name,
             obs_limit=self.policy.obs_limit,
+            spaces=self.spec.codec.described(),
             saved=self.learner.saved(),
         ).write(Path(path))
 
@@ -400,6 +421,7 @@ class Agent:
                 agent.panel = exam if same else None
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
+            checkpoints.check_spaces(kept.spaces, agent.spec.codec.described(), file)
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id
         agent.run_defaults = kept.run_defaults
         changed = f" or does not go with {', '.join(changes)}" if changes else ""
