@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
-from mileage._types import U8, Allowed, Memory, Shown, Taken
 from mileage.algorithms._config import checked, tabulated
 from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
-from mileage.contracts import Distribution, Learner, LearnerConfig, Saved
+from mileage.contracts import Learner, LearnerConfig, Saved
 from mileage.envs.given import described
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
@@ -30,6 +25,7 @@ from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
 from mileage.training import asked, checkpoints, session
+from mileage.training.acting import Acting
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
@@ -39,7 +35,7 @@ _DEFAULT_EVALUATIONS = 20
 _EVAL_SHARE = 0.1
 
 
-class Agent:
+class Agent(Acting):
     """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `IMPALA`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
@@ -325,43 +321,6 @@ class Agent:
                 return make_evaluator(self.policy, self.spec, exam, team)()
         finally:
             team.close()
-
-    def predict(
-        self,
-        observation: Shown,
-        state: Memory = None,
-        episode_start: ArrayLike | None = None,
-        deterministic: bool = True,
-        action_masks: Allowed = None,
-    ) -> tuple[Taken, Memory]:
-        """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
-
-        Observations are as the environment gives them, or flat (O,) or (N, O); actions are as it takes them. `state`
-        and `episode_start` (N,) bool are for recurrent policies. `action_masks` say what is possible, true or 1 for
-        every way to choose, (M,) or (N, M); without them everything is.
-        """
-        rows, single = self.spec.codec.rows(observation)
-        rng = None if deterministic else self._predict_rng
-        masks = self._masks(action_masks, len(rows))
-        given = () if masks is None else (masks,)
-        chosen, state = self.policy.predict(rows, state, episode_start, rng, *given)
-        return self.spec.codec.actions(chosen, single), state
-
-    def distribution(self, observation: Shown, action_masks: Allowed = None) -> Distribution:
-        """What the policy says about one observation or a batch: probabilities, means, deviations and values.
-
-        Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
-        """
-        rows, single = self.spec.codec.rows(observation)
-        found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
-        return found.first() if single else found
-
-    def _masks(self, given: Allowed, n: int) -> U8 | None:
-        return None if given is None else self.spec.codec.masks(given, n)
-
-    @functools.cached_property
-    def _predict_rng(self) -> np.random.Generator:
-        return np.random.default_rng([self.seed, 2])
 
     def import_vecnormalize(self, source: Any) -> None:
         """Take over the statistics of Stable-Baselines3's `VecNormalize`: the object, arrays by name, or an .npz file.

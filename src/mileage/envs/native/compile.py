@@ -246,7 +246,7 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
 
 def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes, choices: int, key: str) -> Callback:
     """Compile, or load from the cache, the C function `mask`; all of `choices` are possible until it says otherwise."""
-    rule_out = portable.compile(function)
+    rule_out = portable.make(function)
     state_size = sizes.state
 
     def mask(state_p: Any, out_p: Any, n: Any) -> Any:
