@@ -7,7 +7,8 @@ MileageError                     base; the CLI prints it as one sentence and exi
 ├── CheckpointError              a checkpoint that cannot be read, written or resumed
 ├── EnvCompileError              a user's environment function that Numba cannot compile
 ├── LedgerError                  the ledger cannot be opened, read or written
-│   └── SchemaError              the database was written by a newer mileage
+│   ├── SchemaError              the database was written by a newer mileage
+│   └── LedgerMovedError         the database was removed, replaced or emptied while a run wrote to it
 ├── UnmatchedError               two sets of runs that may not be compared
 └── BuildError                   a project that rl-bench cannot copy, detect or build
 """
@@ -63,6 +64,10 @@ class LedgerError(MileageError):
 
 class SchemaError(LedgerError):
     """The database was written by a newer mileage."""
+
+
+class LedgerMovedError(LedgerError):
+    """The database was removed, replaced or emptied while a run wrote to it."""
 
 
 class UnmatchedError(MileageError):

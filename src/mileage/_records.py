@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,27 @@ Record = dict[str, Any]
 """To be filled or changed."""
 ReadRecord = Mapping[str, Any]
 """To be read."""
+
+
+def strict_json(value: object, **how: Any) -> str:
+    """`value` as JSON that every reader takes: NaN and infinity, which JSON does not have, become null.
+
+    `how` is what `json.dumps` takes.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **how)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 def named(source: object, names: str) -> Record:

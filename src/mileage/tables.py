@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import html
 import io
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 from mileage.text import markdown, plain, spreadsheet_cell
 
 if TYPE_CHECKING:  # takes a while to import, and files need none of it
@@ -106,7 +106,10 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def terminal(self, *, boxed: bool = True) -> TerminalTable:
-        """The table for a console of rich: in a box with its title, or bare with bold names."""
+        """The table for a console of rich: in a box with its title, or bare with bold names.
+
+        Where it is too wide, columns of words give way and are broken into lines; a number is never cut or broken.
+        """
         from rich.table import Table as TerminalTable
         from rich.text import Text
 
@@ -114,17 +117,25 @@ class Table:
             shown = TerminalTable(title=Text(self.title) if self.title else None)
         else:
             shown = TerminalTable(box=None, pad_edge=False, header_style="bold")
-        for column in self.columns:
+        for index, column in enumerate(self.columns):
             shown.add_column(
                 Text(plain(column.name)),
                 justify="right" if column.right else "left",
                 no_wrap=not column.wrap,
                 overflow="fold" if column.wrap else "ellipsis",
+                min_width=self._widest_number(index),
                 max_width=column.widest,
             )
         for row in self.rows:
             shown.add_row(*(_terminal_cell(cell) for cell in row))
         return shown
+
+    def _widest_number(self, index: int) -> int | None:
+        """What a column of numbers needs on a terminal; words can do with less."""
+        column = self.columns[index]
+        if not column.right or column.widest is not None:
+            return None
+        return max((len(_shown(row[index])) for row in self.rows), default=0)
 
     def text(self, indent: str = "") -> str:
         """Lines of plain text with aligned columns, without the title."""
@@ -165,7 +176,7 @@ class Table:
 
     def csv(self) -> str:
         """Comma-separated lines, the names first; no cell is taken for a formula by a spreadsheet."""
-        return "".join(_csv_line(line) for line in (self.header, *self.rows))
+        return "".join(csv_line(line) for line in (self.header, *self.rows))
 
     def records(self) -> list[dict[str, Cell]]:
         """One object per row, its cells by the names of the columns."""
@@ -173,7 +184,7 @@ class Table:
 
     def json(self) -> str:
         """`records` as JSON."""
-        return json.dumps(self.records())
+        return strict_json(self.records())
 
 
 def _is_number(cell: Cell) -> bool:
@@ -199,7 +210,8 @@ def _markdown_cell(cell: Cell) -> str:
     return f"**{shown}**" if isinstance(cell, Strong) else shown
 
 
-def _csv_line(cells: Sequence[Cell]) -> str:
+def csv_line(cells: Sequence[Cell]) -> str:
+    """One line of CSV; no cell is taken for a formula by a spreadsheet."""
     # With its own ending, the writer quotes line breaks of either kind.
     text = io.StringIO(newline="")
     csv.writer(text).writerow([spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in cells])

@@ -6,7 +6,11 @@ import html
 import re
 import unicodedata
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# A program that takes every line break for the end of a row, quoted or not, finds the beginning of a cell there.
+_BREAK = "[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]"
+_LINE_TO_GUARD = re.compile(f"(?<={_BREAK})(?='*[=+\\-@\t＝＋－＠])")
+_GUARDED_LINE = re.compile(f"(?<={_BREAK})'(?='*[=+\\-@\t＝＋－＠])")
 # What Markdown acts on inside a line. An underscore within a word is none of it, and brackets make a link only where
 # another bracket follows.
 _MARKDOWN = re.compile(r"[\\`*|~]|\](?=[(\[])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -37,10 +41,12 @@ def markdown(text: str, limit: int = 500) -> str:
 
 
 def spreadsheet_cell(text: str) -> str:
-    """`text` such that a spreadsheet does not take it for a formula."""
+    """`text` such that a spreadsheet takes neither it nor a line of it for a formula."""
+    text = _LINE_TO_GUARD.sub("'", text)
     return "'" + text if text.startswith(_FORMULA) or (text.startswith("'") and text[1:2] in (*_FORMULA, "'")) else text
 
 
 def from_spreadsheet_cell(text: str) -> str:
     """What `spreadsheet_cell` was given."""
-    return text[1:] if text.startswith("'") and text[1:2] in (*_FORMULA, "'") and len(text) > 1 else text
+    text = text[1:] if text.startswith("'") and text[1:2] in (*_FORMULA, "'") and len(text) > 1 else text
+    return _GUARDED_LINE.sub("", text)

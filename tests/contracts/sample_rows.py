@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from mileage.ledger import liveness
-from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, Episode, Phase, Profile, Run, new_run_id
+from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, End, Episode, Note, Phase, Profile, Run, new_run_id
 
 
 def make_run(**changes: Any) -> Run:
@@ -76,3 +76,11 @@ def make_kpi(run: Run, seq: int) -> BuildKpi:
     texts = ("project", "mode", "verdict", "pass_rate_source", "revision")
     values |= dict.fromkeys(texts, "x") | {"run_id": run.run_id, "seq": seq, "gpus": 8, "ts": "2026-04-01T00:00:00Z"}
     return BuildKpi(**values)
+
+
+def make_note(run: Run, note_id: str = "20260401-000000-0a0b0c0d", **changes: Any) -> Note:
+    values: dict[str, Any] = {
+        "run_id": run.run_id, "note_id": note_id, "noted_at": 1000.0, "noted_by": "me", "kind": "annotation",
+        "field": None, "text": "a word",
+    }  # fmt: skip
+    return Note(**(values | changes))

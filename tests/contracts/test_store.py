@@ -22,6 +22,7 @@ from sample_rows import (
     make_end,
     make_episode,
     make_kpi,
+    make_note,
     make_phases,
     make_profile,
     make_run,
@@ -119,9 +120,24 @@ def test_delivering_again_changes_nothing(store: Store) -> None:
 def test_the_database_refuses_to_change_or_delete_a_row(store: Store, kind: str, verb: str) -> None:
     run = make_run()
     rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
-    store.deliver([*rows, make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_end(run)])
+    more = [make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_note(run), make_end(run)]
+    store.deliver([*rows, *more])
     with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
         connection.execute(sa.text(verb.format(schema.TABLE_NAMES[kind])))
+
+
+@pytest.mark.parametrize("kind", list(ROW_TYPES))
+def test_the_database_refuses_what_replaces_or_empties_without_a_deletion(store: Store, kind: str) -> None:
+    run = make_run()
+    rows = [run, make_checkpoint(run, 1), *make_phases(run, 2, learn=1.0), make_episode(run, 1, 0)]
+    rows += [make_profile(run, 3), make_sample(run, 0), make_kpi(run, 1), make_note(run), make_end(run)]
+    store.deliver(rows)
+    table = schema.TABLE_NAMES[kind]
+    again = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}"
+    statement = again if store.engine.dialect.name == "sqlite" else f"TRUNCATE {table}"
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"), writing(store.engine) as connection:
+        connection.execute(sa.text(statement))
+    assert store.deliver(rows) == []  # delivering again is no such thing
 
 
 def test_only_the_newest_phase_totals_are_read(store: Store) -> None:

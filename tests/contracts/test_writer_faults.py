@@ -303,7 +303,7 @@ def test_rows_beyond_the_memory_limit_stay_on_disk_and_arrive(
     for seq in range(1, 401):
         writer.append([make_checkpoint(run, seq)])
         time.sleep(0.002)
-    assert writer._on_disk_only
+    assert writer._backlog.on_disk_only
     own_server.start()
     writer.append([make_end(run)])
     assert writer.close()

@@ -97,8 +97,11 @@ def test_a_file_of_an_older_version_is_read_by_its_own_columns(tmp_path: Path) -
 def test_a_beat_moves_the_modification_time(tmp_path: Path) -> None:
     file = spool.Spool(tmp_path, "r")
     os.utime(file.path, (1.0, 1.0))
-    file.beat()
-    assert file.path.stat().st_mtime > 1e9
+    file.beat(2e9)
+    assert file.path.stat().st_mtime == 2e9  # by the run's own clock
+    content = spool.read(file.path)
+    assert content is not None
+    assert content.seen_at < content.beat_at == 2e9
     file.close(remove=True)
 
 

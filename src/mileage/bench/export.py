@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from mileage._records import ReadRecord, Record
+from mileage._records import ReadRecord, Record, strict_json
 from mileage.bench import ExportFormat
 from mileage.bench.suite import OURS, BenchReport
 from mileage.experiments import Cause, Caveat
@@ -119,7 +118,7 @@ def _grouped(cases: Sequence[ReadRecord]) -> list[str]:
 
 def to_json(report: BenchReport) -> str:
     """Everything, raw samples included."""
-    return json.dumps(report.record())
+    return strict_json(report.record())
 
 
 def to_markdown(report: BenchReport) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from typing import Annotated
 
 import typer
 from typer import Option
 
-from mileage._records import Record
+from mileage._records import Record, strict_json
 
 _EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
 """Extras whose module has another name."""
@@ -20,7 +19,7 @@ def doctor(json_output: Annotated[bool, Option("--json", help="Print JSON.")] = 
     report = _examine()
     problems = report["problems"]
     if json_output:
-        print(json.dumps(report, indent=2))
+        print(strict_json(report, indent=2))
     else:
         for name, value in report.items():
             if name != "problems":

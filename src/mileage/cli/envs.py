@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from typer import Option
 
-from mileage._records import Record
+from mileage._records import Record, strict_json
 
 
 def envs(
@@ -25,7 +24,7 @@ def envs(
         rows.append(row | {"solved_at": spec.reward_threshold, "native": True})
     others = _gymnasium_ids({row["id"] for row in rows}) if all_envs else []
     if json_output:
-        print(json.dumps(rows + [{"id": name, "native": False} for name in others], indent=2))
+        print(strict_json(rows + [{"id": name, "native": False} for name in others], indent=2))
         return
     from rich.console import Console
 

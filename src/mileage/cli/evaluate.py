@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
+
+from mileage._records import strict_json
 
 
 def evaluate(
@@ -39,7 +40,7 @@ def evaluate(
             "success_rate": result.success_rate, "returns": result.returns.tolist(),
             "lengths": result.lengths.tolist(), "target": None if goal is None else str(goal), "met": met,
         }  # fmt: skip
-        print(json.dumps(summary, indent=2))
+        print(strict_json(summary, indent=2))
     else:
         print(f"{agent.env_id}: {len(result)} held-out episodes, policy after {agent.steps:,} steps")
         print(f"mean return {result.mean_return:.1f} (IQM {result.iqm_return:.1f}, median {result.median_return:.1f}, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,12 @@ import typer
 from typer import Argument, Option
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 
 if TYPE_CHECKING:
-    from mileage.ledger.runs import RecordedRun
+    from mileage.ledger.rows import NoteKind, Row
     from mileage.ledger.store import Store
+    from mileage.ledger.streams import RunStream
 
 app = typer.Typer(help="Recorded runs: what they reached and what they cost.", no_args_is_help=True)
 
@@ -22,6 +25,8 @@ FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
 
 Db = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Run = Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")]
+Why = Annotated[str, Option("--reason", "-r", help="Why, in a few words; kept with the run.")]
 Selection = Annotated[
     str | None,
     Argument(help="Run id or its beginning, a name, or field=value with commas; all runs if left out."),
@@ -55,7 +60,7 @@ def list_runs(
     if json_output:
         from mileage.ledger.formats.flat import run_row, unpacked
 
-        print(json.dumps([unpacked(run_row(record)) for record in records]))
+        print(strict_json([unpacked(run_row(record)) for record in records]))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -64,7 +69,7 @@ def list_runs(
 
 @app.command()
 def show(
-    run: Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")],
+    run: Run,
     checkpoints: Annotated[int, Option(help="How many checkpoints to show, spread over the run.")] = 10,
     db: Db = None,
     json_output: AsJson = False,
@@ -72,6 +77,7 @@ def show(
     """Show one run: what it reached, what it cost, where the time went."""
     from mileage.ledger import queries
     from mileage.ledger.formats import json_format
+    from mileage.ledger.formats.flat import policy_row
     from mileage.report.cost import CostReport
 
     with _open(db) as store:
@@ -79,7 +85,9 @@ def show(
     if json_output:
         content = json_format.as_dict(recorded)
         content["report"] = CostReport(recorded).as_dict() if recorded.end else None
-        print(json.dumps(content))
+        content["policy"] = policy_row(recorded.checkpoints)
+        content["so_far"] = None if recorded.end else recorded.metrics
+        print(strict_json(content))
         return
     from mileage.cli.ledger_tables import print_run
 
@@ -106,7 +114,7 @@ def compare(
     with _open(db) as store:
         comparison = compare_selections(store, a, b, allow=allow_unmatched or (), sequential=sequential)
     if json_output:
-        print(json.dumps(comparison.as_dict()))
+        print(strict_json(comparison.as_dict()))
         return
     from mileage.cli.ledger_tables import print_comparison
 
@@ -117,25 +125,26 @@ def compare(
 def export(
     selection: Selection = None,
     format_: Annotated[str, Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "json",
-    table: Annotated[str, Option(help="Rows of CSV and Parquet: runs, checkpoints, phases or episodes.")] = "runs",
+    table: Annotated[
+        str, Option(help="Rows of CSV and Parquet: runs, checkpoints, phases, episodes or notes.")
+    ] = "runs",
     out: Annotated[Path | None, Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
     """Write runs for other tools."""
-    from mileage.ledger import queries
+    from mileage.ledger.formats.flat import table_kind
+    from mileage.ledger.streams import streams
 
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_!r} is not known: use one of {', '.join(FORMATS)}")
     if out is None and (json_output or format_ in ("parquet", "tensorboard")):
         raise UsageError(f"--format {format_} with these options needs --out PATH")
+    table_kind(table)
     with _open(db) as store:
-        runs = store.read(queries.complete_runs, selection)
-    text = _exported(runs, format_, table, out)
-    if text is not None:
-        _write_or_print(text, out)
+        runs = store.read(lambda connection: _export(streams(connection, selection), format_, table, out))
     if json_output:
-        print(json.dumps({"runs": len(runs), "format": format_, "out": str(out)}))
+        print(strict_json({"runs": runs, "format": format_, "out": str(out)}))
 
 
 @app.command("import")
@@ -160,14 +169,15 @@ def import_runs(
 ) -> None:
     """Take in runs of other tools, or an exported ledger."""
     from mileage.ledger.formats.foreign import ImportSettings, read_rows
+    from mileage.ledger.imports import take_in
     from mileage.ledger.panels import Panel
-    from mileage.ledger.rows import EndState, Run
+    from mileage.ledger.rows import EndState
     from mileage.ledger.targets import Target
 
     if state is not None and state not in set(EndState):
         raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
-    imported = []
     with _open(db, create=True) as store:
+        rows: list[Row] = []
         for file in files:
             settings = ImportSettings(
                 name or file.stem, framework, algorithm, env, seed,
@@ -175,12 +185,12 @@ def import_runs(
                 price, instance, EndState(state) if state else None, accounting_window=accounting_window,
                 columns=_columns(column or []),
             )  # fmt: skip
-            rows = read_rows(file, settings)
-            refused = store.deliver(rows)
-            if refused:
-                raise UsageError(f"the ledger refused {len(refused)} rows of {file}: {refused[0][1]}")
-            imported += [row.run_id for row in rows if isinstance(row, Run)]
-    print(json.dumps({"runs": imported}) if json_output else f"imported {len(imported)} runs")
+            rows += read_rows(file, settings)
+        done = take_in(store, rows)
+    if json_output:
+        print(strict_json({"runs": done.run_ids, "added": done.added, "there": done.there}))
+    else:
+        print(done.sentence())
 
 
 @app.command()
@@ -193,7 +203,7 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
         checks = check_store(store)
     healthy = all(check.ok for check in checks)
     if json_output:
-        print(json.dumps({"ok": healthy, "checks": [check._asdict() for check in checks]}))
+        print(strict_json({"ok": healthy, "checks": [check._asdict() for check in checks]}))
     else:
         for check in checks:
             print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {plain(check.found)}")
@@ -201,44 +211,137 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def backup(
+    file: Annotated[Path, Argument(help="New file: an SQLite ledger, or what pg_restore takes.")],
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Copy the whole ledger, consistent while runs go on."""
+    from mileage.ledger.backup import back_up
+
+    with _open(db) as store:
+        size = back_up(store.engine, store.url, file)
+    print(strict_json({"file": str(file), "bytes": size}) if json_output else f"wrote {file} ({size / 1e6:,.1f} MB)")
+
+
+@app.command()
+def void(run: Run, reason: Why = "", db: Db = None, json_output: AsJson = False) -> None:
+    """Say that a run does not count: it stays, and is labelled wherever it is shown."""
+    from mileage.ledger.rows import NoteKind
+
+    _note(db, run, NoteKind.VOID, reason, json_output)
+
+
+@app.command()
+def annotate(
+    run: Run,
+    text: Annotated[str, Argument(help="What is worth knowing about the run.")],
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Add a remark to a run."""
+    from mileage.ledger.rows import NoteKind
+
+    _note(db, run, NoteKind.ANNOTATION, text, json_output)
+
+
+@app.command()
+def redact(
+    run: Run,
+    field: Annotated[str, Argument(help="Such as command, config, config.KEY, reason or claimed.")],
+    reason: Why = "",
+    db: Db = None,
+    json_output: AsJson = False,
+) -> None:
+    """Empty a field of a run's record for good, and keep a note of who did it and when."""
+    with _open(db, create=True) as store:
+        note = store.redact(_run_id(store, run), field, reason)
+    print(strict_json(note._asdict()) if json_output else f"redacted {field} of run {note.run_id}")
+
+
+def _note(db: str | None, run: str, kind: NoteKind, text: str, json_output: bool) -> None:
+    from mileage.ledger.redaction import new_note
+
+    with _open(db, create=True) as store:
+        note = new_note(_run_id(store, run), kind, text)
+        store.deliver_together([note])
+    print(strict_json(note._asdict()) if json_output else f"{kind.value} noted on run {note.run_id}")
+
+
+def _run_id(store: Store, run: str) -> str:
+    from mileage.ledger import queries
+
+    return store.read(queries.only_record, run).run_id
+
+
 def _open(db: str | None, *, create: bool = False) -> Store:
+    """The ledger; one that is only read need not be writable, and says on standard error why it is not."""
     from mileage.ledger.store import Store
+    from mileage.text import plain
 
-    return Store(db, create=create)
+    if create:
+        return Store(db)
+    store = Store.reader(db)
+    if store.trouble is not None:
+        print(f"mileage: {plain(store.trouble)}: shown as far as it can be read", file=sys.stderr)
+    return store
 
 
-def _exported(runs: list[RecordedRun], format_: str, table: str, out: Path | None) -> str | None:
-    """The text of a text format; the file of another is written, and there is none."""
+def _export(runs: Iterator[RunStream], format_: str, table: str, out: Path | None) -> int:
+    """Write `runs` and return how many there were."""
     from mileage.ledger.formats import json_format, mllog, tables, tensorboard
 
+    counted = _Counted(runs)
     if format_ == "parquet" and out is not None:
-        tables.write_parquet(runs, out, table)
-        return None
-    if format_ == "tensorboard" and out is not None:
-        tensorboard.write(runs, out)
-        return None
-    if format_ == "csv":
-        return tables.csv_text(runs, table)
-    if format_ == "markdown":
-        return tables.markdown_text(runs)
-    if format_ == "mllog":
-        return "".join(line + "\n" for recorded in runs for line in mllog.lines(recorded))
-    return json_format.dumps(runs) + "\n"
+        tables.write_parquet_streams(counted, out, table)
+    elif format_ == "tensorboard" and out is not None:
+        tensorboard.write_streams(counted, out)
+    elif format_ == "csv":
+        _write_or_print(tables.csv_chunks(counted, table), out)
+    elif format_ == "markdown":
+        _write_or_print([tables.markdown_text([stream.recorded for stream in counted])], out)
+    elif format_ == "mllog":
+        _write_or_print((line + "\n" for stream in counted for line in mllog.stream_lines(stream)), out)
+    else:
+        _write_or_print(itertools.chain(json_format.chunks(counted), ["\n"]), out)
+    return counted.count
 
 
-def _write_or_print(text: str, out: Path | None) -> None:
+class _Counted:
+    """An iterator that knows how many there were."""
+
+    def __init__(self, runs: Iterator[RunStream]) -> None:
+        self._runs = runs
+        self.count = 0
+
+    def __iter__(self) -> Iterator[RunStream]:
+        for run in self._runs:
+            self.count += 1
+            yield run
+
+
+def _write_or_print(chunks: Iterable[str], out: Path | None) -> None:
     from mileage.text import plain
 
     if out is None:
         # A file or a pipe gets what was stored; a terminal must not act on it.
-        lines = text.splitlines() if sys.stdout.isatty() else None
-        print(text if lines is None else "".join(plain(line, len(line)) + "\n" for line in lines), end="")
+        careful = sys.stdout.isatty()
+        for chunk in chunks:
+            if careful:
+                chunk = "".join(plain(line, len(line)) + "\n" * line.endswith("\n") for line in chunk.splitlines(True))
+            sys.stdout.write(chunk)
         return
+    part = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(chunks)
+        part.replace(out)
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _read_text(path: Path) -> str:

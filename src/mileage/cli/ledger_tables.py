@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ PIPE_WIDTH = 240
 NARROW_WIDTH = 110
 """A terminal below this width gets the most important columns only."""
 _LONGEST = 80
+_LAID_OUT = 500
+"""A list of more runs than this is written line by line: fitting words into a terminal takes a millisecond a run."""
 
 
 def _console() -> Console:
@@ -52,14 +55,23 @@ def print_list(records: Sequence[RecordedRun]) -> None:
     for record in records:
         run = record.run
         seed = ["–" if run.seed is None else str(run.seed)] if wide else []
-        facts = (run.run_id, plain(run.name, _LONGEST), *seed, record.state.replace("_", " "))
+        facts = (run.run_id, plain(run.name, _LONGEST), *seed, _state(record))
         rows.append((*facts, *(_cell(record, metric) for metric in metrics)))
-    columns = [Column(heading, right=heading not in left, wrap=False) for heading in headings]
-    console.print(Table.of(columns, rows).terminal(boxed=False))
+    columns = [Column(heading, right=heading not in left, wrap=heading == "name") for heading in headings]
+    table = Table.of(columns, rows)
+    if console.is_terminal and len(rows) <= _LAID_OUT:
+        console.print(table.terminal(boxed=False))
+    else:
+        print(table.text())
+
+
+def _state(record: RecordedRun) -> str:
+    """How a run ended, and whether it counts."""
+    return record.state.replace("_", " ") + (", void" if record.voided else "")
 
 
 def _cell(record: RecordedRun, metric: RunMetric) -> str:
-    if record.end is None:
+    if record.end is None and record.wall_seconds == 0.0:
         return ""
     if metric.priced and not record.priced:
         return "–"
@@ -82,8 +94,15 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
         facts["resumes"] = run.parent_run_id
     for name, value in facts.items():
         console.print(f"{name}: {_shown(value)}")
+    for note in recorded.notes:
+        what = note.kind + (f" of {note.field}" if note.field else "")
+        day = time.strftime("%Y-%m-%d %H:%M", time.gmtime(note.noted_at))
+        console.print(
+            f"[bold]{_shown(what)}[/bold]: {_shown(note.text) or 'no reason given'} ({_shown(note.noted_by)}, {day})"
+        )
     if recorded.end is None:
-        console.print("state: running")
+        cost = f", {dollars(recorded.metric('cost_usd') or 0.0)} so far" if recorded.priced else ""
+        console.print(f"state: running, {duration(recorded.wall_seconds)}{cost}")
     else:
         report = CostReport(recorded)
         for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
@@ -116,7 +135,8 @@ def _checkpoint_table(rows: Sequence[Checkpoint], *, priced: bool, wide: bool) -
         )
         for row in rows
     ]
-    return Table.of(header, cells, left=("path", "resets"))
+    names = [Column(name, right=name not in ("path", "resets"), wrap=name in ("path", "resets")) for name in header]
+    return Table.of(names, cells)
 
 
 def _resets(reasons: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from mileage._errors import UsageError
-from mileage._records import Record
+from mileage._records import Record, strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
@@ -116,7 +115,7 @@ def _search(wanted: Arguments) -> None:
     tried = trying.search(found)
     told = trying.write_preset(tried)
     if wanted.json_output:
-        print(json.dumps(found.as_dict() | {"tried": report.as_dict(tried)}, indent=2))
+        print(strict_json(found.as_dict() | {"tried": report.as_dict(tried)}, indent=2))
     elif wanted.quiet:
         print(report.verdict(tried))
     elif shown:
@@ -140,7 +139,7 @@ def _show(found: Profile, wanted: Arguments) -> None:
         if wanted.out is None:
             return
     if wanted.json_output:
-        print(json.dumps(found.as_dict(), indent=2))
+        print(strict_json(found.as_dict(), indent=2))
     elif wanted.quiet:
         print(found.verdict)
     else:

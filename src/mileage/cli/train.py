@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
@@ -70,6 +71,7 @@ def train(wanted: Arguments) -> None:
 
 def _agents(wanted: Arguments) -> Iterator[Agent]:
     """Those to train, each made when its turn comes."""
+    from mileage.recording import announce
     from mileage.training.agents import agent_class
 
     if wanted.resume is not None:
@@ -79,6 +81,19 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
     assert wanted.env is not None
     common = wanted.agent()
     for seed in range(wanted.seed, wanted.seed + wanted.seeds):
+        if wanted.ledger:  # the first was announced before this was imported
+            announce.announce(
+                sys.argv,
+                db=wanted.db,
+                name=wanted.name or "",
+                algorithm=wanted.algorithm,
+                env_id=wanted.env,
+                seed=seed,
+                price=wanted.price,
+                instance=wanted.instance,
+                spot=wanted.spot,
+                first=seed == wanted.seed,
+            )
         yield agent_class(wanted.algorithm)(wanted.env, seed=seed, **common)
 
 
@@ -131,7 +146,7 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
 
     panel = SeedPanel.of(runs)
     if wanted.json_output:
-        print(json.dumps(panel.as_dict(), indent=2))
+        print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
     if len(runs) < wanted.seeds or runs[-1].reason == "interrupted":

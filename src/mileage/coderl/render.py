@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Callable, Iterable, Sequence
 
+from mileage._records import strict_json
 from mileage.coderl.report import NO_VALID_SAMPLE, ArmReport, BenchReport, Comparison, verdict_words
 from mileage.experiments import Estimate, Verdict
 from mileage.stats import verdict_of_ratio
@@ -171,4 +171,4 @@ def to_html(report: BenchReport) -> str:
 
 def to_json(report: BenchReport) -> str:
     """The report as JSON, with every raw sample and both fingerprints."""
-    return json.dumps(report.as_dict(), indent=2, sort_keys=True)
+    return strict_json(report.as_dict(), indent=2, sort_keys=True)

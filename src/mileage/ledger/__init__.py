@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from mileage.ledger.panels import Aggregate, Panel
-from mileage.ledger.targets import Evaluation, Target
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mileage.ledger.panels import Aggregate, Panel
+    from mileage.ledger.targets import Evaluation, Target
 
 __all__ = ["Aggregate", "Evaluation", "Panel", "Target"]
+
+# Loaded on first use: a run is written down before NumPy is there.
+_HOMES = {"Aggregate": "panels", "Evaluation": "targets", "Panel": "panels", "Target": "targets"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return vars(importlib.import_module(f"{__name__}.{_HOMES[name]}"))[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -30,7 +31,8 @@ def check_store(store: Store) -> list[Check]:
         if store.engine.dialect.name == "sqlite":
             journal = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
             integrity = str(connection.exec_driver_sql("PRAGMA quick_check").scalar())
-            checks.append(Check("journal", journal == "wal", journal))
+            well = journal == "wal" or store.trouble is not None
+            checks.append(Check("journal", well, _journal_words(store, journal)))
             checks.append(Check("integrity", integrity == "ok", integrity))
         counts = {
             name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() or 0
@@ -41,9 +43,19 @@ def check_store(store: Store) -> list[Check]:
     checks.append(Check("rows without a run", orphans == 0, f"{orphans:,}"))
     running = store.read(queries.open_runs)
     checks.append(Check("running", True, f"{len(running):,} runs"))
-    waiting = spool.waiting(store.spool_dir)
-    checks.append(Check("waiting", True, f"{len(waiting):,} spool files in {store.spool_dir}"))
+    waiting = spool.waiting(*store.spool_dirs)
+    checks.append(Check("waiting", True, f"{len(waiting):,} spool files in {store.spool_dirs[0]}"))
+    checks.append(Check("writable", store.trouble is None, store.trouble or "yes"))
     return checks
+
+
+def _journal_words(store: Store, journal: str) -> str:
+    """The journal's mode, and how much of the ledger a copy of its file alone would miss."""
+    path = Path(store.url.removeprefix("sqlite:///"))
+    beside = path.with_name(path.name + "-wal")
+    size = beside.stat().st_size if beside.is_file() else 0
+    held = f", up to {size / 1e3:,.0f} kB of the last seconds are in {beside.name}" if size else ""
+    return f"{journal}{held}; copy a ledger with `mileage ledger backup FILE`, not its file alone"
 
 
 def _orphans(connection: sa.Connection) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAl
 from mileage._errors import LedgerError, MissingExtraError, SchemaError
 from mileage.ledger.address import database_url
 from mileage.ledger.schema import HEAD
+from mileage.ledger.spool import spool_dir
+
+log = logging.getLogger("mileage.ledger")
 
 BUSY_TIMEOUT_SECONDS = 60.0
 CONNECT_TIMEOUT_SECONDS = 5
+FIRST_WITHOUT_SECRETS = "0005"
+"""Schemas before this one may hold rows with passwords."""
 _MIGRATION_LOCK = 0x6D696C65  # "mile": the advisory lock that lets one process migrate a server's schema
 
 
@@ -81,6 +88,7 @@ def _sqlite_engine(url: str, create: bool) -> sa.Engine:
         # The driver's own transaction handling starts transactions late and cannot begin immediately.
         connection.isolation_level = None
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA secure_delete=ON")  # what was redacted is not to be found in the file any more
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
@@ -125,7 +133,55 @@ def _ensure_schema(engine: sa.Engine, url: str) -> None:
         with _migration_lock(engine, url):
             version = schema_version(engine)  # someone else may have migrated while this process waited
             if version != HEAD:
+                if version is not None:
+                    _back_up_first(engine, url, version)
                 migrate(engine)
+                settle(engine)
+
+
+def settle(engine: sa.Engine, mode: str = "TRUNCATE") -> None:
+    """Bring everything into the SQLite file itself, so that a plain copy of it has it; a server needs no such thing.
+
+    In `mode` PASSIVE nobody waits: what others are reading stays in the journal.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    raw = engine.raw_connection()
+    try:
+        raw.cursor().execute(f"PRAGMA wal_checkpoint({mode})")
+    finally:
+        raw.close()
+
+
+def _back_up_first(engine: sa.Engine, url: str, version: str) -> None:
+    """Keep a copy of the ledger as it is before its schema changes."""
+    from mileage.ledger.backup import back_up, pg_dump_program  # only where there is something to change
+
+    if engine.dialect.name == "sqlite":
+        path = Path(url.removeprefix("sqlite:///"))
+        file = path.with_name(f"{path.name}.schema-{version}.backup")
+    elif pg_dump_program() is None:
+        log.warning("no backup of the ledger was made before its schema changes: pg_dump is not installed")
+        return
+    else:
+        file = spool_dir(url) / f"schema-{version}.backup"
+    if file.exists():  # of an attempt that did not come to its end
+        file = file.with_name(f"{file.name}-{time.time_ns()}")
+    back_up(engine, url, file)
+    if engine.dialect.name == "sqlite" and version < FIRST_WITHOUT_SECRETS:
+        _scrub_copy(file)
+
+
+def _scrub_copy(file: Path) -> None:
+    """Take secrets out of a backup too: a password that the ledger loses must not stay beside it."""
+    from mileage.ledger.redaction import scrub
+
+    copy = _sqlite_engine(f"sqlite:///{file}", create=False)
+    try:
+        with writing(copy) as connection:
+            scrub(connection, "", noted=False)
+    finally:
+        copy.dispose()
 
 
 def _newer(engine: sa.Engine, url: str, version: str) -> SchemaError:

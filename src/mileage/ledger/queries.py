@@ -10,8 +10,21 @@ import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import schema
-from mileage.ledger.rows import BuildKpi, BuildSample, Checkpoint, ClosedBy, End, Episode, Phase, Profile, Run
-from mileage.ledger.runs import RUNNING, RecordedRun
+from mileage.ledger.rows import (
+    ROW_TYPES,
+    BuildKpi,
+    BuildSample,
+    Checkpoint,
+    ClosedBy,
+    End,
+    Episode,
+    Note,
+    Phase,
+    Profile,
+    Row,
+    Run,
+)
+from mileage.ledger.runs import RUNNING, RecordedRun, Sighting
 from mileage.ledger.selectors import Selector
 
 Made = TypeVar("Made")
@@ -23,10 +36,24 @@ def _rows(connection: sa.Connection, make: Callable[..., Made], table: sa.Table,
     return [make(*row) for row in connection.execute(statement)]
 
 
+def rows_of(connection: sa.Connection, run_id: str) -> list[Row]:
+    """All rows of a run of every kind, its own row first and its end last."""
+    found: list[Row] = []
+    for kind, table in schema.TABLES.items():
+        rows = connection.execute(sa.select(table).where(table.c.run_id == run_id))
+        found += [ROW_TYPES[kind](*row) for row in rows]
+    return found
+
+
 def run(connection: sa.Connection, run_id: str) -> Run | None:
     """The run called `run_id`."""
     row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()
     return Run(*row) if row else None
+
+
+def has_run(connection: sa.Connection, run_id: str) -> bool:
+    """Whether there is a run called `run_id`."""
+    return connection.execute(sa.select(schema.run.c.run_id).where(schema.run.c.run_id == run_id)).first() is not None
 
 
 def ends(connection: sa.Connection, run_id: str) -> list[End]:
@@ -99,6 +126,48 @@ def kpis(connection: sa.Connection, run_id: str) -> list[BuildKpi]:
     return _rows(connection, BuildKpi, schema.kpi, run_id, "seq")
 
 
+def notes_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, list[Note]]:
+    """What was said about each run, in order."""
+    table = schema.note
+    found: dict[str, list[Note]] = {}
+    for chunk in _chunks(run_ids):
+        rows = connection.execute(sa.select(table).where(table.c.run_id.in_(chunk)).order_by(table.c.note_id))
+        for row in rows:
+            found.setdefault(row.run_id, []).append(Note(*row))
+    return found
+
+
+def sightings(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, Sighting]:
+    """How far runs that go on were at their last sign of life."""
+    found: dict[str, Sighting] = {}
+    for run_id in run_ids:
+        beat = last_beat(connection, run_id)
+        table = schema.checkpoint
+        newest = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.seq.desc())
+        last = connection.execute(newest.limit(1)).one_or_none()
+        judged = connection.execute(newest.where(table.c.mean_return.is_not(None)).limit(1)).one_or_none()
+        wall = max(beat[1] if beat else 0.0, last.wall_seconds if last else 0.0)
+        found[run_id] = Sighting(
+            wall,
+            last.step if last else 0,
+            judged.success_rate if judged else None,
+            judged.mean_return if judged else None,
+        )
+    return found
+
+
+def with_notes(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The same runs with what was said about them and, of those that go on, how far they are."""
+    notes = notes_of(connection, [run.run_id for run in runs])
+    seen = sightings(connection, [run.run_id for run in runs if run.end is None])
+    return [
+        replace(run, notes=tuple(notes.get(run.run_id, ())), last_seen=seen.get(run.run_id))
+        if run.run_id in notes or run.end is None
+        else run
+        for run in runs
+    ]
+
+
 def records(
     connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
 ) -> list[RecordedRun]:
@@ -118,10 +187,11 @@ def records(
     if limit is not None:
         statement = statement.limit(limit)
     width = len(Run._fields)
-    return [
+    found = [
         RecordedRun(Run(*row[:width]), End(*row[width:]) if row[width] is not None else None)
         for row in connection.execute(statement)
     ]
+    return with_notes(connection, found)
 
 
 def _conditions(selector: Selector, state: Any) -> list[Any]:

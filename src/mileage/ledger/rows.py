@@ -10,9 +10,9 @@ Format history (`FORMAT_VERSION`, written into every run and every spool file):
 from __future__ import annotations
 
 import functools
-import json
+import math
+import os
 import re
-import secrets
 import time
 import types
 import typing
@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mileage._errors import UsageError
+from mileage._records import strict_json
 
 FORMAT_VERSION = 1
 
@@ -287,7 +288,36 @@ class BuildKpi(NamedTuple):
     """When the benchmark began, in UTC."""
 
 
-Row = Run | Checkpoint | Phase | Episode | Profile | BuildSample | BuildKpi | End
+class NoteKind(StrEnum):
+    """What a note does to its run."""
+
+    VOID = "void"
+    """The run does not count: it stays, and is labelled wherever it is shown."""
+    ANNOTATION = "annotation"
+    """Something worth knowing about it."""
+    REDACTION = "redaction"
+    """A field of its record was emptied; the one trace of a row that was changed."""
+
+
+class Note(NamedTuple):
+    """What somebody said about a run after the fact."""
+
+    run_id: str
+    note_id: str
+    """Unique; begins with the time."""
+    noted_at: float
+    """Seconds since the epoch."""
+    noted_by: str
+    """User name."""
+    kind: str
+    """A `NoteKind`."""
+    field: str | None
+    """Which field was redacted."""
+    text: str
+    """Why, in the words of who made it."""
+
+
+Row = Run | Checkpoint | Phase | Episode | Profile | BuildSample | BuildKpi | Note | End
 ROW_TYPES: dict[str, type[Any]] = {
     "run": Run,
     "checkpoint": Checkpoint,
@@ -296,6 +326,7 @@ ROW_TYPES: dict[str, type[Any]] = {
     "profile": Profile,
     "sample": BuildSample,
     "kpi": BuildKpi,
+    "note": Note,
     "end": End,
 }
 KIND_OF: dict[type[Any], str] = {row_type: kind for kind, row_type in ROW_TYPES.items()}
@@ -305,7 +336,7 @@ def new_run_id(now: float | None = None) -> str:
     """A fresh run id that begins with the launch time, such as `20260901-142233-9f86d081`."""
     now = time.time() if now is None else now
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{secrets.token_hex(4)}"
+    return f"{stamp}-{os.urandom(4).hex()}"
 
 
 def check_run_id(run_id: str) -> str:
@@ -329,7 +360,7 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
 def check_json(field: str, value: object) -> str:
     """The JSON text of `value` if it is plain and not too long."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=True, default=str)
+        text = strict_json(value, sort_keys=True, separators=(",", ":"), default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{field} must be plain JSON (strings, numbers, lists, dicts): {error}") from None
     if len(text) > MAX_JSON:
@@ -357,6 +388,8 @@ def check_types(row: Any) -> Any:
             check_text(name, value, MAX_JSON)
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise UsageError(f"{name} of a {KIND_OF[type(row)]} row is too large: {str(value)[:80]}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{name} of a {KIND_OF[type(row)]} row must be a finite number, not {value}")
     return row
 
 

@@ -21,6 +21,8 @@ from mileage.ledger.rows import (
     End,
     EndState,
     Episode,
+    Note,
+    NoteKind,
     Phase,
     Profile,
     Run,
@@ -49,6 +51,16 @@ class EvalPoint:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sighting:
+    """How far a run that goes on was at its last sign of life."""
+
+    wall_seconds: float
+    env_steps: int = 0
+    success_rate: float | None = None
+    mean_return: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class RecordedRun:
     """One run, from launch to end; rows that were not read are absent."""
 
@@ -66,6 +78,10 @@ class RecordedRun:
     """Timed builds, of a build benchmark."""
     kpis: tuple[BuildKpi, ...] = ()
     """What a build benchmark found."""
+    notes: tuple[Note, ...] = ()
+    """What was said about it afterwards."""
+    last_seen: Sighting | None = None
+    """Of a run that goes on: how far it was when it last gave a sign of life."""
     steps_before: int = 0
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
     in_ledger: bool = True
@@ -112,6 +128,11 @@ class RecordedRun:
     def config(self) -> ReadRecord:
         """All hyperparameters."""
         return {name: _frozen(value) for name, value in json.loads(self.run.config).items()}
+
+    @property
+    def voided(self) -> bool:
+        """Whether somebody has said that it does not count."""
+        return any(note.kind == NoteKind.VOID for note in self.notes)
 
     # How it went
 
@@ -184,9 +205,7 @@ class RecordedRun:
         """What metrics are derived from."""
         end, last = self.end, self.checkpoints[-1] if self.checkpoints else None
         if end is None:
-            peaks = {name: getattr(last, name) if last else None for name in PEAKS}
-            wall, steps = sum(self.phases.values()), last.step if last else 0
-            return Totals(wall, self.phases, steps, self.run.instances, self.run.price_usd_per_hour, peaks=peaks)
+            return self._totals_so_far(last)
         names = (PhaseName.EVAL, PhaseName.INIT, PhaseName.COMPILE)
         known: dict[str, float] = {name: getattr(end, f"{name}_seconds") for name in names}
         # Phases may have been written before a crash: the end row is what counts, and the rest is nobody's.
@@ -195,6 +214,23 @@ class RecordedRun:
             self.run.instances, self.run.price_usd_per_hour, end.wall_to_target, end.steps_to_target,
             end.success_rate, end.mean_return, {name: getattr(end, name) for name in PEAKS},
         )  # fmt: skip
+
+    def _totals_so_far(self, last: Checkpoint | None) -> Totals:
+        """What a run that goes on had used at its last sign of life."""
+        seen = self.last_seen or Sighting(0.0)
+        known = sum(self.phases.values())
+        wall = max(known, seen.wall_seconds)
+        other = self.phases.get(PhaseName.OTHER, 0.0) + wall - known
+        return Totals(
+            wall,
+            {**self.phases, PhaseName.OTHER: other},
+            last.step if last else seen.env_steps,
+            self.run.instances,
+            self.run.price_usd_per_hour,
+            success_rate=seen.success_rate,
+            mean_return=seen.mean_return,
+            peaks={name: getattr(last, name) if last else None for name in PEAKS},
+        )
 
     def metric(self, name: str) -> float | None:
         """One of `mileage.metrics.METRICS`: what the end row says, otherwise what the formula gives."""

@@ -25,6 +25,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "profile": ("run_id", "seq"),
     "sample": ("run_id", "order"),
     "kpi": ("run_id", "seq"),
+    "note": ("run_id", "note_id"),
     "end": ("run_id", "closed_by"),
 }
 """Primary keys: what makes delivering a row twice the same as delivering it once."""
@@ -37,6 +38,7 @@ TABLE_NAMES: dict[str, str] = {
     "profile": "ledger_profile",
     "sample": "rl_sample",
     "kpi": "rl_kpi",
+    "note": "ledger_note",
     "end": "ledger_end",
 }
 
@@ -56,7 +58,7 @@ def _table(kind: str) -> sa.Table:
 
 
 TABLES: dict[str, sa.Table] = {kind: _table(kind) for kind in ROW_TYPES}
-run, checkpoint, phase, episode, profile, sample, kpi, end = TABLES.values()
+run, checkpoint, phase, episode, profile, sample, kpi, note, end = TABLES.values()
 
 heartbeat = sa.Table(
     "ledger_heartbeat",

@@ -4,16 +4,23 @@ The file is what survives: a killed process, a database server that is away, a p
 carry their run id and sequence number, so delivering a file twice changes nothing. The first line says which columns
 each kind of row has, so that a later version can read what an earlier one left behind.
 
-The file's modification time is the run's heartbeat on this host.
+The file's times are the run's heartbeat on this host. The modification time is set by hand: to the run's start plus
+the seconds that its own clock has counted, which is what a run that disappears is billed for, whatever happened to the
+system's clock meanwhile. The change time, which only the system sets, says when that was.
+
+A file may begin with a row that was written before much was known about the run; the last row of a run is the one that
+counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +29,8 @@ from mileage.ledger.rows import FORMAT_VERSION, KIND_OF, ROW_TYPES, End, Row, Ru
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 SUFFIX = ".rows"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""What a disk says that takes nothing more; another one may."""
 
 
 def spool_dir(url: str) -> Path:
@@ -35,8 +44,31 @@ def spool_dir(url: str) -> Path:
         import platformdirs  # only for servers
 
         base = platformdirs.user_state_path("mileage") / "spool"
-    address = url.rsplit("@", 1)[-1]  # without user and password, which may change
-    return base / hashlib.sha256(address.encode()).hexdigest()[:16]
+    return base / hashlib.sha256(_without_user(url).encode()).hexdigest()[:16]
+
+
+def spool_dirs(url: str) -> list[Path]:
+    """Everywhere rows for the database at `url` may wait: where they belong, and where there may still be room."""
+    name = hashlib.sha256(_without_user(url).encode()).hexdigest()[:16]
+    return [spool_dir(url), *(room / name for room in _rooms())]
+
+
+def _rooms() -> list[Path]:
+    """Directories of this user's alone, as a rule on other file systems, for rows that find no room elsewhere."""
+    import tempfile
+
+    places = dict.fromkeys((tempfile.gettempdir(), "/dev/shm"))
+    rooms = [Path(place) / f"mileage-spool-{os.getuid()}" for place in places]
+    return [room for room in rooms if not room.exists() or _is_ours(room)]
+
+
+def _is_ours(room: Path) -> bool:
+    """Whether a directory that anyone could have made is this user's."""
+    return not room.is_symlink() and room.stat().st_uid == os.getuid()
+
+
+def _without_user(url: str) -> str:
+    return url.rsplit("@", 1)[-1]  # user and password may change
 
 
 def encode(rows: Iterable[Row]) -> bytes:
@@ -44,49 +76,128 @@ def encode(rows: Iterable[Row]) -> bytes:
     return "".join([_encode([KIND_OF[type(row)], row]) + "\n" for row in rows]).encode("ascii")
 
 
-class Spool:
-    """The spool file of one running run."""
+class _File:
+    """One file that rows are appended to, whole or not at all."""
 
-    def __init__(self, directory: Path, run_id: str) -> None:
-        self.path = directory / (check_run_id(run_id) + SUFFIX)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = 0
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        try:
+            written = os.write(self.fd, data)
+            while written < len(data):
+                written += os.write(self.fd, data[written:])
+        except OSError:
+            os.ftruncate(self.fd, self.size)
+            raise
+        self.size += len(data)
+
+    def close(self, *, remove: bool) -> None:
+        if remove:
+            self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+
+    def clear(self) -> None:
+        os.ftruncate(self.fd, 0)
+        self.size = 0
+
+    def restore(self) -> None:
+        """Put the file back under its name if it is not there any more."""
+        try:
+            if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
+                return
+        except FileNotFoundError:
+            pass
+        again = _File(self.path)
+        if self.size:
+            again.append(os.pread(self.fd, self.size, 0))
+        os.close(self.fd)
+        self.fd, self.size = again.fd, again.size
+
+
+class Spool:
+    """What one running run keeps on disk: a file, and one in another directory where the first finds no room."""
+
+    def __init__(self, directory: Path, run_id: str, *others: Path) -> None:
+        """Open the file in `directory`; `others` are where rows go when nothing more fits there."""
+        self._name = check_run_id(run_id) + SUFFIX
+        self._others = list(others)
         self._header = _header_line()
+        self._run: Run | None = None
+        self._files: list[_File] = []
+        try:
+            self._files.append(_File(directory / self._name))
+        except OSError as error:
+            if error.errno not in _NO_ROOM or not self._open_another():
+                raise
+
+    @property
+    def path(self) -> Path:
+        """The file that is written to."""
+        return self._files[-1].path
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files."""
+        return [file.path for file in self._files]
 
     @property
     def size(self) -> int:
         """Bytes written and not yet given back."""
-        return self._size
+        return sum(file.size for file in self._files)
 
-    def append(self, rows: Iterable[Row]) -> None:
-        """Write `rows` completely or not at all; an OSError (disk full) leaves the file as it was."""
+    def append(self, rows: Sequence[Row]) -> None:
+        """Write `rows` completely or not at all; an OSError (no room anywhere) leaves the files as they were."""
+        self._run = next((row for row in reversed(rows) if isinstance(row, Run)), self._run)
         data = encode(rows)
-        if self._size == 0:
-            data = self._header + data
-        try:
-            written = os.write(self._fd, data)
-            while written < len(data):
-                written += os.write(self._fd, data[written:])
-        except OSError:
-            os.ftruncate(self._fd, self._size)
-            raise
-        self._size += len(data)
+        while True:
+            try:
+                self._files[-1].append(data if self._files[-1].size else self._header + data)
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM or not self._open_another():
+                    raise
 
-    def beat(self) -> None:
-        """Say that the run is alive."""
-        os.utime(self._fd)
+    def _open_another(self) -> bool:
+        """Go on in the next directory that takes a file, which begins with the run."""
+        while self._others:
+            directory = self._others.pop(0)
+            with contextlib.suppress(OSError):
+                directory.parent.mkdir(mode=0o700, exist_ok=True)
+                if not _is_ours(directory.parent):
+                    continue
+                file = _File(directory / self._name)
+                try:
+                    file.append(self._header + (encode([self._run]) if self._run else b""))
+                except OSError:
+                    file.close(remove=True)
+                    continue
+                self._files.append(file)
+                return True
+        return False
+
+    def beat(self, at: float) -> None:
+        """Say that the run is alive; `at` is its start plus what its own clock has counted since."""
+        for file in self._files:
+            os.utime(file.fd, (at, at))
+
+    def restore(self) -> None:
+        """Put files that somebody removed back under their names."""
+        for file in self._files:
+            file.restore()
 
     def clear(self) -> None:
         """Give the space back after everything has been delivered."""
-        os.ftruncate(self._fd, 0)
-        self._size = 0
+        for file in self._files:
+            file.clear()
 
     def close(self, *, remove: bool) -> None:
-        """Close the file; `remove` it if all of it has been delivered."""
-        if remove:
-            self.path.unlink(missing_ok=True)
-        os.close(self._fd)
+        """Close the files; `remove` them if all of it has been delivered."""
+        for file in self._files:
+            file.close(remove=remove)
 
 
 @dataclass(frozen=True)
@@ -96,7 +207,9 @@ class SpoolContent:
     path: Path
     rows: list[Row]
     beat_at: float
-    """Modification time: the last sign of life."""
+    """Modification time: the run's start plus what its own clock had counted at its last sign of life."""
+    seen_at: float
+    """Change time: when that was by the system's clock."""
 
     @property
     def run(self) -> Run | None:
@@ -119,13 +232,22 @@ def _header_line() -> bytes:
     return (_encode(["format", FORMAT_VERSION, columns]) + "\n").encode("ascii")
 
 
-def read(path: Path) -> SpoolContent | None:
-    """What `path` holds, without a torn last line; None if it is gone."""
-    try:
-        data = path.read_bytes()
-        beat_at = path.stat().st_mtime
-    except FileNotFoundError:
+def read(*paths: Path) -> SpoolContent | None:
+    """What the files of one run hold, without torn last lines; None if all are gone."""
+    rows: list[Row] = []
+    times: list[os.stat_result] = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            rows += _rows_in(path.read_bytes())
+            times.append(path.stat())
+    if not times:
         return None
+    return SpoolContent(
+        paths[0], _last_of_each_run(rows), max(t.st_mtime for t in times), max(t.st_ctime for t in times)
+    )
+
+
+def _rows_in(data: bytes) -> list[Row]:
     columns: dict[str, list[str]] = {}
     rows: list[Row] = []
     for line in data.split(b"\n")[:-1]:  # what follows the last newline was never completely written
@@ -137,7 +259,15 @@ def read(path: Path) -> SpoolContent | None:
             rows.append(_row(record[0], columns[record[0]], record[1]))
         except (ValueError, KeyError, IndexError, TypeError):
             continue  # a line damaged by a lost disk is a lost row, not a lost run
-    return SpoolContent(path, rows, beat_at)
+    return rows
+
+
+def _last_of_each_run(rows: list[Row]) -> list[Row]:
+    """`rows` with one run row, the last that was written, in the place of the first."""
+    known = [row for row in rows if isinstance(row, Run)]
+    if len(known) < 2:
+        return rows
+    return [known[-1], *(row for row in rows if not isinstance(row, Run))]
 
 
 def _row(kind: str, columns: list[str], values: list[Any]) -> Row:
@@ -147,8 +277,37 @@ def _row(kind: str, columns: list[str], values: list[Any]) -> Row:
     return row
 
 
-def waiting(directory: Path) -> list[Path]:
-    """The spool files in `directory`, in launch order."""
-    with contextlib.suppress(OSError):
-        return sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
-    return []
+def waiting(*directories: Path) -> list[Path]:
+    """The spool files in `directories`, in launch order."""
+    found: list[Path] = []
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            found += [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
+    return sorted(found, key=lambda path: path.name)
+
+
+def by_run(paths: Iterable[Path]) -> list[list[Path]]:
+    """`paths` in groups of one run each: a run whose disk was full has files in several places."""
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        found.setdefault(path.name, []).append(path)
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Whether this process alone is to deliver the file at `path`; one that another is at already is left to it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        except BlockingIOError:
+            mine = False
+        yield mine
+    finally:
+        os.close(fd)

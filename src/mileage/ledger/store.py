@@ -7,6 +7,7 @@ wait in a spool file while a server is away, or after its process was killed, an
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
-from mileage._errors import LedgerError
+from mileage._errors import LedgerError, LedgerMovedError
 from mileage.ledger import liveness, queries, schema, spool
 from mileage.ledger.address import database_url
-from mileage.ledger.database import open_engine, reason, shown, writing
-from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Phase, Row, Run
+from mileage.ledger.database import open_engine, reason, settle, shown, writing
+from mileage.ledger.reading import open_to_read
+from mileage.ledger.redaction import redact
+from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Note, Phase, Row, Run
+from mileage.ledger.secrets import scrubbed_row
 from mileage.ledger.summary import Ending, Progress, end_row
 
 Asked = ParamSpec("Asked")
@@ -33,21 +37,73 @@ ORPHAN_GRACE_SECONDS = 60.0
 class Store:
     """An open ledger database. Safe to use from several threads."""
 
-    def __init__(self, db: str | os.PathLike[str] | None = None, *, create: bool = True, recover: bool = True) -> None:
+    def __init__(
+        self,
+        db: str | os.PathLike[str] | None = None,
+        *,
+        create: bool = True,
+        recover: bool = True,
+        reading: bool = False,
+    ) -> None:
         """Open the ledger at `db`.
 
         Args:
             db: path or address; None takes `MILEAGE_DB` or `runs/mileage.db`.
             create: whether a missing SQLite file is made.
             recover: whether waiting rows are delivered and dead runs are closed first.
+            reading: whether it is enough to read: on a full disk, from a read-only file or directory.
         """
         self.url = database_url(db)
-        self.spool_dir = spool.spool_dir(self.url)
+        self.spool_dirs = spool.spool_dirs(self.url)
+        self.trouble: str | None = None
+        """Why nothing can be written, where the ledger was opened for reading and that is so."""
         # Rows that wait are a ledger too: the run that wrote them may have been too short to open the database.
-        self.engine = open_engine(self.url, create=create or bool(spool.waiting(self.spool_dir)))
+        create = create or bool(spool.waiting(*self.spool_dirs))
+        if reading:
+            self.engine, self.trouble = open_to_read(self.url, create=create)
+        else:
+            self.engine = open_engine(self.url, create=create)
         self._insert = {kind: self._insert_sql(kind) for kind in ROW_TYPES}
-        if recover:
+        self._identity = self._file_identity()
+        if recover and self.trouble is None:
+            self._recover_or_tell(reading)
+
+    @classmethod
+    def reader(cls, db: str | os.PathLike[str] | None = None) -> Store:
+        """The ledger at `db` for reading; where it cannot be written, `trouble` says why."""
+        return cls(db, create=False, reading=True)
+
+    def _recover_or_tell(self, reading: bool) -> None:
+        try:
             self.recover()
+        except LedgerError as error:
+            if not reading:
+                raise
+            self.trouble = str(error)
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        """What tells the SQLite file at the ledger's path from another that may take its place; None for a server."""
+        if not self.url.startswith("sqlite:///"):
+            return None
+        try:
+            there = os.stat(self.url.removeprefix("sqlite:///"))
+        except OSError:
+            return (0, 0)
+        return there.st_dev, there.st_ino
+
+    def check_place(self, run_id: str) -> None:
+        """LedgerError if the database that was opened is not the one at its address any more, or has lost a run."""
+        if self._file_identity() != self._identity:
+            raise LedgerMovedError(f"the ledger's file {self.shown_url} was removed or replaced by another")
+        if not self.read(queries.has_run, run_id):
+            raise LedgerMovedError(f"the ledger at {self.shown_url} has lost run {run_id}")
+
+    def settle(self) -> None:
+        """Bring rows from the journal into the SQLite file, so that a plain copy of it is at most seconds old."""
+        try:
+            settle(self.engine, "PASSIVE")
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise LedgerError(f"the ledger at {self.shown_url} cannot be written: {reason(error)}") from error
 
     def __enter__(self) -> Store:
         return self
@@ -60,17 +116,34 @@ class Store:
         self.engine.dispose()
 
     @property
+    def spool_dir(self) -> Path:
+        """Where rows wait, if there is room."""
+        return self.spool_dirs[0]
+
+    def rows_of(self, run_id: str) -> list[Row]:
+        """Every row of a run, as far as they can be read; those of a removed file can, while it is open."""
+        try:
+            found = self.read(queries.rows_of, run_id)
+        except LedgerError:
+            return []
+        return found
+
+    @property
     def shown_url(self) -> str:
         """The address as it may be printed."""
         return shown(self.url)
 
     def _insert_sql(self, kind: str) -> str:
         # Built from constants of this package, never from data. One text for both databases, apart from the marks.
-        columns = ROW_TYPES[kind]._fields
-        mark = "?" if self.engine.dialect.name == "sqlite" else "%s"
-        marks = ", ".join([mark] * len(columns))
+        columns, table = ROW_TYPES[kind]._fields, schema.TABLE_NAMES[kind]
         names = ", ".join(f'"{column}"' for column in columns)
-        return f"INSERT INTO {schema.TABLE_NAMES[kind]} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        if self.engine.dialect.name != "sqlite":
+            marks = ", ".join(["%s"] * len(columns))
+            return f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+        # The triggers refuse a row whose key is there, whatever is to happen on a conflict.
+        marks = ", ".join(f"?{i + 1}" for i in range(len(columns)))
+        same = " AND ".join(f'"{key}" = ?{columns.index(key) + 1}' for key in schema.KEYS[kind])
+        return f"INSERT INTO {table} ({names}) SELECT {marks} WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {same})"
 
     # Rows in
 
@@ -79,7 +152,7 @@ class Store:
 
         Raises LedgerError if the database is away or full: nothing was written and the rows may be delivered again.
         """
-        rows = list(rows)
+        rows = [scrubbed_row(row) for row in rows]
         refused: list[tuple[Row, str]] = []
         for start in range(0, len(rows), BATCH_ROWS):
             batch = rows[start : start + BATCH_ROWS]
@@ -102,13 +175,32 @@ class Store:
                 raise LedgerError(f"the ledger at {self.shown_url} cannot be written: {reason(error)}") from error
         return refused
 
-    def _write(self, batch: Sequence[Row]) -> None:
+    def deliver_together(self, rows: Iterable[Row]) -> dict[str, int]:
+        """Write all of `rows` or none of them; return how many of each kind were not there before."""
+        try:
+            return self._write([scrubbed_row(row) for row in rows])
+        except (SQLAlchemyError, OSError, OverflowError) as error:
+            raise LedgerError(f"the ledger at {self.shown_url} refused the rows: {reason(error)}") from error
+
+    def _write(self, batch: Sequence[Row]) -> dict[str, int]:
         by_kind: dict[str, list[Any]] = {}
         for row in batch:
             by_kind.setdefault(KIND_OF[type(row)], []).append(row)
         with writing(self.engine) as connection:
-            for kind, values in by_kind.items():
-                connection.exec_driver_sql(self._insert[kind], values)
+            return {
+                kind: connection.exec_driver_sql(self._insert[kind], values).rowcount
+                for kind, values in by_kind.items()
+            }
+
+    def redact(self, run_id: str, field: str, why: str) -> Note:
+        """Empty `field` of a run's record for good; the note that says so is returned."""
+        try:
+            with writing(self.engine) as connection:
+                note = redact(connection, run_id, field, why)
+            settle(self.engine)  # the journal must not keep it either
+        except SQLAlchemyError as error:
+            raise LedgerError(f"the ledger at {self.shown_url} cannot be written: {reason(error)}") from error
+        return note
 
     def beat(self, run_id: str, wall_seconds: float) -> None:
         """Say that `run_id` is alive."""
@@ -126,40 +218,38 @@ class Store:
     # Recovery
 
     def recover(self) -> list[str]:
-        """Deliver what waits in spool files and close runs whose process is gone; return the ids of closed runs."""
+        """Deliver what waits in spool files and close runs whose process is gone; return the ids of closed runs.
+
+        A file that another process is delivering at this moment is left to it.
+        """
         closed = []
-        for path in spool.waiting(self.spool_dir):
-            closed += self._deliver_spool(path)
+        for paths in spool.by_run(spool.waiting(*self.spool_dirs)):
+            with spool.claimed(paths[0]) as mine:
+                closed += self._deliver_spool(paths) if mine else []
         for run in self.read(queries.open_runs):
-            alive = liveness.is_alive(run.host, run.pid, run.process_token)
             beat = self.read(queries.last_beat, run.run_id)
-            if alive is None:
-                last_sign = beat[0] if beat else run.launched_at
-                alive = time.time() - last_sign < liveness.STALE_AFTER_SECONDS
-            if not alive:
-                wall = beat[1] if beat else 0.0
-                self._close_crashed(run, wall)
+            if not _alive(run, beat[0] if beat else run.launched_at):
+                self._close_crashed(run, beat[1] if beat else 0.0)
                 closed.append(run.run_id)
         return closed
 
-    def _deliver_spool(self, path: Path) -> list[str]:
-        content = spool.read(path)
+    def _deliver_spool(self, paths: Sequence[Path]) -> list[str]:
+        content = spool.read(*paths)
         if content is None:
             return []
         run = content.run or self.read(queries.run, content.run_id)
         if run is None:
-            if time.time() - content.beat_at > ORPHAN_GRACE_SECONDS and not content.rows:
-                path.unlink(missing_ok=True)
+            if time.time() - content.seen_at > ORPHAN_GRACE_SECONDS and not content.rows:
+                _unlink(paths)
             return []
-        alive = liveness.is_alive(run.host, run.pid, run.process_token)
-        if alive is not False and not content.complete:
+        if not content.complete and _alive(run, content.seen_at):
             return []
         self.deliver(content.rows)
         closed = []
         if not content.complete and not self.read(queries.ends, run.run_id):
             self._close_crashed(run, content.beat_at - run.started_at)
             closed.append(run.run_id)
-        path.unlink(missing_ok=True)
+        _unlink(paths)
         return closed
 
     def _close_crashed(self, run: Run, last_sign_seconds: float) -> None:
@@ -178,6 +268,17 @@ class Store:
                 return query(connection, *args, **kwargs)
         except (OperationalError, DBAPIError) as error:
             raise LedgerError(f"the ledger at {self.shown_url} cannot be read: {reason(error)}") from error
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _alive(run: Run, last_sign: float) -> bool:
+    """Whether the run's process is there; one that cannot be asked is, if it has given a sign of life lately."""
+    alive = liveness.is_alive(run.host, run.pid, run.process_token)
+    return time.time() - last_sign < liveness.stale_after(run.host) if alive is None else alive
 
 
 def crashed_end(run: Run, checkpoints: Sequence[Checkpoint], phases: Sequence[Phase], wall_seconds: float) -> End:

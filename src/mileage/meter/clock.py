@@ -15,7 +15,7 @@ from time import perf_counter_ns as _now
 from types import TracebackType
 
 from mileage._errors import UsageError
-from mileage.meter.process import process_start_ns
+from mileage._process import process_start_ns
 from mileage.metrics import Phase
 
 _OTHER = 0

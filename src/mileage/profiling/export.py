@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from mileage._errors import UnknownNameError
-from mileage._records import Record
+from mileage._records import Record, strict_json
 from mileage.profiling.costs import part_of
 from mileage.profiling.profile import Profile
 from mileage.profiling.tables import tables
@@ -92,7 +91,7 @@ def chrome_trace(profile: Profile) -> str:
             times = {"ts": (span.start - first) / 1e3, "dur": (span.end - span.start) / 1e3}
             events.append({"ph": "X", "pid": 1, "tid": 1, "name": span.name, "cat": category} | times)
     found = {"displayTimeUnit": "ms", "otherData": {"verdict": profile.verdict}, "traceEvents": events}
-    return json.dumps(found) + "\n"
+    return strict_json(found) + "\n"
 
 
 def speedscope(profile: Profile) -> str:
@@ -116,7 +115,7 @@ def speedscope(profile: Profile) -> str:
         "shared": {"frames": [{"name": name} for name in names]},
         "profiles": profiles,
     }
-    return json.dumps(found) + "\n"
+    return strict_json(found) + "\n"
 
 
 def _nested(profile: Profile) -> list[tuple[str, float, float]]:

@@ -8,19 +8,29 @@ when the interpreter exits; should it fail, the next one who opens the ledger de
 from __future__ import annotations
 
 import atexit
-import subprocess
+import os
 import sys
 import threading
 
 _waiting: set[str] = set()
 _lock = threading.Lock()
+_expected = False
+
+
+def expect() -> None:
+    """Have `deliver_at_exit` heeded from what runs at exit too: that comes before what was registered earlier."""
+    global _expected
+    with _lock:
+        if not _expected:
+            _expected = True
+            atexit.register(_send)
+            os.register_at_fork(after_in_child=_waiting.clear)
 
 
 def deliver_at_exit(url: str) -> None:
     """Have what waits for the ledger at `url` delivered once this process ends."""
+    expect()
     with _lock:
-        if not _waiting:
-            atexit.register(_send)
         _waiting.add(url)
 
 
@@ -29,6 +39,10 @@ def _send() -> None:
     with _lock:
         urls = sorted(_waiting)
         _waiting.clear()
+    if not urls:
+        return
+    import subprocess  # takes a while to import, and most processes need none
+
     for url in urls:
         try:
             subprocess.Popen(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import sys
 import time
 from typing import Any
@@ -16,6 +14,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
 from mileage.ledger.rows import Run, check_json, check_run
 from mileage.ledger.runs import new_run
+from mileage.ledger.secrets import scrubbed_command, scrubbed_value
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, fingerprint
 
@@ -25,24 +24,34 @@ ACCOUNTING_WINDOW = "wall-clock"
 
 def launched_run(
     name: str, clock: PhaseClock, *, panel: Panel | None, target: Target | None, price: Price, seed: int | None,
-    config: ReadRecord, env_id: str | None, identified: bool, **facts: Any,
+    config: ReadRecord, env_id: str | None, announced: Run | None = None, **facts: Any,
 ) -> Run:  # fmt: skip
-    """The row of a run that is being launched now; the arguments are those of `Ledger.run`.
+    """The row of a run that is being launched now, under the id of one that was `announced` for it.
 
-    A run that is not `identified`, because nothing of it is written, has no revision and no machine: finding them takes
-    longer than a short run.
+    The other arguments are those of `Ledger.run`. The row has no revision and no machine yet: see `identified`.
     """
     now = time.time()
-    machine = fingerprint() if identified else None
     row = new_run(
-        name, now, panel, target, price, started_at=now - clock.times().wall_seconds, launched_by=_user(),
-        process_token=liveness.own_token(), env_id=env_id if env_id is not None else panel.env_id if panel else "",
-        config=check_json("config", dict(config)), git_revision=_revision() if identified else None,
-        command=_command(), seed=None if seed is None else check_training_seed(seed),
-        accounting_window=ACCOUNTING_WINDOW, machine=check_json("machine", machine.as_dict() if machine else {}),
-        machine_id=machine.hardware_id if machine else "", mileage_version=__version__, **facts,
+        name, now, panel, target, price, started_at=now - clock.times().wall_seconds,
+        launched_by=liveness.user_name(), process_token=liveness.own_token(),
+        env_id=env_id if env_id is not None else panel.env_id if panel else "",
+        config=check_json("config", scrubbed_value(dict(config))), git_revision=None, command=_command(),
+        seed=None if seed is None else check_training_seed(seed), accounting_window=ACCOUNTING_WINDOW, machine="{}",
+        machine_id="", mileage_version=__version__, **facts,
     )  # fmt: skip
+    if announced is not None:
+        row = row._replace(run_id=announced.run_id, launched_at=announced.launched_at)
     return check_run(row)
+
+
+def identified(row: Run) -> Run:
+    """`row` with the revision and the machine, which take longer to find than a short run lasts."""
+    machine = fingerprint()
+    return row._replace(
+        git_revision=_revision(),
+        machine=check_json("machine", scrubbed_value(machine.as_dict())),
+        machine_id=machine.hardware_id,
+    )
 
 
 def _revision() -> str | None:
@@ -51,13 +60,6 @@ def _revision() -> str | None:
     return git_revision()
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return str(os.getuid())
-
-
 def _command() -> str:
-    text = " ".join(sys.argv)[:2000]
+    text = scrubbed_command(sys.argv)[:2000]
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

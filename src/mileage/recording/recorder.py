@@ -25,10 +25,12 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
 from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
 from mileage.ledger.runs import RecordedRun, episode_rows, finite
+from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
-from mileage.recording.launch import launched_run
+from mileage.recording import announce, exits
+from mileage.recording.launch import identified, launched_run
 
 if TYPE_CHECKING:
     from mileage.recording.writer import Writer
@@ -114,19 +116,24 @@ class Ledger:
         frozen = freeze_price(price_usd_per_hour, instance, spot=spot)
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
+        announced = announce.pending(self.url) if self.enabled else None
         row = launched_run(
             name, clock, panel=panel, target=goal, price=frozen, instances=instances, seed=seed, config=config or {},
             algorithm=algorithm, env_id=env_id, framework=framework, eval_every_steps=eval_every_steps,
             batch_size=batch_size, step_budget=step_budget, step_rule=step_rule, parent_run_id=parent_run_id,
-            identified=self.enabled,
+            announced=announced.writer.run if announced else None,
         )  # fmt: skip
-        writer = self._writer(row) if self.enabled else None
+        writer = None
+        if self.enabled:
+            writer = announced.begin() if announced else self._writer(row)
+            row = identified(row)
+            writer.launch(row)
         return RunRecorder(row, writer, clock, goal, frozen, resources=resources, watch_compilers=own_clock, keep=keep)
 
     def _writer(self, row: Run) -> Writer:
         from mileage.recording.writer import Writer  # what a run that is not written need not wait for
 
-        return Writer(row, self.url)
+        return Writer(row, self.url, launched=False)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
         """The selected runs with their ends, newest first; closes dead runs first."""
@@ -177,6 +184,8 @@ class RunRecorder:
         self._watching = ExitStack()
         if watch_compilers:
             self._watching.enter_context(compile_phase(clock))
+        if writer is not None:
+            exits.watch(self)
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -186,6 +195,8 @@ class RunRecorder:
     ) -> None:
         if error is None:
             self.end()
+        elif self._writer is not None and self._writer.forked:
+            return
         elif isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             self.end(EndState.STOPPED, type(error).__name__)
         else:
@@ -241,7 +252,7 @@ class RunRecorder:
             raise UsageError(f"run {self.run_id} has ended: a checkpoint cannot be recorded any more")
         with self._log:
             if path is not None:
-                path = check_text("path", os.fspath(path))
+                path = scrubbed_text(check_text("path", os.fspath(path)))
                 if sha256 is None and self._writer is not None:
                     sha256 = _file_hash(Path(path))
             wall_ns, eval_ns = self.clock.split("eval")
@@ -257,7 +268,8 @@ class RunRecorder:
                 mean_return=None if evaluation is None else finite(evaluation.mean_return),
                 target_value=value, target_met=met,
                 reset_reasons=None if reset_reasons is None else check_json("reset_reasons", dict(reset_reasons)),
-                path=path, sha256=sha256, claimed=None if claimed is None else check_json("claimed", dict(claimed)),
+                path=path, sha256=sha256,
+                claimed=None if claimed is None else check_json("claimed", scrubbed_value(dict(claimed))),
                 **self._progress.peaks,
             )  # fmt: skip
             self._progress.add(row)
@@ -276,11 +288,11 @@ class RunRecorder:
     def record(self, rows: Sequence[Row]) -> None:
         """Hand over rows of another kind that belong to this run, such as the samples of a benchmark."""
         if self._writer is not None:
-            self._writer.append(rows)
+            self._writer.append([scrubbed_row(row) for row in rows])
 
     def profile(self, summary: ReadRecord) -> None:
         """Record a profiler's summary under this run's id."""
-        text = check_json("profiler summary", dict(summary))
+        text = check_json("profiler summary", scrubbed_value(dict(summary)))
         with self._log:
             self._profiles.append(Profile(self.run_id, self._next_seq(), self.wall_seconds, text))
             if self._writer is not None:
@@ -303,11 +315,12 @@ class RunRecorder:
             state = EndState(state)
         except ValueError:
             raise UsageError(f"state {state!r} is not an end state: use one of {', '.join(EndState)}") from None
+        exits.forget(self)
         self._watching.close()
-        gpus = self._stop_sampler()
+        gpus = None if self._writer is not None and self._writer.forked else self._stop_sampler()
         times = self.clock.stop()
         phases = self._phase_rows(times)
-        reason = reason.encode("utf-8", "replace").decode("utf-8").replace("\0", "")[:2000]
+        reason = scrubbed_text(reason.encode("utf-8", "replace").decode("utf-8").replace("\0", ""))[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
         end = end_row(self.row, self._progress, ending)
         rows = (tuple(self._checkpoints), tuple(phases), tuple(self._episodes), tuple(self._profiles))

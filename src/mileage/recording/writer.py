@@ -6,28 +6,28 @@ that they are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. 
 costs as much as a hundred rows, gets them once a second. Its library is imported by the background thread, while
 training already runs; a run that ends before that leaves its rows to `mileage.recording.courier`.
 
-Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again.
+Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again. A disk
+that takes nothing more is left to the background thread; the calling thread does not wait for it, and what piles up in
+memory meanwhile has a limit. A database file that somebody removes or replaces gets everything of the run once more.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mileage._errors import LedgerError, MileageError
+from mileage._errors import LedgerError, LedgerMovedError, MileageError
 from mileage.ledger import spool
 from mileage.ledger.address import database_url
 from mileage.ledger.rows import Row, Run, check_run
 from mileage.recording import courier
+from mileage.recording.backlog import Backlog
 
 if TYPE_CHECKING:
     from mileage.ledger.store import Store
-
-log = logging.getLogger("mileage.ledger")
 
 FLUSH_SECONDS = 0.05
 """Rows further apart than this are written by the calling thread, at once."""
@@ -37,8 +37,11 @@ LATEST_FLUSH_SECONDS = 0.3
 """The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
 DELIVER_SECONDS = 1.0
 """How often the database gets rows."""
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.1
+"""How often the spool file says that the run is alive: a run that disappears is billed to within this."""
 DATABASE_BEAT_SECONDS = 10.0
+SETTLE_SECONDS = 3.0
+"""How often rows are brought from SQLite's journal into its file."""
 RETRY_SECONDS = 2.0
 LOAD_AFTER_SECONDS = 1.5
 """A run that ends sooner leaves its rows to the courier: loading the database library would take longer than it."""
@@ -53,7 +56,12 @@ class Writer:
     """Takes the rows of one run from any thread and gets them into the ledger."""
 
     def __init__(
-        self, run: Run, db: str | os.PathLike[str] | None = None, *, load_after: float = LOAD_AFTER_SECONDS
+        self,
+        run: Run,
+        db: str | os.PathLike[str] | None = None,
+        *,
+        load_after: float = LOAD_AFTER_SECONDS,
+        launched: bool = True,
     ) -> None:
         """Start writing; the run row is on disk when this returns.
 
@@ -61,47 +69,70 @@ class Writer:
             run: the launched run.
             db: path or address of the ledger.
             load_after: seconds after which the database is opened; a run that ends sooner leaves that to the courier.
+            launched: False for a run of which not everything is known yet: its row stays on disk until `launch`.
         """
         self.run = check_run(run)
         self.url = database_url(db)
         self.problem: str | None = None
         """What keeps rows from their place at the moment, in one sentence."""
-        self._lock = threading.Lock()
-        self._file_lock = threading.Lock()
-        self._unflushed: list[Row] = []
-        self._undelivered: list[Row] = []
-        self._on_disk_only = False
-        """Whether rows were dropped from memory and have to be read back from the spool file."""
-        self._appended_at = self._flushed_at = float("-inf")
+        self._pid = os.getpid()
+        self._wall_at_start = time.time() - run.started_at
+        self._started = time.monotonic()
+        self._load_after = load_after
+        self._open_at = self._started + load_after if launched else float("inf")
         self._store: Store | None = None
         self._said: set[str] = set()
-        self._open_at = time.monotonic() + load_after
-        self._left_to_courier = False
-        self._closing = threading.Event()
-        self._wake = threading.Event()
+        self._left_to_courier = self._withdrawn = False
+        self._closing, self._wake = threading.Event(), threading.Event()
+        directories = spool.spool_dirs(self.url)
         try:
-            self._spool = spool.Spool(spool.spool_dir(self.url), run.run_id)
+            self._spool = spool.Spool(directories[0], run.run_id, *directories[1:])
         except OSError as error:
-            raise LedgerError(
-                f"the ledger's directory {spool.spool_dir(self.url)} cannot be written: {error.strerror}"
-            ) from None
+            raise LedgerError(f"the ledger's directory {directories[0]} cannot be written: {error.strerror}") from None
+        self._backlog = Backlog(self._spool, MEMORY_ROWS, self._beat)
+        courier.expect()
         self.append([run])
-        self._thread = threading.Thread(target=self._work, name="mileage-ledger", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._work, "mileage-ledger"), (self._keep_beating, "mileage-heartbeat"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # The calling side
 
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock of the run by a clock that nobody sets."""
+        return self._wall_at_start + time.monotonic() - self._started
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a process that was forked off the one that records the run, and has no say in it."""
+        return os.getpid() != self._pid
+
+    def launch(self, run: Run) -> None:
+        """Everything is known about the run now; this is its row."""
+        self.run = check_run(run)
+        self.append([run])
+        self._open_at = time.monotonic() + self._load_after
+        self._wake.set()
+
     def append(self, rows: Sequence[Row]) -> None:
         """Hand over `rows`."""
+        if self.forked:
+            return
         now = time.monotonic()
-        with self._lock:
-            alone = now - self._appended_at >= FLUSH_SECONDS
-            self._appended_at = now
-            self._unflushed += rows
-        if alone or now - self._flushed_at >= LATEST_FLUSH_SECONDS:
+        alone = self._backlog.add(rows, now, FLUSH_SECONDS)
+        if not self._backlog.stuck and (alone or now - self._backlog.flushed_at >= LATEST_FLUSH_SECONDS):
             self._flush()
         elif not self._wake.is_set():
             self._wake.set()
+
+    def withdraw(self) -> None:
+        """There is no such run: forget it."""
+        self._withdrawn = True
+        self.close()
 
     def close(self, timeout: float = CLOSE_TIMEOUT_SECONDS) -> bool:
         """Deliver everything and stop; return whether all rows are in the database.
@@ -109,24 +140,40 @@ class Writer:
         Rows of a short run are left to the courier. Rows that could not be delivered stay in the spool file for the
         next one who opens the ledger.
         """
+        if self.forked:
+            return False
         self._flush()
         self._closing.set()
         self._wake.set()
-        self._thread.join(timeout)
-        if self._left_to_courier:
-            self._spool.close(remove=False)
-            courier.deliver_at_exit(self.url)
+        for thread in self._threads:
+            thread.join(timeout)
+        worked = not self._threads[0].is_alive()
+        if self._withdrawn or self._left_to_courier:
+            self._spool.close(remove=self._withdrawn)
+            if not self._withdrawn:
+                courier.deliver_at_exit(self.url)
             return False
-        delivered = not self._thread.is_alive() and not self._undelivered and not self._unflushed
-        delivered = delivered and not self._on_disk_only
-        if not self._thread.is_alive():
+        delivered = worked and self._backlog.empty and self._in_place()
+        if worked:
             self._spool.close(remove=delivered)
+            if self._store is not None:
+                self._store.close()
         if not delivered:
             self._say_left_behind()
         return delivered
 
+    def _in_place(self) -> bool:
+        """Whether the database still has what it was given."""
+        try:
+            if self._store is not None:
+                self._store.check_place(self.run.run_id)
+            return True
+        except MileageError as error:
+            self._trouble(str(error))
+            return False
+
     def _say_left_behind(self) -> None:
-        lost = len(self._unflushed)
+        lost = self._backlog.lost + self._backlog.unwritten
         if lost:
             self._say(f"{lost} ledger rows of run {self.run.run_id} could not be written anywhere and are lost")
         else:
@@ -137,118 +184,107 @@ class Writer:
     # Both sides
 
     def _flush(self) -> None:
-        """Write the list to the spool file; encoding happens outside the lock that callers wait for."""
-        with self._file_lock:
-            with self._lock:
-                batch, self._unflushed = self._unflushed, []
-            self._flushed_at = time.monotonic()
-            if not batch:
-                return
-            try:
-                self._spool.append(batch)
-            except OSError as error:
-                with self._lock:
-                    self._unflushed = batch + self._unflushed
-                self._trouble(f"ledger rows cannot be written to {self._spool.path} ({error.strerror}): kept in memory")
-                return
-            with self._lock:
-                self._undelivered += batch
+        trouble = self._backlog.flush()
+        if trouble is not None:
+            self._trouble(f"ledger rows cannot be written to {self._spool.path} ({trouble}): kept in memory")
+
+    def _beat(self) -> None:
+        self._spool.beat(self.run.started_at + self.wall_seconds)
 
     # The background side
 
+    def _keep_beating(self) -> None:
+        """Nothing but the heartbeat: a server that makes the other thread wait must not make the run look dead."""
+        while not self._closing.wait(BEAT_SECONDS):
+            try:
+                self._beat()
+            except OSError as error:
+                self._trouble(f"the heartbeat cannot be written to {self._spool.path} ({error.strerror})")
+
     def _work(self) -> None:
-        beat_at = database_beat_at = deliver_at = 0.0
-        started = False
+        deliver_at = 0.0
         while True:
             closing = self._closing.is_set()
-            if started and not closing:
-                self._wake.wait(BEAT_SECONDS)
-                self._closing.wait(BATCH_SECONDS)
-                self._wake.clear()
-            started = True
             now = time.monotonic()
             self._flush()
-            if now - beat_at >= BEAT_SECONDS:
-                beat_at = now
-                self._beat_file()
             young = self._store is None and now < self._open_at
             if young:
-                self._left_to_courier = closing and not self._unflushed
+                self._left_to_courier = closing and self._backlog.written
+            if self._withdrawn:
+                return
             if (closing and not self._left_to_courier) or (now >= deliver_at and not young):
                 ok = self._deliver()
                 deliver_at = now + (DELIVER_SECONDS if ok else RETRY_SECONDS)
-                if ok and not closing and now - database_beat_at >= DATABASE_BEAT_SECONDS:
-                    database_beat_at = now
-                    self._beat_database()
+                if ok and not closing:
+                    self._now_and_then(now)
             if closing:
-                break
-        if self._store is not None:
-            self._store.close()
+                return
+            if self._wake.wait(min(DELIVER_SECONDS, 0.5)):
+                self._closing.wait(BATCH_SECONDS)
+                self._wake.clear()
 
-    def _beat_file(self) -> None:
-        try:
-            self._spool.beat()
-        except OSError as error:
-            self._trouble(f"the heartbeat cannot be written to {self._spool.path} ({error.strerror})")
+    _database_beat_at = _settle_at = 0.0
 
-    def _beat_database(self) -> None:
+    def _now_and_then(self, now: float) -> None:
+        """What the database needs beside rows."""
+        if self._store is None:
+            return
         try:
-            if self._store is not None:
-                self._store.beat(self.run.run_id, time.time() - self.run.started_at)
-        except MileageError as error:
+            if now - self._database_beat_at >= DATABASE_BEAT_SECONDS:
+                if self._database_beat_at == 0.0:
+                    self._store.recover()  # what others left behind, once, and never when this run is about to end
+                self._database_beat_at = now
+                self._store.beat(self.run.run_id, self.wall_seconds)
+            if now - self._settle_at >= SETTLE_SECONDS:
+                self._settle_at = now
+                self._store.settle()
+                self._spool.restore()
+        except (MileageError, OSError) as error:
             self._trouble(f"{error}: rows are kept and delivered later")
 
     def _deliver(self) -> bool:
         """Bring what has been flushed, and what the disk refused, into the database."""
-        with self._file_lock, self._lock:
-            pending = [*self._undelivered, *self._unflushed]
-            on_disk_only = self._on_disk_only
-            position = self._spool.size
         try:
-            if self._store is None:
-                from mileage.ledger.store import Store  # the only import of the database library
-
-                self._store = Store(self.url)
-            rows = self._from_disk() if on_disk_only else pending
-            for row, why in self._store.deliver(rows) if rows else ():
-                self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
+            store = self._opened()
+            pending = self._backlog.pending()
+            rows = self._backlog.from_disk() if pending.on_disk_only else pending.rows
+            if rows and self.problem is not None:
+                self._give(store, rows[:1])  # a database that takes nothing is not offered everything every time
+            self._give(store, rows)
         except MileageError as error:
             self._trouble(f"{error}: rows are kept and delivered later")
-            self._shed()
+            self._backlog.shed()
             return False
         except Exception as error:  # a bug here must not end training, nor be silent
             self._trouble(f"ledger rows cannot be delivered: {type(error).__name__}: {error}")
-            self._shed()
+            self._backlog.shed()
             return False
-        self._delivered(pending, position, on_disk_only)
-        return True
-
-    def _from_disk(self) -> list[Row]:
-        content = spool.read(self._spool.path)
-        with self._lock:
-            return [*(content.rows if content else []), *self._unflushed]
-
-    def _delivered(self, pending: list[Row], position: int, on_disk_only: bool) -> None:
-        with self._file_lock, self._lock:
-            # Rows are handed over in order and only ever move from the one list to the other.
-            waiting = [*self._undelivered, *self._unflushed][len(pending) :]
-            flushed = max(len(self._undelivered) - len(pending), 0)
-            self._undelivered, self._unflushed = waiting[:flushed], waiting[flushed:]
-            if on_disk_only and self._spool.size == position:
-                self._on_disk_only = False
-            everything = not self._undelivered and not self._unflushed and not self._on_disk_only
-            if everything and self._spool.size > SPOOL_BYTES:
-                self._spool.clear()
+        self._backlog.delivered(pending, SPOOL_BYTES)
         if self.problem is not None:
             self.problem = None
             self._said.clear()
+        return True
 
-    def _shed(self) -> None:
-        """Let the spool file alone keep rows when they become too many for memory."""
-        with self._lock:
-            if len(self._undelivered) > MEMORY_ROWS:
-                self._undelivered = []
-                self._on_disk_only = True
+    def _give(self, store: Store, rows: Sequence[Row]) -> None:
+        for row, why in store.deliver(rows) if rows else ():
+            self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
+
+    def _opened(self) -> Store:
+        """The database with the run in it: opened when it is first needed, and again if it is not the same any more."""
+        from mileage.ledger.store import Store  # the only import of the database library
+
+        if self._store is not None:
+            try:
+                self._store.check_place(self.run.run_id)
+                return self._store
+            except LedgerMovedError as moved:
+                self._say(f"{moved}: all that is known of run {self.run.run_id} goes to the ledger that is there now")
+            former, self._store = self._store, None
+            self._backlog.again(former.rows_of(self.run.run_id))
+            former.close()
+        self._store = Store(self.url, recover=False)
+        self._give(self._store, [self.run])
+        return self._store
 
     def _trouble(self, sentence: str) -> None:
         self.problem = sentence
@@ -257,4 +293,6 @@ class Writer:
     def _say(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            log.warning("%s", sentence)
+            import logging  # takes as long as everything that is imported before the run is on disk
+
+            logging.getLogger("mileage.ledger").warning("%s", sentence)

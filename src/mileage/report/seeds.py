@@ -68,7 +68,7 @@ class SeedPanel:
         """Show a table of the runs, the cost report of one, and the aggregate."""
         from rich.console import Console
 
-        console = Console(highlight=False)
+        console = Console(highlight=False, soft_wrap=True)  # what does not fit goes on below, uncut
         if len(self.runs) > 1:
             console.print(self._run_table().terminal())
             for line in self._summary():

@@ -69,18 +69,20 @@ class Outcome:
 
 
 class _Interrupt:
-    """Turns the first Ctrl-C into a flag that the loop reads between iterations, so that what is saved is whole.
+    """Turns the first Ctrl-C or SIGTERM into a flag that the loop reads between iterations: what is saved is whole.
 
     The second one interrupts at once. Signals reach only the main thread; elsewhere this does nothing.
     """
 
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
     def __init__(self) -> None:
         self.asked = False
-        self._before: Any = None
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> _Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._handle)
+            self._before = {number: signal.signal(number, self._handle) for number in self._SIGNALS}
         return self
 
     def _handle(self, *_: object) -> None:
@@ -89,8 +91,8 @@ class _Interrupt:
         self.asked = True
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -133,7 +135,7 @@ def run(
 ) -> Outcome:  # fmt: skip
     """Train from `steps` to the plan's horizon, or to its target.
 
-    Ctrl-C ends the run as `stopped` after the iteration under way.
+    Ctrl-C and SIGTERM end the run as `stopped` after the iteration under way.
     """
     evaluations: list[EvalPoint] = []
     reached: EvalPoint | None = None

@@ -15,6 +15,7 @@ from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import PhaseClock, ResourceSampler
+from mileage.recording import announce
 from mileage.recording.recorder import Ledger, RunRecorder
 
 if TYPE_CHECKING:
@@ -26,7 +27,20 @@ LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
 
 def run_clock(ledger: LedgerChoice) -> PhaseClock:
     """The clock of a run: that of the process's first recorded run counts from the start of the process."""
-    return PhaseClock() if ledger is None or ledger is False else PhaseClock.for_run()
+    if ledger is None or ledger is False:
+        return PhaseClock()
+    announced = announce.pending(as_ledger(ledger).url)
+    if announced is not None and announced.start_ns is not None:
+        return PhaseClock(start_ns=announced.start_ns)
+    return PhaseClock.for_run()
+
+
+def as_ledger(ledger: LedgerChoice) -> Ledger:
+    """The ledger that is meant; one that is not written to where none is."""
+    if isinstance(ledger, Ledger):
+        return ledger
+    place = ledger if isinstance(ledger, str | os.PathLike) else None
+    return Ledger(place, enabled=ledger is not None and ledger is not False)
 
 
 def in_turn(*calls: Callable[[EvalPoint], None] | None) -> Callable[[EvalPoint], None]:
@@ -76,8 +90,7 @@ def recorded(
     watched where a ledger was named, unless `resources` says otherwise.
     """
     wanted = ledger is not None and ledger is not False
-    place = ledger if isinstance(ledger, str | os.PathLike) else None
-    book = ledger if isinstance(ledger, Ledger) else Ledger(place, enabled=wanted)
+    book = as_ledger(ledger)
     with book.run(
         name or f"{agent.name}-{agent.env_id}", panel=panel, target=target, price_usd_per_hour=price_usd_per_hour,
         instance=instance, spot=spot, seed=agent.seed, config=dataclasses.asdict(agent.config), algorithm=agent.name,

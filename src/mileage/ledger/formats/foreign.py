@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "train_minutes": ("train_minutes",),
     "eval_minutes": ("eval_minutes",),
     "path": ("path", "checkpoint_path"),
+    "billable_cost_usd": ("billable_cost_usd", "cost_usd", "total_cost_usd"),
 } | {
     metric.name: (metric.name, *metric.aliases)
     for metric in METRICS
@@ -119,7 +120,7 @@ def _json_records(document: Any, path: Path) -> list[Record]:
 def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Row]:
     """The run, checkpoint and end rows of one foreign run."""
     now = time.time()
-    run = _run(settings, now)
+    run = _run(_with_price(records, settings), now)
     checkpoints = [_checkpoint(run, i + 1, record, settings) for i, record in enumerate(records)]
     checkpoints.sort(key=lambda checkpoint: (checkpoint.wall_seconds, checkpoint.step))
     checkpoints = [checkpoint._replace(seq=i + 1) for i, checkpoint in enumerate(checkpoints)]
@@ -129,6 +130,15 @@ def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Ro
     state = settings.state or (EndState.REACHED if progress.first_reached else EndState.NOT_REACHED)
     ending = Ending(state, "imported", now, last.wall_seconds, phases={"eval": last.eval_seconds})
     return [check_run(run), *checkpoints, end_row(run, progress, ending)]
+
+
+def _with_price(records: Sequence[ReadRecord], settings: ImportSettings) -> ImportSettings:
+    """Where no price is given, the one that the file's own cost comes from: its last cost over its last time."""
+    if settings.price is not None or settings.instance is not None or not records:
+        return settings
+    figure = _Figures(records[-1], settings.columns)
+    cost, wall = figure.number("billable_cost_usd"), figure.wall_seconds()
+    return settings if not cost or not wall or cost < 0 else replace(settings, price=cost / (wall / 3600.0))
 
 
 def _run(settings: ImportSettings, now: float) -> Run:
@@ -146,19 +156,20 @@ def _run(settings: ImportSettings, now: float) -> Run:
 
 def _checkpoint(run: Run, seq: int, record: ReadRecord, settings: ImportSettings) -> Checkpoint:
     figure = _Figures(record, settings.columns)
-    train, evaluated, wall = figure.seconds("train"), figure.seconds("eval"), figure.seconds("wall")
+    train, evaluated, wall = figure.seconds("train"), figure.seconds("eval"), figure.wall_seconds()
     if wall is None:
-        if train is None:
-            options = "--column wall_seconds=NAME (or train_seconds, train_minutes)"
-            raise UsageError(f"the file has no time column: map one with {options}")
-        wall = train + (evaluated or 0.0)
+        options = "--column wall_seconds=NAME (or train_seconds, train_minutes)"
+        raise UsageError(f"the file has no time column: map one with {options}")
     evaluated = evaluated if evaluated is not None else max(wall - train, 0.0) if train is not None else 0.0
+    success, mean_return = figure.number("success_rate"), figure.number("mean_return")
     step = figure.number("step")
     if step is None:
-        raise UsageError("the file has no column with env steps: map one with --column step=NAME")
+        # A row that says what was reached and what it cost is worth having, whatever it took.
+        if figure.has("step") or (success is None and mean_return is None):
+            raise UsageError("the file has no column with env steps: map one with --column step=NAME")
+        step = 0.0
     if step < 0 or wall < 0 or evaluated < 0 or evaluated > wall or step > 2**62:
         raise UsageError(f"record {seq} of the file has a negative or impossible step count or time")
-    success, mean_return = figure.number("success_rate"), figure.number("mean_return")
     value = success if settings.target and settings.target.aggregate is Aggregate.SUCCESS_RATE else mean_return
     met = None if settings.target is None or value is None else value >= settings.target.threshold
     path = figure.value("path")
@@ -183,6 +194,11 @@ class _Figures:
             return self.record.get(self.columns[name])
         return next((self.record[alias] for alias in ALIASES[name] if self.record.get(alias) not in (None, "")), None)
 
+    def has(self, name: str) -> bool:
+        """Whether the record has a column for the figure, with or without a value."""
+        names = (self.columns[name],) if name in self.columns else ALIASES[name]
+        return any(each in self.record for each in names)
+
     def number(self, name: str) -> float | None:
         value = self.value(name)
         if value is None or value == "":
@@ -192,6 +208,11 @@ class _Figures:
         except (TypeError, ValueError):
             raise UsageError(f"{name} of the file is {str(value)[:80]!r}, which is not a number") from None
         return number if math.isfinite(number) else None
+
+    def wall_seconds(self) -> float | None:
+        """The record's wall-clock, as it says or as training and evaluation add up to."""
+        wall, train = self.seconds("wall"), self.seconds("train")
+        return wall if wall is not None or train is None else train + (self.seconds("eval") or 0.0)
 
     def seconds(self, name: str) -> float | None:
         seconds = self.number(f"{name}_seconds")

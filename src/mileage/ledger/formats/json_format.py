@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType
 from typing import Any
 
 from mileage._errors import UsageError
-from mileage._records import Record
+from mileage._records import Record, strict_json
 from mileage.ledger.formats.flat import JSON_FIELDS, unpacked
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
+from mileage.ledger.streams import RunStream
 
 FORMAT = "mileage-ledger"
-_PARTS = {f"{kind}s": kind for kind in ("checkpoint", "phase", "episode", "profile", "sample", "kpi")}
+_PARTS = {f"{kind}s": kind for kind in ("checkpoint", "phase", "episode", "profile", "sample", "kpi", "note")}
 
 
 def dumps(runs: Sequence[RecordedRun]) -> str:
     """The runs as one JSON document."""
-    document = {"format": FORMAT, "format_version": FORMAT_VERSION, "runs": [as_dict(recorded) for recorded in runs]}
-    return json.dumps(document, indent=1, ensure_ascii=True)
+    return "".join(chunks(map(RunStream.of, runs)))
+
+
+def chunks(runs: Iterable[RunStream]) -> Iterator[str]:
+    """The same in parts, a row at a time."""
+    yield f'{{"format": "{FORMAT}", "format_version": {FORMAT_VERSION}, "runs": ['
+    for i, stream in enumerate(runs):
+        recorded = stream.recorded
+        end = unpacked(recorded.end._asdict()) if recorded.end else None
+        head = {"state": str(recorded.state), "run": unpacked(recorded.run._asdict()), "end": end}
+        yield (",\n" if i else "\n") + strict_json(head)[:-1]
+        for part, kind in _PARTS.items():
+            yield f',\n "{part}": ['
+            for j, row in enumerate(stream.rows(kind)):
+                yield (",\n  " if j else "\n  ") + strict_json(unpacked(row._asdict()))
+            yield "]"
+        yield "}"
+    yield "]}"
 
 
 def as_dict(recorded: RecordedRun) -> Record:
@@ -63,7 +79,7 @@ def loads(document: Record) -> list[Row]:
 def _row(kind: str, values: Record) -> Any:
     row_type = ROW_TYPES[kind]
     packed = {
-        name: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        name: strict_json(value, sort_keys=True, separators=(",", ":"))
         if name in JSON_FIELDS and value is not None and not isinstance(value, str)
         else value
         for name, value in values.items()

@@ -7,10 +7,12 @@ submission, and does not pretend to be one.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
-from mileage._records import Record
+from mileage._records import Record, strict_json
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
+from mileage.ledger.streams import RunStream
 from mileage.metrics import Shown, shown, startup_seconds
 
 NAMESPACE = "mileage"
@@ -18,34 +20,35 @@ NAMESPACE = "mileage"
 
 def lines(recorded: RecordedRun) -> list[str]:
     """The lines of one run in order of time."""
+    return list(stream_lines(RunStream.of(recorded)))
+
+
+def stream_lines(stream: RunStream) -> Iterator[str]:
+    """The same, one at a time."""
+    recorded = stream.recorded
     run, end = recorded.run, recorded.end
     init_seconds = startup_seconds(recorded.totals) if end else 0.0
-    out = [
-        _line(recorded, 0.0, "POINT_IN_TIME", key, value)
-        for key, value in (
-            ("submission_org", "mileage"),
-            ("submission_platform", run.instance or run.host),
-            ("submission_division", "open"),
-            ("submission_status", "research"),
-            ("cache_clear", False),
-            ("mileage_env", run.env_id),
-        )
-    ]
-    out.append(_line(recorded, 0.0, "INTERVAL_START", "init_start", None))
+    for key, value in (
+        ("submission_org", "mileage"),
+        ("submission_platform", run.instance or run.host),
+        ("submission_division", "open"),
+        ("submission_status", "research"),
+        ("cache_clear", False),
+        ("mileage_env", run.env_id),
+    ):
+        yield _line(recorded, 0.0, "POINT_IN_TIME", key, value)
+    yield _line(recorded, 0.0, "INTERVAL_START", "init_start", None)
     for key, value in _settings(recorded).items():
-        out.append(_line(recorded, 0.0, "POINT_IN_TIME", key, value))
-    out.append(_line(recorded, init_seconds, "INTERVAL_END", "init_stop", None))
-    out.append(_line(recorded, init_seconds, "INTERVAL_START", "run_start", None))
-    out += _progress(recorded, init_seconds)
+        yield _line(recorded, 0.0, "POINT_IN_TIME", key, value)
+    yield _line(recorded, init_seconds, "INTERVAL_END", "init_stop", None)
+    yield _line(recorded, init_seconds, "INTERVAL_START", "run_start", None)
+    yield from _progress(stream, init_seconds)
     if end is not None:
         status = "success" if end.wall_to_target is not None else "aborted"
         meta = {"status": status, "state": end.state, "samples_count": end.env_steps}
-        out.append(_line(recorded, end.wall_seconds, "INTERVAL_END", "run_stop", None, meta))
-        out += [
-            _line(recorded, end.wall_seconds, "POINT_IN_TIME", f"mileage_{name}", recorded.metric(name))
-            for name in (metric.name for metric in shown(Shown.MLLOG))
-        ]
-    return out
+        yield _line(recorded, end.wall_seconds, "INTERVAL_END", "run_stop", None, meta)
+        for name in (metric.name for metric in shown(Shown.MLLOG)):
+            yield _line(recorded, end.wall_seconds, "POINT_IN_TIME", f"mileage_{name}", recorded.metric(name))
 
 
 def _settings(recorded: RecordedRun) -> Record:
@@ -63,10 +66,10 @@ def _settings(recorded: RecordedRun) -> Record:
     }
 
 
-def _progress(recorded: RecordedRun, init_seconds: float) -> list[str]:
-    out = []
+def _progress(stream: RunStream, init_seconds: float) -> Iterator[str]:
+    recorded = stream.recorded
     before: Checkpoint | None = None
-    for checkpoint in recorded.checkpoints:
+    for checkpoint in stream.rows("checkpoint"):
         started = max(before.wall_seconds if before else init_seconds, init_seconds)
         stopped = max(checkpoint.wall_seconds, started)
         steps_before = before.step if before else 0
@@ -74,16 +77,15 @@ def _progress(recorded: RecordedRun, init_seconds: float) -> list[str]:
         done = {"samples_count": checkpoint.step, "first_epoch_num": checkpoint.step}
         evaluated = checkpoint.eval_seconds - (before.eval_seconds if before else 0.0)
         eval_start = max(stopped - evaluated, started)
-        out.append(_line(recorded, started, "INTERVAL_START", "block_start", None, meta))
-        out.append(_line(recorded, eval_start, "INTERVAL_END", "block_stop", None, done))
+        yield _line(recorded, started, "INTERVAL_START", "block_start", None, meta)
+        yield _line(recorded, eval_start, "INTERVAL_END", "block_stop", None, done)
         value = checkpoint.target_value
         value = checkpoint.mean_return if value is None else value
         if value is not None:
-            out.append(_line(recorded, eval_start, "INTERVAL_START", "eval_start", None, done))
-            out.append(_line(recorded, stopped, "POINT_IN_TIME", "eval_accuracy", value, done))
-            out.append(_line(recorded, stopped, "INTERVAL_END", "eval_stop", None, done))
+            yield _line(recorded, eval_start, "INTERVAL_START", "eval_start", None, done)
+            yield _line(recorded, stopped, "POINT_IN_TIME", "eval_accuracy", value, done)
+            yield _line(recorded, stopped, "INTERVAL_END", "eval_stop", None, done)
         before = checkpoint
-    return out
 
 
 def _line(
@@ -97,4 +99,4 @@ def _line(
         "value": value,
         "metadata": metadata or {},
     }
-    return ":::MLLOG " + json.dumps(record)
+    return ":::MLLOG " + strict_json(record)

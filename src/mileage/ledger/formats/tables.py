@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mileage._errors import LedgerError, MissingExtraError
-from mileage.ledger.formats.flat import table_rows
+from mileage.ledger.formats.flat import columns, stream_rows
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.runs import RecordedRun
+from mileage.ledger.streams import RunStream
 from mileage.metrics import RunMetric, Shown, count, shown
-from mileage.tables import Table
+from mileage.tables import Table, csv_line
+
+_ROWS_OF_A_GROUP = 10_000
 
 
 def csv_text(runs: Sequence[RecordedRun], table: str = "runs") -> str:
     """One line per row of `table`; no cell is taken for a formula by a spreadsheet."""
-    rows = table_rows(runs, table)
-    return Table.of(rows[0], [tuple(row.values()) for row in rows], left=()).csv() if rows else ""
+    return "".join(csv_chunks(map(RunStream.of, runs), table))
+
+
+def csv_chunks(runs: Iterable[RunStream], table: str = "runs") -> Iterator[str]:
+    """The same, a line at a time."""
+    names = list(columns(table))
+    yield csv_line(names)
+    for row in stream_rows(runs, table):
+        yield csv_line([row[name] for name in names])
 
 
 def write_parquet(runs: Sequence[RecordedRun], path: Path, table: str = "runs") -> None:
     """Write `table` as a Parquet file."""
+    write_parquet_streams(map(RunStream.of, runs), path, table)
+
+
+def write_parquet_streams(runs: Iterable[RunStream], path: Path, table: str = "runs") -> None:
+    """The same, a few thousand rows at a time; a column has its type whether or not a row has a value."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("Parquet export", "parquet") from None
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    layout = pa.schema([(name, kinds[kind]) for name, kind in columns(table).items()])
     try:
-        pq.write_table(pa.Table.from_pylist(table_rows(runs, table)), path)
+        with pq.ParquetWriter(path, layout) as writer:
+            rows = stream_rows(runs, table)
+            while batch := list(itertools.islice(rows, _ROWS_OF_A_GROUP)):
+                writer.write_table(pa.Table.from_pylist(batch, layout))
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from None
 
@@ -54,8 +75,6 @@ def _column(metric: RunMetric) -> str:
 
 
 def _cell(recorded: RecordedRun, metric: RunMetric) -> str:
-    if recorded.end is None:
-        return "–"
     if metric.priced and not recorded.priced:
         return NO_PRICE
     value = recorded.metric(metric.name)

@@ -1,0 +1,53 @@
+"""A training run is in the ledger before the command line has been read: the little that is needed is read here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from mileage.recording import announce
+
+
+@contextlib.contextmanager
+def announced_training(arguments: Sequence[str]) -> Iterator[None]:
+    """Announce the run that `mileage train …` is going to make, and say what became of it if it never began."""
+    if not {"--no-ledger", "--help", "-h", "--resume"} & set(arguments):
+        words = _leading_words(arguments[2:])
+        seed = _option(arguments, "--seed") or "0"
+        announce.announce(
+            arguments,
+            db=_option(arguments, "--db"),
+            name=_option(arguments, "--name") or "",
+            algorithm=words[0] if words else "",
+            env_id=words[1] if len(words) > 1 else "",
+            seed=int(seed) if seed.isdecimal() else None,
+            price=_option(arguments, "--price"),
+            instance=_option(arguments, "--instance"),
+            spot="--spot" in arguments,
+        )
+    try:
+        yield
+    except BaseException as error:
+        announce.settle(error.__context__ if isinstance(error, SystemExit) and error.__context__ else error)
+        raise
+    announce.settle(None)
+
+
+def _leading_words(arguments: Sequence[str]) -> list[str]:
+    found = []
+    for argument in arguments:
+        if argument.startswith("-"):
+            break
+        found.append(argument)
+    return found
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    """The value of an option in either spelling, `--db X` or `--db=X`; the last one counts."""
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        if argument == name:
+            found = following
+        elif argument.startswith(f"{name}="):
+            found = argument.partition("=")[2]
+    return found

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+from sample_rows import make_checkpoint, make_end, make_note, make_profile, make_run
+
+from mileage.ledger.rows import Row
+from mileage.ledger.secrets import scrubbed_command, scrubbed_json, scrubbed_row, scrubbed_text, scrubbed_value
+
+SECRETS = [
+    "--db postgresql://bob:hunter22@db.host/ledger",
+    "--db=postgresql+psycopg://bob:hun@ter/hunter22@db.host/ledger",
+    "postgres://h/db?password=hunter22&sslmode=require",
+    "redis://:hunter22@host:6379/0",
+    "host=h password='my hunter22' user=x",
+    "PGPASSWORD=hunter22 mileage train",
+    "--wandb-api-key hunter22 --seed 1",
+    "MY_SERVICE_SECRET: hunter22",
+    "Authorization: Bearer hunter22hunter22",
+    "token=hunter22",
+    '{"db_password": "hunter22"}',
+]
+HARMLESS = [
+    "mileage train ppo CartPole-v1 --target mean_return>=475 --seed 3",
+    "postgresql://bob@h/db",
+    "max_tokens=512 eos_token=</s> tokens: 3 pass_rate=0.5 key=3 monkey=4",
+    "https://example.org/a:b/c",
+    "policy.safetensors",
+    "mail me@example.org about 12:30",
+]
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_a_secret_is_hidden_and_stays_hidden(text: str) -> None:
+    clean = scrubbed_text(text)
+    assert "hunter22" not in clean
+    assert "***" in clean
+    assert scrubbed_text(clean) == clean
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
+    assert scrubbed_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "issued",
+    ["ghp_" + "a1B2" * 9, "hf_" + "a1B2" * 8, "sk-" + "a1B2" * 8, "AKIA" + "A1B2" * 4, "glpat-" + "a1B2" * 5],
+)
+def test_keys_are_known_by_their_form(issued: str) -> None:
+    assert scrubbed_text(f"use {issued} here") == "use *** here"
+
+
+def test_an_option_hides_the_argument_after_it_and_an_address_may_have_blanks() -> None:
+    assert scrubbed_command(["mileage", "--db-password", "a b", "--seed", "3"]) == "mileage --db-password *** --seed 3"
+    assert scrubbed_command(["x", "--db=postgresql://u:p q@h/d"]) == "x --db=postgresql://u:***@h/d"
+
+
+def test_values_are_hidden_by_the_name_they_stand_under() -> None:
+    given = {
+        "lr": 0.1,
+        "db": {"password": 1234, "url": "postgresql://a:b@c/d"},
+        "keys": ["k"],
+        "max_tokens": 5,
+        "on": True,
+    }
+    assert scrubbed_value(given) == {
+        "lr": 0.1, "db": {"password": "***", "url": "postgresql://a:***@c/d"}, "keys": ["k"], "max_tokens": 5,
+        "on": True,
+    }  # fmt: skip
+    assert scrubbed_json('{"lr":0.1}') == '{"lr":0.1}'
+    assert scrubbed_json('{"api_key":"x","lr":0.1}') == '{"api_key":"***","lr":0.1}'
+    assert scrubbed_json("not json, password=x") == "not json, password=***"
+
+
+def test_secrets_of_the_environment_are_known_by_their_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mileage.ledger import secrets
+
+    monkeypatch.setenv("PGPASSWORD", "correct horse")
+    monkeypatch.setenv("MILEAGE_DB", "postgresql://u:battery-staple@h/d")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/ssh/agent")
+    secrets._secrets_of_environment.cache_clear()
+    assert (
+        scrubbed_text("said correct horse and battery-staple to /tmp/ssh/agent") == "said *** and *** to /tmp/ssh/agent"
+    )
+    secrets._secrets_of_environment.cache_clear()
+
+
+def test_every_row_that_holds_words_is_scrubbed() -> None:
+    word = "postgresql://u:hunter22@h/d"
+    run = make_run(command=word, config=f'{{"db":"{word}"}}', machine=f'{{"x":"{word}"}}')
+    rows: list[Row] = [
+        run,
+        make_checkpoint(run, 1, path=word, claimed=f'{{"db":"{word}"}}'),
+        make_profile(run, 2)._replace(summary=f'{{"db":"{word}"}}'),
+        make_note(run, text=word),
+        make_end(run, reason=f"OperationalError: {word}"),
+    ]
+    for row in rows:
+        assert "hunter22" in repr(row)
+        assert "hunter22" not in repr(scrubbed_row(row))
+    clean = make_checkpoint(run, 1)
+    assert scrubbed_row(clean) is clean
