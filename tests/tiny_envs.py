@@ -72,3 +72,74 @@ class Spike:
         state[1] += 1.0
         state[0] = 1000.0 if state[1] >= 100.0 else 0.0
         return 1.0, False
+
+
+@env("TestDoors-v0", state_size=2, obs_size=5, actions=5, max_steps=8, reward_threshold=8.0)
+class Doors:
+    """Five doors of which two are locked; behind the first open one after the number shown lies 1, and a new number."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any) -> None:
+        state[0] = integers(rng, 5)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any) -> Any:
+        shown = int(state[0])
+        reward = 1.0 if action == (shown + 2) % 5 else 0.0
+        if action == shown or action == (shown + 1) % 5:
+            reward = -100.0
+        state[0] = integers(rng, 5)
+        return reward, False
+
+    @staticmethod
+    def observe(state: Any, obs: Any) -> None:
+        for k in range(5):
+            obs[k] = 1.0 if k == int(state[0]) else 0.0
+
+    @staticmethod
+    def mask(state: Any, out: Any) -> None:
+        shown = int(state[0])
+        out[shown] = 0
+        out[(shown + 1) % 5] = 0
+
+
+@env("TestPanel-v0", state_size=3, actions=(3, 2), action_low=(-2.0,), action_high=(2.0,), max_steps=8)
+class Panel:
+    """A lever of three places, a switch and a dial are to be set as shown; 1 for each, less for a dial that is off."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any) -> None:
+        state[0] = integers(rng, 3)
+        state[1] = integers(rng, 2)
+        state[2] = uniform(rng, -1.0, 1.0)
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any) -> Any:
+        reward = 1.0 - (action[2] - state[2]) ** 2
+        if int(action[0]) == int(state[0]):
+            reward += 1.0
+        if int(action[1]) == int(state[1]):
+            reward += 1.0
+        state[0] = integers(rng, 3)
+        state[1] = integers(rng, 2)
+        state[2] = uniform(rng, -1.0, 1.0)
+        return reward, False
+
+
+@env("TestWalled-v0", state_size=1, actions=3, max_steps=8)
+class Walled:
+    """Has no way out after three steps."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any) -> None:
+        state[0] = 0.0
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any) -> Any:
+        state[0] += 1.0
+        return 0.0, False
+
+    @staticmethod
+    def mask(state: Any, out: Any) -> None:
+        for k in range(3):
+            out[k] = state[0] < 3.0

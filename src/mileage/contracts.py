@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage._errors import UsageError
 from mileage._records import Record
-from mileage._types import F32, Array, Bool, ObsLeaf
+from mileage._types import F32, U8, Array, Bool, Memory, ObsLeaf
 from mileage._types import Team as Team
+from mileage.codec import Codec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +48,8 @@ class EnvSpec(abc.ABC):
     """An environment described: what it is called, what it shows and takes, and how to make many of it.
 
     Observations are rows of `obs_size` entries. Actions are discrete, `n_actions` of them, counted from 0, or a box of
-    `action_size` numbers between `action_low` and `action_high`.
+    `action_size` numbers between `action_low` and `action_high`, or have several parts: choices (`branches`), whose
+    bounds are infinite, before the numbers. `codec` has the form that users of the environment know.
     """
 
     id: str
@@ -68,11 +70,29 @@ class EnvSpec(abc.ABC):
     """Mean return at which the environment counts as solved."""
     version: str
     """Digest of what decides the dynamics; part of a panel's identity."""
+    branches: tuple[int, ...] = ()
+    """How many ways there are to choose each discrete part of an action that has several; empty if it has not."""
+    masked: bool = False
+    """Whether it says which choices are possible: then vectors of it have `masks`."""
+
+    @property
+    def codec(self) -> Codec:
+        """What its observations and actions look like outside, and how they become rows."""
+        return Codec(self.obs_size, self.choices, self.leaves)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """How many ways there are to choose each discrete part of an action, be it one or several."""
+        return self.branches or ((self.n_actions,) if self.n_actions else ())
 
     @property
     def leaves(self) -> tuple[ObsLeaf, ...] | None:
         """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
         return None
+
+    def flat(self) -> EnvSpec:
+        """The same environment with observation rows that are float32 vectors; itself if they are."""
+        return self
 
     @abc.abstractmethod
     def vector(self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False) -> VectorEnv:
@@ -92,13 +112,24 @@ class VectorEnv(abc.ABC):
     obs: Array
     """What all environments show now, (N, O) float32, or rows of bytes if the spec has `leaves`."""
 
+    @property
+    def masks(self) -> U8 | None:
+        """What is possible now, (N, M) uint8 with an entry for every way to choose; None if the spec is not `masked`.
+
+        A step in which episodes end tells what was possible after it in `infos["final_masks"]`, (N, M).
+        """
+        return None
+
     @abc.abstractmethod
     def reset(self, *, seed: int | Sequence[int] | None = None, options: Record | None = None) -> tuple[Array, Record]:
         """Start all episodes anew; an int seeds all environments, a sequence each by its own."""
 
     @abc.abstractmethod
     def step(self, actions: ArrayLike) -> Step:
-        """Step every environment once: `actions` is (N,) integers if discrete, (N, A) numbers otherwise."""
+        """Step every environment once: `actions` is (N,) integers if discrete, (N, A) numbers otherwise.
+
+        Of actions with several parts, the first numbers are the indices of choices.
+        """
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Let go of threads, processes and windows."""
@@ -148,6 +179,8 @@ class Policy(abc.ABC):
     """Normalised observations are kept within plus and minus this; infinite where nothing is normalised."""
     leaves: tuple[ObsLeaf, ...] | None = None
     """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
+    in_parts: bool = False
+    """Whether actions have several parts or masks, which are then passed to it; kernels are others for that too."""
 
     @abc.abstractmethod
     def live_arrays(self) -> dict[str, Array]:
@@ -157,10 +190,10 @@ class Policy(abc.ABC):
         """Take over what was written to `live_arrays`."""
 
     @abc.abstractmethod
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
-        """Actions for observation rows: the best ones, or drawn where `rng` is given.
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
+        """Actions for observation rows: the best ones, or drawn where `rng` is given, among what `masks` (N, M) allow.
 
-        Discrete: indices (N,) int64; continuous: (N, A) float32 within the environment's bounds.
+        Discrete: indices (N,) int64; others: (N, A) float32, indices of choices before numbers within the bounds.
         """
 
     @property
@@ -168,15 +201,54 @@ class Policy(abc.ABC):
         """Whether an action depends on its own observation row alone: not on others, nor on what was before."""
         return True
 
-    def player(self, n: int) -> Callable[[Array, np.random.Generator | None], Array]:
+    def player(self, n: int) -> Callable[..., Array]:
         """A function like `actions` that plays `n` episodes from their start, with a memory if the policy has one."""
         return self.actions
 
     @abc.abstractmethod
     def predict(
-        self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
-    ) -> tuple[Array, Any]:
-        """Actions for one observation or a batch as the environment gives them, and the memory for the next call."""
+        self,
+        observation: Array,
+        state: Memory,
+        episode_start: ArrayLike | None,
+        rng: np.random.Generator | None,
+        masks: U8 | None = None,
+    ) -> tuple[Array, Memory]:
+        """Actions for observation rows, and the memory for the next call; `state` is what the last call returned."""
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """What it says about observation rows; UsageError if it does not tell."""
+        raise UsageError(f"{type(self).__name__} does not tell its distribution")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What a policy says about observations: N rows of each array, or none where there was a single observation."""
+
+    probabilities: tuple[F32, ...] = ()
+    """Of every way to choose each discrete part of an action, (N, n) each; 0 for what is masked."""
+    mean: F32 | None = None
+    """Of the numbers in an action, (N, G), where -1 and 1 stand for their bounds; None if there are none."""
+    deviation: F32 | None = None
+    """Of these numbers, (N, G); None if the policy has none."""
+    value: F32 | None = None
+    """Expected return, (N,); None if the policy has no critic of observations."""
+    action_values: F32 | None = None
+    """Expected return of every action, (N, n); None if the policy does not estimate it."""
+
+    def first(self) -> Distribution:
+        """That of the first observation alone."""
+
+        def row(array: F32 | None) -> F32 | None:
+            return None if array is None else array[0]
+
+        return Distribution(
+            tuple(each[0] for each in self.probabilities),
+            row(self.mean),
+            row(self.deviation),
+            row(self.value),
+            row(self.action_values),
+        )
 
 
 class IterationStats(Protocol):

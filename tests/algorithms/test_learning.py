@@ -39,6 +39,30 @@ def test_continuous_identity(algorithm: str, seed: int) -> None:
     assert learned(algorithm, tiny_envs.Mirror, steps, gamma=0.0, seed=seed, log_std_init=-1.0) >= -2.0
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
+def test_masked_doors(algorithm: str, backend: str) -> None:
+    # Eight steps of reward 1; chance among the open doors gives 2.7, and a locked one costs 100.
+    pytest.importorskip("torch") if backend == "torch" else None
+    assert learned(algorithm, tiny_envs.Doors, 2048, gamma=0.0, backend=backend) >= 7.5
+
+
+def test_impala_and_dqn_learn_among_what_is_possible() -> None:
+    with mileage.IMPALA(tiny_envs.Doors, preset="none", gamma=0.0, learning_rate=1e-2, mode="lockstep") as agent:
+        agent.learn(8192, eval_every=10**9)
+        assert agent.evaluate().mean_return >= 7.5
+    with mileage.DQN(tiny_envs.Doors, preset="none", gamma=0.0, learning_rate=5e-3, learning_starts=100) as agent:
+        agent.learn(3000, eval_every=10**9)
+        assert agent.evaluate().mean_return >= 7.5
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_an_action_of_several_parts(backend: str) -> None:
+    # Eight steps of at most 3: lever, switch and dial; chance and a dial at rest give 8 * (1/3 + 1/2 + 2/3) = 12.
+    pytest.importorskip("torch") if backend == "torch" else None
+    assert learned("PPO", tiny_envs.Panel, 8192, gamma=0.0, log_std_init=-1.0, backend=backend) >= 21.0
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ppo_solves_cartpole_with_its_preset(seed: int) -> None:
     with mileage.PPO("CartPole-v1", seed=seed) as agent:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import extras
 from mileage._errors import LedgerError, MileageError, UnmatchedError, UsageError
 from mileage.cli.ledger import FORMATS, app
+from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 
@@ -30,10 +31,12 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def runs(ledger: Path) -> list[Run]:
     """Three cheap runs, three dear ones, and one whose name is an attack."""
     made = []
+    panel = Panel.default("CartPole-v1", 3, success="return>=475")
+    exam = {"panel": panel.to_json(), "panel_id": panel.panel_id, "success": panel.success}
     with Store(ledger) as store:
         for i, name in enumerate(["cheap"] * 3 + ["dear"] * 3 + [EVIL]):
             wall = (10.0 if name == "cheap" else 30.0) + 0.1 * i
-            run = make_run(name=name, seed=i, launched_at=1000.0 + i, price_usd_per_hour=3600.0)
+            run = make_run(name=name, seed=i, launched_at=1000.0 + i, price_usd_per_hour=3600.0, **exam)
             end = make_end(
                 run, wall_seconds=wall, train_seconds=wall - 1, eval_seconds=1.0, cost_usd=wall, cost_to_target=wall,
                 wall_to_target=wall, billable_seconds=wall,
@@ -80,8 +83,11 @@ def test_show_prints_the_six_lines_the_phases_and_a_spread_of_checkpoints(runs: 
 
 def test_compare_ends_in_a_verdict(runs: list[Run]) -> None:
     output = run_cli("compare", "cheap", "dear")
-    # Three runs in each arm are too few to decide a factor of three: (10.0 + 10.1 + 10.2) / (30.3 + 30.4 + 30.5).
-    assert output.splitlines()[-1].startswith("verdict: undecided: A costs 0.332 times what B costs")
+    # Runs that scatter by 1 % decide a factor of three, (10.0 + 10.1 + 10.2) / (30.3 + 30.4 + 30.5), and three runs say
+    # little about failures.
+    verdict = output.splitlines()[-1]
+    assert verdict.startswith("verdict: A cheaper: A costs 0.332 times what B costs")
+    assert "none of 3 and 3 runs failed, so at most 71 % and 71 % do" in verdict
     content = run_json("compare", "cheap", "dear", "--sequential")
     assert (content["verdict"], content["label"]) == ("undecided", None)
     assert content["a"]["expected_cost_to_target"] == pytest.approx(10.1)
@@ -150,7 +156,7 @@ def test_foreign_files_are_imported_with_what_they_do_not_say(ledger: Path, tmp_
     assert (row["run_id"], row["name"], row["state"], row["cost_usd"], row["seed"]) == (
         run_id,
         "sb3",
-        "reached",
+        "claimed",
         10.0,
         7,
     )

@@ -13,9 +13,10 @@ import pytest
 
 import mileage
 from mileage._errors import UsageError
+from mileage.codec import pack, view_of
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
-from mileage.envs.gymnasium.structured import StructuredEnv, pack, structured, view_of
+from mileage.envs.gymnasium.structured import StructuredEnv, structured
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.off_policy import QNetwork, SquashedActor
 

@@ -55,9 +55,11 @@ class Slots:
         shapes |= dict.fromkeys(("mean", "scale"), ((obs_size,), np.float32))
         shapes |= dict.fromkeys(("terminated", "truncated"), ((rows,), np.uint8))
         shapes |= dict.fromkeys(("state", "turn", "version", "collector"), ((), np.int64))
+        if policy.in_parts:
+            shapes["masks"] = ((rows, sum(policy.branches)), np.uint8)
         zeros = {name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self.arrays: dict[str, Array] = zeros
-        self._n_actions = policy.n_actions
+        self._branches = np.array(policy.branches)
 
     def __len__(self) -> int:
         return len(self.arrays["state"])
@@ -81,8 +83,8 @@ class Slots:
         owners = self.collector
         if not states <= set(SlotState) or owners.min() < 0 or owners.max() >= collectors:
             raise UsageError("the rollouts under way belong to nobody")
-        actions = self.actions
-        if self._n_actions and not ((actions >= 0) & (actions < self._n_actions)).all():
+        choices = self.actions[..., : len(self._branches)]
+        if not ((choices >= 0) & (choices < self._branches)).all():
             raise UsageError("a rollout under way has an action that does not exist")
 
 

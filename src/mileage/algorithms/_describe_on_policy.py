@@ -186,7 +186,8 @@ class _Replay:
     def operations(self) -> dict[str, Action]:
         """Acting and valuing for all environments, each in one call."""
         learner, policy = self.learner, self.learner.policy
-        frame = Frame(rollout.ACT, **learner.policy_fields(), obs=learner.shown_obs, n_envs=learner.n_envs)
+        kind = rollout.MASKED_ACT if policy.in_parts else rollout.ACT
+        frame = Frame(kind, **learner.policy_fields(), obs=learner.shown_obs, n_envs=learner.n_envs)
         # The rollout's workspace is as large as its blocks need; one call for all environments may need more.
         width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
         frame.set(works=np.zeros(learner.n_envs * width + 64, np.float32))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mileage._records import Record, named
-from mileage._types import F32, Array
+from mileage._types import F32, I64, U8, Array
 from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms._stepping import collect_from_python
+from mileage.codec import no_way_out
 from mileage.contracts import Clock, EnvSpec
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels.learners import actor_critic, optim
@@ -24,8 +25,6 @@ from mileage.policies import ActorCritic
 
 if TYPE_CHECKING:
     from mileage.description import Description
-
-_UPDATE_FIELDS = frozenset(actor_critic.UPDATE.names or ())
 
 
 class NativeOnPolicy(RolloutLearner):
@@ -51,7 +50,7 @@ class NativeOnPolicy(RolloutLearner):
     @classmethod
     def make_policy(cls, config: OnPolicyConfig, spec: EnvSpec, seed: int) -> ActorCritic:
         """The networks for an environment."""
-        network = named(config, "hidden activation log_std_init")
+        network = named(config, "hidden activation log_std_init") | named(spec, "branches masked")
         return ActorCritic(spec.obs_size, spec.n_actions, spec.action_low, spec.action_high, **network, seed=seed)
 
     def _allocate(self) -> None:
@@ -71,6 +70,11 @@ class NativeOnPolicy(RolloutLearner):
         self.block = kernels.block_size(self.n_envs)
         self.episode_sums = np.zeros((-(-self.n_envs // self.block), 3))
         self.adam_mean, self.adam_square = np.zeros_like(policy.params), np.zeros_like(policy.params)
+        choices = sum(policy.branches) if policy.in_parts else 0
+        self.masks: U8 = np.ones((n, choices), np.uint8)
+        """What was possible, (B, M), if actions have several parts or masks."""
+        self.shown_masks: U8 = np.ones((total, choices), np.uint8)
+        self._faults: I64 = np.zeros(1, np.int64)
         self.env_action = floats(total, action_size)
         self.shown_obs = floats(total, obs_size)
         minibatch = min(self.config.minibatch, n)
@@ -90,26 +94,33 @@ class NativeOnPolicy(RolloutLearner):
         """The policy's fields of a frame that acts, and where what it does is stored."""
         stored = {"store_raw_obs": self.raw_obs, "store_obs": self.obs, "store_actions": self.actions}
         stored |= {"store_log_probs": self.log_probs, "store_values": self.values}
+        if self.policy.in_parts:
+            stored |= {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
         return self.policy.acting_fields() | stored | named(self, "action_rng works env_action")
 
     def _act_frame(self) -> Frame:
-        return Frame(kernels.ACT, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
+        kind = kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT
+        return Frame(kind, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
 
     def _rollout_frame(self) -> Frame:
         env = self.env
         assert isinstance(env, VecEnv)
         own = "n_envs block rewards terminated truncated truncated_values last_values episode episode_sums work_floats"
         stepping = env.frame_fields() | named(self, own)
-        return Frame(kernels.ROLLOUT, **self.policy_fields(), **stepping, n_steps=self.config.n_steps)
+        kind = kernels.MASKED_ROLLOUT if self.policy.in_parts else kernels.ROLLOUT
+        mask = {"mask": env.spec.mask_address} if self.policy.in_parts else {}
+        return Frame(kind, **self.policy_fields(), **(stepping | mask), n_steps=self.config.n_steps)
 
     def _update_frame(self) -> Frame:
         config, n_params = self.config, self.policy.params.size
         rollout = named(self, "obs actions log_probs values advantages returns order shuffle_rng")
         memory = named(self, "adam_mean adam_square totals works work_floats chunk_rows")
         loss = named(config, "epochs clip value_clip entropy_coef value_coef target_kl")
+        kind = actor_critic.MASKED_UPDATE if self.policy.in_parts else actor_critic.UPDATE
+        rollout |= named(self, "masks") if self.policy.in_parts else {}
         return Frame(
-            actor_critic.UPDATE,
-            **{name: value for name, value in self.policy.frame_fields().items() if name in _UPDATE_FIELDS},
+            kind,
+            **{name: value for name, value in self.policy.frame_fields().items() if name in (kind.names or ())},
             **(rollout | memory | loss | optim.adam_fields(0.0, config.adam_eps, config.max_grad_norm)),
             grads=np.zeros((self.chunks, n_params), np.float32),
             squares=np.zeros(-(-n_params // optim.BLOCK), np.float32),
@@ -127,6 +138,12 @@ class NativeOnPolicy(RolloutLearner):
         else:
             steps = self.config.n_steps
             collect_from_python(self.env, self.rollout_frame, self, self.episode, self.episode_sums, steps, clock)
+        self._check_masks()
+
+    def _check_masks(self) -> None:
+        """UsageError if an environment has left nothing possible."""
+        if self._faults[0]:
+            raise no_way_out(self.env.spec.id)
 
     def _raise_failure(self) -> None:
         """EnvError if an environment failed in the fused collector."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._records import Record, named
-from mileage._types import F32, F64, Array, Bool
+from mileage._types import F32, F64, I64, U8, Array, Bool
 from mileage.algorithms._config import OffPolicyConfig, scheduled
 from mileage.algorithms._diverged import diverged, from_env
 from mileage.algorithms._scaling import Scaling
@@ -42,6 +42,26 @@ class OffPolicyStats:
     """Mean length of those episodes; NaN if there were none."""
     truncations: int
     """How many of those episodes a time limit ended."""
+
+
+class SplitBatch:
+    """A batch whose observations have masks behind them, taken apart: `obs`, `next_obs` (S, O) and `masks` (S, n).
+
+    The masks are those of the next observations: what was possible before an action decided nothing else.
+    """
+
+    def __init__(self, batch: Batch, obs_size: int, n_actions: int) -> None:
+        self._batch = batch
+        self.obs: F32 = np.zeros((batch.size, obs_size), np.float32)
+        self.next_obs: F32 = np.zeros((batch.size, obs_size), np.float32)
+        self.masks: U8 = np.ones((batch.size, n_actions), np.uint8)
+
+    def take(self) -> None:
+        """Take apart what the batch holds now."""
+        size, n = self.obs.shape[1], self.masks.shape[1]
+        np.copyto(self.obs, self._batch.obs[:, :size])
+        np.copyto(self.next_obs, self._batch.next_obs[:, :size])
+        np.copyto(self.masks, self._batch.next_obs[:, size : size + n], casting="unsafe")
 
 
 class OffPolicy(StatefulLearner):
@@ -70,7 +90,10 @@ class OffPolicy(StatefulLearner):
         env.reset(seed=seed)
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
-        self._following = np.zeros_like(self.obs)
+        self.masks: U8 = np.ones((self.n_envs, policy.n_actions if policy.in_parts else 0), np.uint8)
+        """What is possible now, (N, n), if the policy knows masks; the replay buffer has them behind observations."""
+        self._rows = np.zeros((self.n_envs, self._row_size()), self.obs.dtype) if policy.in_parts else self.obs
+        self._following = np.zeros_like(self._rows)
         self.scaling = Scaling(config, policy, self.n_envs)
         self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
         """The same as networks see it."""
@@ -86,9 +109,14 @@ class OffPolicy(StatefulLearner):
         """Iterations done."""
         return self._steps // self.steps_per_iteration
 
+    def _row_size(self) -> int:
+        """Entries of an observation in the replay buffer: masks are behind it, to a multiple of a word in bytes."""
+        masks = self.policy.n_actions if self.policy.in_parts else 0
+        return self.policy.obs_size + -(-masks // 8) * 8
+
     def _replay_arguments(self) -> Record:
         """Arguments of a replay buffer for these environments."""
-        shapes = {"obs_shape": self.policy.obs_size, "action_shape": self.policy.action_size}
+        shapes = {"obs_shape": self._row_size(), "action_shape": self.policy.action_size}
         return shapes | named(self.config, "capacity n_step gamma") | named(self, "n_envs seed")
 
     def _make_replay(self) -> ReplayBuffer:
@@ -104,16 +132,43 @@ class OffPolicy(StatefulLearner):
 
     def _act_randomly(self) -> Array:
         """As `_act`, uniformly at random, for `hold` steps each."""
-        if (self._steps // self.n_envs) % self.config.hold:
+        # What was possible a step before may not be now.
+        if (self._steps // self.n_envs) % self.config.hold and not self.policy.in_parts:
             return self._held()
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
-            choices = np.minimum((draws[:, 0] * self.policy.n_actions).astype(np.int64), self.policy.n_actions - 1)
+            choices = self._anywhere(draws[:, 0])
             self.actions[:, 0] = choices
             return np.asarray(choices)
         self.actions[:] = 2.0 * draws - 1.0
         low, high = self.policy.low, self.policy.high
         return np.asarray(low + draws * (high - low), np.float32)
+
+    def _anywhere(self, draws: F32) -> I64:
+        """Discrete actions (N,), uniform among those that are possible, by uniform draws (N,)."""
+        n = self.policy.n_actions
+        if not self.policy.in_parts:
+            return np.asarray(np.minimum((draws * n).astype(np.int64), n - 1))
+        ranks = np.cumsum(self.masks, axis=1, dtype=np.int64)
+        which = np.minimum((draws * ranks[:, -1]).astype(np.int64), ranks[:, -1] - 1)
+        return np.asarray(np.argmax(ranks > which[:, None], axis=1))
+
+    def _take_masks(self) -> None:
+        """Look what is possible now, before actions are chosen."""
+        shown = self.env.masks
+        if shown is not None and self.policy.in_parts:
+            np.copyto(self.masks, shown)
+
+    def _note_masks(self, done: Bool, infos: Record) -> None:
+        """Put masks, of now and of what follows, behind observations."""
+        size, n = self.policy.obs_size, self.policy.n_actions
+        self._rows[:, :size] = self.obs
+        self._rows[:, size : size + n] = self.masks
+        following = self._following[:, size : size + n]
+        if (shown := self.env.masks) is not None:
+            np.copyto(following, shown, casting="unsafe")
+        if done.any():
+            np.copyto(following, infos["final_masks"], where=done[:, None], casting="unsafe")
 
     def _held(self) -> Array:
         """The actions of the step before, as the environment wants them."""
@@ -138,6 +193,7 @@ class OffPolicy(StatefulLearner):
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
+                self._take_masks()
                 self._look()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
@@ -186,7 +242,8 @@ class OffPolicy(StatefulLearner):
 
     def scale_batch(self) -> None:
         """Scale what was sampled, by the statistics as they are now."""
-        for rows in (self.batch.obs, self.batch.next_obs):
+        size = self.policy.obs_size
+        for rows in (self.batch.obs[:, :size], self.batch.next_obs[:, :size]):
             self.scaling.scale_obs(rows, rows)
         self.scaling.scale_rewards(self.batch.rewards)
 
@@ -194,13 +251,16 @@ class OffPolicy(StatefulLearner):
         """Step all environments once and store the transitions."""
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
         np.greater(truncated, terminated, out=self._cut)
-        np.copyto(self._following, obs)
+        following = self._following[:, : obs.shape[1]]
+        np.copyto(following, obs)
         # Many environments report something at every step; only an end comes with a final observation.
         any_ended = bool(infos) and (done := terminated | truncated).any()
         if any_ended:
-            np.copyto(self._following, infos["final_obs"], where=done[:, None])
+            np.copyto(following, infos["final_obs"], where=done[:, None])
+        if self.policy.in_parts:
+            self._note_masks(terminated | truncated, infos)
         # The same arrays every time: the buffer looks at them once.
-        self.replay.push_batch(self.obs, self.actions, reward, terminated, self._cut, self._following)
+        self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
         self.scaling.reward(reward, terminated | truncated)
         self._steps += self.n_envs

@@ -47,11 +47,14 @@ def collect_from_python(
     n = len(obs)
     inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
     discrete = int(frame.record["n_actions"][0]) > 0
+    masks = frame.array("masks") if env.spec.masked else None
     for t in range(n_steps):
         if not wanted():
             return False
         rows = slice(t * n, (t + 1) * n)
         with inference:
+            if masks is not None and (possible := env.masks) is not None:
+                np.copyto(masks, possible)
             kernels.act(frame.record, t * n)
         with env_step:
             action = env_action[:, 0].astype(np.int64) if discrete else env_action

@@ -59,6 +59,8 @@ class TwinCritic(OffPolicy):
         """UsageError if actions are discrete."""
         if spec.n_actions:
             raise UsageError(f"{cls.name} needs continuous actions: use dqn or ppo for discrete ones")
+        if spec.branches:
+            raise UsageError(f"{cls.name} needs continuous actions: use ppo or a2c for actions with choices in them")
 
     @classmethod
     def make_policy(cls, config: OffPolicyConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:

@@ -65,8 +65,8 @@ class Backend(abc.ABC):
         self.learner_class: type[Learner] = algorithm.learner(self.name)
 
     def seen(self, spec: EnvSpec) -> EnvSpec:
-        """The environment with observations in the form that the network wants."""
-        return spec
+        """The environment with observations in the form that the network wants: vectors, unless told otherwise."""
+        return spec.flat()
 
     def make_policy(self, config: LearnerConfig, spec: EnvSpec, seed: int) -> Policy:
         """The networks for an environment."""
@@ -123,7 +123,7 @@ class TorchBackend(Backend):
         from mileage.envs.native.env import NativeEnv
 
         if self.policy_name == "mlp" or isinstance(spec, NativeEnv):
-            return spec
+            return spec.flat()
         from mileage.envs.gymnasium.structured import structured
 
         found: EnvSpec = structured(spec)

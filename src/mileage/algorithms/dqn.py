@@ -15,7 +15,7 @@ from mileage._records import ReadRecord, Record, named
 from mileage._types import F64, Array
 from mileage.algorithms._config import OffPolicyConfig, at_least_one, unit_interval
 from mileage.algorithms._describe import Sizes, native, network_buffers, one_forward, q_learn
-from mileage.algorithms._off_policy import OffPolicy
+from mileage.algorithms._off_policy import OffPolicy, SplitBatch
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.contracts import EnvSpec
 from mileage.description import Description, Work
@@ -99,13 +99,16 @@ class DQN(OffPolicy):
     @classmethod
     def check_spec(cls, spec: EnvSpec) -> None:
         """UsageError if actions are not discrete."""
+        if spec.branches:
+            raise UsageError("dqn needs a single discrete action: use ppo or a2c for actions of several parts")
         if not spec.n_actions:
             raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
 
     @classmethod
     def make_policy(cls, config: DQNConfig, spec: EnvSpec, seed: int) -> QNetwork:
         """The networks for an environment."""
-        return QNetwork(spec.obs_size, spec.n_actions, **named(config, "hidden activation dueling"), seed=seed)
+        network = named(config, "hidden activation dueling") | named(spec, "masked")
+        return QNetwork(spec.obs_size, spec.n_actions, **network, seed=seed)
 
     def _make_replay(self) -> ReplayBuffer:
         return make_replay(self.config, self._replay_arguments())
@@ -119,6 +122,8 @@ class DQN(OffPolicy):
         self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
         samples = config.batch * self._updates_per_call
         self.batch = self.replay.batch(samples)
+        split = SplitBatch(self.batch, policy.obs_size, policy.n_actions) if policy.in_parts else None
+        self._split, seen = split, split or self.batch
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self.totals: F64 = np.zeros(kernel.N_STATS)
@@ -132,9 +137,11 @@ class DQN(OffPolicy):
             "dueling": int(policy.dueling),
         }
         self.update_frame = Frame(
-            kernel.DQN, **(network | self.adam | optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)),
-            **named(self, "target_params totals pieces"),
-            **named(self.batch, "obs actions rewards next_obs terminated discounts weights"),
+            kernel.MASKED_DQN if split else kernel.DQN,
+            **(network | self.adam | optim.adam_fields(config.learning_rate, 1e-8, config.max_grad_norm)),
+            **named(self, "target_params totals pieces"), **named(seen, "obs next_obs"),
+            **named(self.batch, "actions rewards terminated discounts weights"),
+            **(named(split, "masks") if split else {}),
             **named(config, "batch target_every tau huber"), td_errors=self._td_errors,
             next_q=np.zeros((samples, policy.n_actions), np.float32), grads=aligned_zeros(n_params),
             squares=np.zeros(self.pieces, np.float32), works=aligned_zeros(self.team.n_ranks * layout["work_floats"]),
@@ -143,7 +150,8 @@ class DQN(OffPolicy):
         )  # fmt: skip
         self._choices = np.zeros(self.n_envs, np.int64)
         self.act_frame = Frame(
-            kernel.ACT, **(network | named(self, "action_rng n_envs")), obs=self.shown, actions=self._choices,
+            kernel.MASKED_ACT if split else kernel.ACT, **(named(self, "masks") if split else {}),
+            **(network | named(self, "action_rng n_envs")), obs=self.shown, actions=self._choices,
             works=np.zeros(self.n_envs * sum(policy.actor_sizes), np.float32), epsilon=config.epsilon_start,
         )  # fmt: skip
 
@@ -164,6 +172,8 @@ class DQN(OffPolicy):
         for _ in range(n_updates // self._updates_per_call):
             self.replay.sample(config.batch, out=self.batch, batches=self._updates_per_call)
             self.scale_batch()
+            if self._split:
+                self._split.take()
             self.updates = int(
                 self.team.run(kernel.dqn_update, self.update_frame.set(steps=self.updates).record, self.pieces)
             )

@@ -133,9 +133,11 @@ class IMPALA(NativeOnPolicy):
         self.collected_log_probs: F32 = np.zeros(n, np.float32)
         self._log_ratios: F32 = np.zeros(n, np.float32)
         floats = scores.work_floats(policy.actor_sizes, policy.critic_sizes)
+        kind = scores.MASKED_SCORE if policy.in_parts else scores.SCORE
         self._score = Frame(
-            scores.SCORE,
-            **{name: value for name, value in policy.frame_fields().items() if name in (scores.SCORE.names or ())},
+            kind,
+            **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
+            **(named(self, "masks") if policy.in_parts else {}),
             **named(self, "actions log_probs"), obs=rows, values=values,
             works=np.zeros((self.team.n_ranks, floats), np.float32), n_scored=n, n_valued=n + self.n_envs,
             work_floats=floats,
@@ -154,6 +156,8 @@ class IMPALA(NativeOnPolicy):
             fields[f"store_{name}"] = slots.arrays[name][slot]
         fields |= {name: getattr(self, name)[columns] for name in ("action_rng", "env_action")}
         fields |= {"store_raw_obs": raw[slot], "works": np.zeros(floats, np.float32)}
+        if self.policy.in_parts:
+            fields |= {"masks": self.shown_masks[columns], "store_masks": slots.masks[slot]}
         if not self.fused:
             return self._act_frame().set(**fields)
         stored = ("rewards", "terminated", "truncated", "truncated_values", "last_values", "episode_sums")
@@ -199,6 +203,7 @@ class IMPALA(NativeOnPolicy):
         self._crew.start(clock, self.iterations)
         with clock.phase(Phase.SYNC):
             self._slot = self._crew.take(self.iterations)
+        self._check_masks()
 
     def _copy_in(self, slot: int) -> None:
         """Take a rollout out of its slot, so that the slot can be filled again while this one is learned from."""
@@ -209,7 +214,8 @@ class IMPALA(NativeOnPolicy):
             self.raw_obs[:] = slots.raw_obs[slot]
         self.collected_log_probs[:] = slots.log_probs[slot]
         self.episode_sums[:] = slots.episode_sums[slot]
-        for name in ("actions", "rewards", "terminated", "truncated", "truncated_values"):
+        masks = ("masks",) if self.policy.in_parts else ()
+        for name in ("actions", "rewards", "terminated", "truncated", "truncated_values", *masks):
             getattr(self, name)[:] = slots.arrays[name][slot]
 
     def _compute_advantages(self) -> None:

@@ -46,7 +46,7 @@ class PerturbedMeans(RolloutLearner):
     @classmethod
     def check_spec(cls, spec: EnvSpec) -> None:
         """Discrete actions have no means."""
-        if spec.n_actions:
+        if spec.choices:
             raise UsageError("rpo needs continuous actions: use ppo for discrete ones")
 
     def _update_policy(self, rate: float, clip: float) -> None:

@@ -44,12 +44,14 @@ class SpacedSpec(EnvSpec):
 
     @functools.cached_property
     def action_space(self) -> Box | Discrete:
-        """The Gymnasium space of one action: a flat box, or numbers from 0."""
+        """The Gymnasium space of one action row: a flat box, or numbers from 0."""
         from gymnasium import spaces
 
         if self.n_actions:
             return spaces.Discrete(self.n_actions)
-        return spaces.Box(self.action_low, self.action_high, dtype=np.float32)
+        low, high, choices = self.action_low.copy(), self.action_high.copy(), len(self.branches)
+        low[:choices], high[:choices] = 0.0, np.array(self.branches, np.float32) - 1.0
+        return spaces.Box(low, high, dtype=np.float32)
 
 
 class VectorBase(VectorEnv):
@@ -130,6 +132,15 @@ class VectorBase(VectorEnv):
                 f"{self.num_envs} environments {self.spec.id!r}, not {array.dtype} of shape {array.shape}"
             )
         return array
+
+    def _check_choices(self, rows: Array) -> None:
+        """UsageError unless the first entries of action rows (N, A) are indices of choices that there are."""
+        branches = self.spec.branches
+        choices = rows[:, : len(branches)] if branches else rows
+        if branches and not ((choices >= 0) & (choices < branches) & (choices == np.floor(choices))).all():
+            raise UsageError(
+                f"actions must begin with whole numbers from 0 to below {branches} in environment {self.spec.id!r}"
+            )
 
     def _marked(self, options: dict[str, Any] | None) -> Bool | None:
         """Which environments `options={"reset_mask": mask}` asks to reset, (N,) bool; None for all."""

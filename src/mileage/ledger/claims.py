@@ -35,16 +35,13 @@ def checked(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if isinstance(row, Episode):
             played.setdefault(row.seq, []).append(row)
-    again = {
-        row.seq: _checkpoint(run, row, panel, target, played.get(row.seq, []))
-        for row in rows
-        if isinstance(row, Checkpoint)
-    }
-    progress = Progress.of(again[seq] for seq in sorted(again))
-    return [
-        again[row.seq] if isinstance(row, Checkpoint) else _end(run, row, progress) if isinstance(row, End) else row
+    again: list[Row] = [
+        _checkpoint(run, row, panel, target, played.get(row.seq, [])) if isinstance(row, Checkpoint) else row
         for row in rows
     ]
+    checkpoints = [row for row in again if isinstance(row, Checkpoint)]
+    progress = Progress.of(sorted(checkpoints, key=lambda checkpoint: checkpoint.seq))
+    return [_end(run, row, progress) if isinstance(row, End) else row for row in again]
 
 
 def checked_panel(run: Run) -> Panel | None:

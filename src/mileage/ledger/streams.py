@@ -54,6 +54,8 @@ def _reader(connection: sa.Connection, recorded: RecordedRun) -> Callable[[str],
     def rows(kind: str) -> Iterator[Any]:
         if kind == "phase":
             return iter(recorded.phase_rows)
+        if kind == "note":
+            return iter(recorded.notes)
         table = schema.TABLES[kind]
         order = [table.c[key] for key in schema.KEYS[kind]]
         statement = sa.select(table).where(table.c.run_id == recorded.run_id).order_by(*order)

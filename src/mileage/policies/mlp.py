@@ -6,14 +6,13 @@ import abc
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._records import Record, named
-from mileage._types import F32, Array
+from mileage._types import F32, U8, Array, Memory
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds
@@ -82,6 +81,8 @@ class FlatPolicy(Policy):
     """Where in `params` a critic begins; 0 if there is none in it."""
     log_std_offset = 0
     """Where in `params` the log deviations of continuous actions begin."""
+    branches: tuple[int, ...] = ()
+    """How many ways there are to choose each discrete part of an action."""
 
     def __init__(
         self, obs_size: int, n_actions: int, low: ArrayLike, high: ArrayLike, hidden: Sequence[int], activation: str
@@ -107,13 +108,19 @@ class FlatPolicy(Policy):
         """The policy's fields of a kernel frame (see `mileage.kernels.learners.rollout`), without `action_rng`."""
         critic_sizes = self.critic_sizes if self.critic_offset else ()
         own = "params critic_offset log_std_offset n_actions obs_size action_size head_skip squashed"
-        return named(self, own) | {
-            "actor": np.array(self.actor_sizes, np.int64),
-            "critic": np.array(critic_sizes, np.int64),
-            "n_actor": len(self.actor_sizes),
-            "n_critic": len(critic_sizes),
-            "activation": ACTIVATIONS[self.activation],
-        }
+        parts: Record = {"branches": np.array(self.branches, np.int64), "n_branches": len(self.branches)}
+        parts["n_choices"] = sum(self.branches)
+        return (
+            (parts if self.in_parts else {})
+            | named(self, own)
+            | {
+                "actor": np.array(self.actor_sizes, np.int64),
+                "critic": np.array(critic_sizes, np.int64),
+                "n_actor": len(self.actor_sizes),
+                "n_critic": len(critic_sizes),
+                "activation": ACTIVATIONS[self.activation],
+            }
+        )
 
     def acting_fields(self) -> Record:
         """`frame_fields`, and what observations and actions are mapped with."""
@@ -134,20 +141,19 @@ class FlatPolicy(Policy):
         return to_bounds(action, self.low, self.high)
 
     @abc.abstractmethod
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions for observations (N, O) float32: the mode, or a draw where `rng` is given.
 
         Discrete: indices (N,) int64; continuous: (N, A) float32 within the environment's bounds.
         """
 
     def predict(
-        self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
-    ) -> tuple[Array, Any]:
-        """Actions for one observation (O,) or a batch (N, O); there is no memory."""
-        obs = np.asarray(observation, np.float32)
-        single, shape = obs.ndim <= 1, obs.shape
-        obs = obs.reshape(1, -1) if single else obs
-        if obs.ndim != 2 or obs.shape[1] != self.obs_size:
-            raise UsageError(f"observation must have {self.obs_size} entries, not shape {shape}")
-        actions = self.actions(obs, rng)
-        return (actions[0] if single else actions), None
+        self,
+        observation: Array,
+        state: Memory,
+        episode_start: ArrayLike | None,
+        rng: np.random.Generator | None,
+        masks: U8 | None = None,
+    ) -> tuple[Array, Memory]:
+        """Actions for observations (N, O); there is no memory."""
+        return self.actions(observation, rng, masks), None

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
-from mileage._types import F32, Array
+from mileage._types import F32, U8, Array
+from mileage.contracts import Distribution
 from mileage.kernels.definitions import n_params
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.policies import draw
@@ -20,12 +21,12 @@ class QNetwork(FlatPolicy):
 
     def __init__(
         self, obs_size: int, n_actions: int, *, hidden: Sequence[int] = (64, 64), activation: str = "relu",
-        dueling: bool = False, seed: int = 0,
+        dueling: bool = False, seed: int = 0, masked: bool = False,
     ) -> None:  # fmt: skip
         if n_actions < 1:
             raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
         super().__init__(obs_size, n_actions, (), (), hidden, activation)
-        self.dueling = dueling
+        self.dueling, self.in_parts, self.branches = dueling, masked, (n_actions,)
         self.head_skip = int(dueling)
         self.actor_sizes = (obs_size, *self.hidden, n_actions + int(dueling))
         self.params = aligned_zeros(n_params(self.actor_sizes))
@@ -39,9 +40,13 @@ class QNetwork(FlatPolicy):
         advantages = head[:, 1:]
         return np.asarray(head[:, :1] + advantages - advantages.mean(axis=1, keepdims=True), np.float32)
 
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Best actions (N,) int64; with `rng`, one in twenty is random."""
-        return draw.from_values(self.q_values(obs), rng)
+        return draw.from_values(self.q_values(obs), rng, masks)
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """Values of actions; the best of them has probability 1."""
+        return draw.greedy(self.q_values(obs), masks)
 
 
 class TwinCriticPolicy(FlatPolicy):
@@ -71,14 +76,22 @@ class SquashedActor(TwinCriticPolicy):
 
     outputs_per_action = 2
 
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions (N, A) float32 within the bounds: the mode's, or drawn with `rng`."""
         return self.to_env(draw.from_squashed(self.head(obs), rng))
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """Means and deviations before tanh."""
+        return draw.squashed_distribution(self.head(obs))
 
 
 class DeterministicActor(TwinCriticPolicy):
     """A tanh actor without noise, with twin critics beside it."""
 
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions (N, A) float32 within the bounds; with `rng`, with a little noise."""
         return self.to_env(draw.from_tanh(self.head(obs), rng))
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """The actions themselves."""
+        return Distribution(mean=np.tanh(self.head(obs)))

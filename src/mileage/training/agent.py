@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError, require
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
-from mileage._types import Array
 from mileage.algorithms._config import checked, tabulated
 from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
@@ -30,6 +25,7 @@ from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Evaluation, Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
 from mileage.training import asked, checkpoints, session
+from mileage.training.acting import Acting
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 
 DEFAULT_STEPS = 100_000
@@ -39,7 +35,7 @@ _DEFAULT_EVALUATIONS = 20
 _EVAL_SHARE = 0.1
 
 
-class Agent:
+class Agent(Acting):
     """An algorithm bound to an environment. Use one of its subclasses: `PPO`, `A2C`, `IMPALA`, `SAC`, `TD3`, `DQN`."""
 
     name: ClassVar[str]
@@ -169,6 +165,7 @@ class Agent:
         from mileage.kernels.machine import precompile as ahead
 
         names = self._backend.learner_class.kernels(isinstance(self.spec, NativeEnv))
+        names = ahead.with_masks(names) if self.policy.in_parts else names
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -325,24 +322,6 @@ class Agent:
         finally:
             team.close()
 
-    def predict(
-        self,
-        observation: ArrayLike | dict[str, ArrayLike],
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = True,
-    ) -> tuple[Array, Any]:
-        """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
-
-        Observations are (O,) or (N, O); a torch policy for images or dicts takes what the environment gives. `state`
-        and `episode_start` (N,) bool are for recurrent policies.
-        """
-        return self.policy.predict(observation, state, episode_start, None if deterministic else self._predict_rng)
-
-    @functools.cached_property
-    def _predict_rng(self) -> np.random.Generator:
-        return np.random.default_rng([self.seed, 2])
-
     def import_vecnormalize(self, source: Any) -> None:
         """Take over the statistics of Stable-Baselines3's `VecNormalize`: the object, arrays by name, or an .npz file.
 
@@ -363,6 +342,7 @@ class Agent:
             config=dataclasses.asdict(self.config),
             policy=self.policy_name,
             obs_limit=self.policy.obs_limit,
+            spaces=self.spec.codec.described(),
             saved=self.learner.saved(),
         ).write(Path(path))
 
@@ -400,6 +380,7 @@ class Agent:
                 agent.panel = exam if same else None
             agent.target = None if kept.target is None else Target.parse(kept.target)
             agent.policy.obs_limit = kept.obs_limit
+            checkpoints.check_spaces(kept.spaces, agent.spec.codec.described(), file)
         agent._steps_before_build, agent.horizon, agent.run_id = kept.steps, kept.horizon, kept.run_id
         agent.run_defaults = kept.run_defaults
         changed = f" or does not go with {', '.join(changes)}" if changes else ""

@@ -88,6 +88,15 @@ def checked_env(name: object, path: Path) -> str:
     return name
 
 
+def check_spaces(kept: Record | None, found: Record, path: Path) -> None:
+    """CheckpointError if an environment shows or takes something else than the one that a checkpoint was made in."""
+    for name, value in (kept or {}).items():
+        if name in found and found[name] != value:
+            raise CheckpointError(
+                f"checkpoint {path} is of an environment whose {name} is {value}, not {found[name]}: give another env"
+            )
+
+
 def restore(live: Mapping[str, Array], arrays: Mapping[str, Array], path: Path) -> None:
     """Copy `arrays` into the `live` ones of their names, all or none."""
     try:
@@ -119,6 +128,8 @@ class Checkpoint:
     """`mlp`, `cnn`, or `module` for a user's own."""
     obs_limit: float
     """The policy's; infinite where nothing is normalised."""
+    spaces: Record | None
+    """What the environment shows and takes, as its codec describes it; None in files that do not say."""
     saved: Saved
 
     def write(self, path: Path) -> None:
@@ -139,7 +150,7 @@ class Checkpoint:
             steps=int(metadata["steps"]), horizon=int(metadata["horizon"]),
             run_id=None if run_id is None else str(run_id), run_defaults=dict(metadata["run_defaults"]),
             backend=metadata.get("backend", "native"), policy=metadata.get("policy", "mlp"),
-            obs_limit=float(limit or math.inf), saved=Saved(arrays, counters),
+            obs_limit=float(limit or math.inf), spaces=metadata.get("spaces"), saved=Saved(arrays, counters),
         )  # fmt: skip
 
 

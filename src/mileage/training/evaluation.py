@@ -9,6 +9,7 @@ import numpy as np
 from mileage._errors import EnvError, UsageError
 from mileage._records import Record, named
 from mileage._types import I64, Array, Bool
+from mileage.codec import no_way_out
 from mileage.contracts import EnvSpec, Policy, Step, Team
 from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
@@ -74,8 +75,14 @@ class NativeEvaluator:
         block = kernels.block_size(n)
         self._blocks = -(-n // block)
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
+        self._faults = np.zeros(1, np.int64)
+        masks: Record = {}
+        if policy.in_parts:
+            shown = np.ones((n, sum(policy.branches)), np.uint8)
+            masks = {"masks": shown, "mask": spec.mask_address, "faults": self._faults}
         self._frame = Frame(
-            kernels.EVALUATE, **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
+            kernels.MASKED_EVALUATE if policy.in_parts else kernels.EVALUATE, **masks,
+            **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
             action_rng=self._action_rng, env_action=env.action, n_envs=n, block=block,
             actions=np.zeros((n, policy.action_size), np.float32), rewards=env.reward, returns=self._returns,
             lengths=self._lengths, cut=self._cut, works=np.zeros((team.n_ranks, work_floats), np.float32),
@@ -92,6 +99,8 @@ class NativeEvaluator:
         self._frame.set(limit=self.policy.obs_limit)
         self.team.run(kernels.evaluate, self._frame.record, self._blocks)
         env.raise_failure()
+        if self._faults[0]:
+            raise no_way_out(self._env.spec.id)
         successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
         return _finite(Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes), self.panel)
 
@@ -130,8 +139,9 @@ class BridgeEvaluator:
                 env.begin(row, panel.seeds[episode])
         else:
             env.reset(seed=list(panel.seeds))
+        masked = env.spec.masked and self.policy.in_parts
         while episodes.playing.any():
-            actions = act(env.obs, rng)
+            actions = act(env.obs, rng, env.masks) if masked else act(env.obs, rng)
             step = env.step_some(actions, episodes.playing) if env.pausable else env.step(actions)
             for row in episodes.take(step, self._limit):
                 env.begin(row, panel.seeds[episodes.of_row[row]])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mileage
+import tiny_envs  # noqa: F401 (which knows some of the environments below)
 
 pytest.importorskip("torch", reason="the torch extra is not installed")
 
@@ -23,7 +24,10 @@ ON_POLICY = {
     "raw advantages": ("PPO", "CartPole-v1", {"normalise_advantages": False, "entropy_coef": 0.1}),
     "no clipping of gradients": ("PPO", "CartPole-v1", {"max_grad_norm": 0.0}),
     "far enough": ("PPO", "CartPole-v1", {"epochs": 5, "target_kl": 1e-5, "learning_rate": 1e-2}),
+    "masked": ("PPO", "TestDoors-v0", {"entropy_coef": 0.05}),
+    "several parts": ("PPO", "TestPanel-v0", {"log_std_init": -0.5, "entropy_coef": 0.05}),
     "a2c": ("A2C", "CartPole-v1", {}),
+    "a2c masked": ("A2C", "TestDoors-v0", {}),
     "a2c continuous": ("A2C", "Pendulum-v1", {"normalise_advantages": True}),
 }
 OFF_POLICY: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -33,6 +37,8 @@ OFF_POLICY: dict[str, tuple[str, str, dict[str, Any]]] = {
     "td3, every update": ("TD3", "Pendulum-v1", {"policy_delay": 1, "max_grad_norm": 1.0}),
     "dqn": ("DQN", "CartPole-v1", {}),
     "dqn, plain": ("DQN", "CartPole-v1", {"double": False, "huber": 0.1, "max_grad_norm": 0.0}),
+    "dqn, masked": ("DQN", "TestDoors-v0", {}),
+    "dqn, masked and dueling": ("DQN", "TestDoors-v0", {"double": False, "dueling": True, "n_step": 3}),
     "rainbow": ("DQN", "CartPole-v1", {"dueling": True, "prioritised": True, "n_step": 3, "tau": 0.1}),
 }
 

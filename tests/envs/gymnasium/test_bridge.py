@@ -77,8 +77,8 @@ def test_box_actions_get_their_shape_back() -> None:
 
 
 def test_spaces_that_do_not_fit_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"has actions MultiDiscrete.*wrap it"):
-        recorder(BOX, spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(UsageError, match=r"has actions Text.*wrap it"):
+        recorder(BOX, spaces.Text(3))
     with pytest.raises(UsageError, match=r"has observations Sequence.*wrap it"):
         recorder(spaces.Sequence(BOX), spaces.Discrete(2))
 

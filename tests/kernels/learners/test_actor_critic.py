@@ -14,7 +14,7 @@ from mileage.kernels.learners import actor_critic, optim
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
 from mileage.kernels.reference.actor_critic import Batch, Optimisation, Shape, loss_terms, update
-from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels.reference.heads import categorical, gaussian, parts
 from mileage.kernels.reference.mlp import mlp
 from mileage.kernels.reference.optim import numerical_gradient
 from mileage.kernels.reference.random import Stream
@@ -23,6 +23,9 @@ SHAPES = {
     "discrete": Shape((3, 5, 4), (3, 5, 1), discrete=True),
     "discrete relu": Shape((2, 7, 3, 2), (2, 7, 3, 1), discrete=True, activation="relu"),
     "continuous": Shape((3, 5, 2), (3, 5, 1), discrete=False),
+    "masked": Shape((3, 5, 4), (3, 5, 1), discrete=True, branches=(4,)),
+    "parts": Shape((3, 6, 7), (3, 6, 1), discrete=False, branches=(3, 2)),
+    "choices": Shape((3, 6, 9), (3, 6, 1), discrete=False, activation="relu", branches=(4, 2, 3)),
     "continuous wide": Shape((1, 9, 1), (1, 9, 1), discrete=False, activation="relu"),
 }
 HOWS = {
@@ -33,7 +36,20 @@ HOWS = {
 
 def n_params(shape: Shape) -> int:
     networks = sum(a * b + b for sizes in (shape.actor, shape.critic) for a, b in itertools.pairwise(sizes))
-    return networks + (0 if shape.discrete else shape.actor[-1])
+    return networks + (0 if shape.discrete else shape.actor[-1] - sum(shape.branches))
+
+
+def draw_parts(rng: Any, shape: Shape, head: Any) -> tuple[Any, Any]:
+    """Masks (N, M) that leave something, and actions (N, C + G) that they allow."""
+    n, stops = len(head), np.cumsum(shape.branches)
+    masks = (rng.random((n, stops[-1])) < 0.6).astype(np.uint8)
+    choices = []
+    for start, stop in zip(stops - shape.branches, stops, strict=True):
+        chosen = rng.integers(0, stop - start, n)
+        masks[np.arange(n), start + chosen] = 1
+        choices.append(chosen[:, None])
+    numbers = head[:, stops[-1] :] + rng.normal(size=(n, head.shape[1] - stops[-1]))
+    return masks, np.concatenate([*choices, numbers], axis=1).astype(np.float32)
 
 
 def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], Batch]:
@@ -43,7 +59,11 @@ def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], 
     actor, critic, log_std = shape.parts(params + rng.normal(scale=0.07, size=len(params)))
     obs = rng.normal(size=(n, shape.actor[0])).astype(np.float32)
     head = mlp(actor, shape.actor, obs, shape.activation)[-1]
-    if shape.discrete:
+    masks = None
+    if shape.branches:
+        masks, actions = draw_parts(rng, shape, head)
+        log_probs = parts(head, shape.branches, log_std, masks, actions)[0]
+    elif shape.discrete:
         actions = rng.integers(0, shape.actor[-1], size=(n, 1)).astype(np.float32)
         log_probs = categorical(head, actions[:, 0])[0]
     else:
@@ -52,7 +72,7 @@ def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], 
     values = mlp(critic, shape.critic, obs, shape.activation)[-1][:, 0]
     advantages = rng.normal(0.3, 2.0, size=n)
     columns = (log_probs, values, advantages, values + advantages)
-    return params, Batch(obs, actions, *(column.astype(np.float32) for column in columns))
+    return params, Batch(obs, actions, *(column.astype(np.float32) for column in columns), masks=masks)
 
 
 class Native:
@@ -70,9 +90,15 @@ class Native:
         self.totals = np.zeros(actor_critic.N_STATS)
         self.work_floats = actor_critic.work_floats(chunk_rows, shape.actor, shape.critic)
         critic_offset = len(shape.parts(params)[0])
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+        if shape.branches:
+            fields |= {"branches": np.array(shape.branches), "n_branches": len(shape.branches)}
+            fields["n_choices"] = sum(shape.branches)
+        else:
+            del fields["masks"]
         self.frame = Frame(
-            actor_critic.UPDATE, params=self.params, actor=np.array(shape.actor), critic=np.array(shape.critic),
-            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)},
+            actor_critic.MASKED_UPDATE if shape.branches else actor_critic.UPDATE, params=self.params,
+            actor=np.array(shape.actor), critic=np.array(shape.critic), **fields,
             order=self.order, shuffle_rng=self.rng, adam_mean=np.zeros_like(params), adam_square=np.zeros_like(params),
             grads=self.grads, squares=np.zeros(-(-len(params) // optim.BLOCK), np.float32),
             stats=np.full((2 * chunks, actor_critic.N_STATS), np.nan), totals=self.totals,
@@ -122,6 +148,20 @@ def test_gradient_equals_differences_of_the_loss(shape: Shape, how: Optimisation
     assert native.totals[actor_critic.MINIBATCHES] == 1.0
 
 
+def test_everything_allowed_is_a_plain_discrete_action() -> None:
+    shape = SHAPES["masked"]
+    plain = dataclasses.replace(shape, branches=())
+    params, batch = problem(plain, 60)
+    whole = dataclasses.replace(batch, masks=np.ones((60, 4), np.uint8))
+    results = []
+    for each, samples in ((plain, batch), (shape, whole)):
+        native = Native(params, each, samples, HOWS["everything"], minibatch=60)
+        native.run()
+        results.append((native.grads[0].copy(), native.totals.copy()))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+
+
 def test_value_clipping_cuts_the_gradient_of_values_that_moved_too_far() -> None:
     # A critic of zero weights and bias 1: its value is 1 everywhere, 0.9 above the old one, and the target is above
     # both: the clipped error is the larger one and does not depend on the parameters.
@@ -140,7 +180,7 @@ def test_value_clipping_cuts_the_gradient_of_values_that_moved_too_far() -> None
     assert free.grads[0, -1] == pytest.approx(0.5 * 2.0 * (1.0 - 2.0))
 
 
-@pytest.mark.parametrize("shape", [SHAPES["discrete"], SHAPES["continuous"]], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("shape", [SHAPES[name] for name in ("discrete", "continuous", "parts")])
 @pytest.mark.parametrize(("n", "minibatch"), [(32, 16), (50, 16), (33, 16)])
 def test_whole_update_equals_plain_update(shape: Shape, n: int, minibatch: int) -> None:
     # 50 leaves a last minibatch of 2, 33 one of 1, whose advantage cannot be normalised.
@@ -173,7 +213,7 @@ def test_kl_target_ends_the_update() -> None:
     assert Native(params, shape, batch, dataclasses.replace(how, target_kl=0.0), minibatch=32, epochs=20).run() == 40
 
 
-@pytest.mark.parametrize("shape", [SHAPES["discrete"], SHAPES["continuous"]], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("shape", [SHAPES[name] for name in ("discrete", "continuous", "parts")])
 @pytest.mark.parametrize("minibatch", [1000, 700, 384, 130])
 def test_threads_do_not_change_a_bit(shape: Shape, minibatch: int) -> None:
     shape = dataclasses.replace(shape, actor=(3, 40, 33, shape.actor[-1]), critic=(3, 40, 33, 1))

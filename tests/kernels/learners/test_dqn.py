@@ -67,6 +67,60 @@ def test_one_update(settings: dict[str, Any]) -> None:
     assert parts.totals[dqn.Q_VALUE] / 12.0 == pytest.approx((errors(params) + targets).mean(), rel=1e-4)
 
 
+@pytest.mark.parametrize("double", [True, False])
+def test_targets_bootstrap_from_what_is_possible(double: bool) -> None:
+    parts = learner("DQN", tiny_envs.Doors, double=double, max_grad_norm=0.0, target_every=10)
+    policy, rng = parts.policy, np.random.default_rng(4)
+    obs_size, n = policy.obs_size, policy.n_actions
+    fill(parts)
+    masks = (rng.random((12, n)) < 0.5).astype(np.uint8)
+    masks[np.arange(12), rng.integers(0, n, 12)] = 1
+    parts.batch.next_obs[:, obs_size : obs_size + n] = masks
+    parts._split.take()
+    batch = Transitions(
+        *(getattr(parts.batch, name).copy() for name in ("obs", "actions", "rewards")),
+        *(getattr(parts.batch, name).copy() for name in ("next_obs", "terminated", "discounts")),
+    )
+    params, target = policy.params.astype(np.float64), parts.target_params.astype(np.float64)
+
+    def q(p: Any, obs: Any) -> Any:
+        return q_values(p, policy.actor_sizes, obs[:, :obs_size], policy.activation, policy.dueling)
+
+    following = [q(p, batch.next_obs) for p in (params, target)]
+    want = dqn_targets(batch, *following, double, masks)
+    assert not np.allclose(want, dqn_targets(batch, *following, double))
+    run(parts)
+    errors = q(params, batch.obs)[np.arange(12), batch.actions[:, 0].astype(int)] - want
+    np.testing.assert_allclose(parts._td_errors, errors, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_only_what_is_possible_is_chosen(epsilon: float) -> None:
+    parts = learner("DQN", tiny_envs.Doors, n_envs=64, epsilon_start=epsilon, epsilon_end=epsilon)
+    seen = np.zeros(5)
+    for turn in range(30):
+        parts._take_masks()
+        chosen = parts._act_randomly() if turn % 2 else parts.act(0.0)
+        assert (parts.masks[np.arange(64), chosen] == 1).all()
+        assert (parts.masks.sum(axis=1) == 3).all()
+        seen += np.bincount(chosen, minlength=5)
+        parts._step(chosen)
+    assert (seen > 0).all()
+
+
+def test_a_step_that_the_time_limit_cuts_off_keeps_the_mask_of_what_it_led_to() -> None:
+    parts = learner("DQN", tiny_envs.Doors, n_envs=3)
+    for _ in range(9):
+        parts._take_masks()
+        parts._step(parts._act_randomly())
+    batch = parts.replay.sample(24)
+    shown = batch.next_obs[:, :5].argmax(axis=1)
+    assert batch.truncated.any()
+    for row, number in enumerate(shown):
+        locked = {int(number), (int(number) + 1) % 5}
+        assert set(np.flatnonzero(batch.next_obs[row, 5:10] == 0)) == locked
+
+
 def test_double_and_plain_differ_where_the_networks_disagree() -> None:
     """Online prefers action 1, the target network action 0 (worth 5): double bootstraps from 2, plain from 5."""
     batch = Transitions(None, None, [1.0], None, [False], [0.5])

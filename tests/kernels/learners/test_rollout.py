@@ -14,7 +14,7 @@ from mileage.envs import VecEnv
 from mileage.kernels.arrays.random import streams
 from mileage.kernels.learners import rollout
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels.reference.heads import categorical, gaussian, parts
 from mileage.kernels.reference.random import Stream
 from mileage.meter import PhaseClock
 from mileage.policies import ActorCritic
@@ -29,7 +29,10 @@ def config(env: VecEnv, **changes: Any) -> PPOConfig:
 
 def make_policy(env: VecEnv, seed: int = 5) -> ActorCritic:
     spec = env.spec
-    policy = ActorCritic(spec.obs_size, spec.n_actions, spec.action_low, spec.action_high, hidden=(16, 8), seed=seed)
+    policy = ActorCritic(
+        spec.obs_size, spec.n_actions, spec.action_low, spec.action_high, hidden=(16, 8), seed=seed,
+        branches=spec.branches, masked=spec.masked,
+    )  # fmt: skip
     # The usual actor starts out nearly uniform; one that cares tests more.
     policy.params[:] += np.random.default_rng(seed).normal(scale=0.3, size=policy.params.shape).astype(np.float32)
     policy.obs_mean[:] = 0.1
@@ -54,16 +57,20 @@ def normalised(policy: ActorCritic, obs: Any) -> Any:
     return np.clip((obs - policy.obs_mean) * policy.obs_scale, -policy.obs_limit, policy.obs_limit)
 
 
-def log_probs_of(policy: ActorCritic, obs: Any, actions: Any) -> Any:
+def log_probs_of(policy: ActorCritic, obs: Any, actions: Any, masks: Any) -> Any:
     head = policy.head(obs)
+    if policy.in_parts:
+        return parts(head, policy.branches, policy.log_std, masks, actions)[0]
     if policy.n_actions:
         return categorical(head, actions[:, 0])[0]
     return gaussian(head, policy.params[policy.log_std_offset :], actions)[0]
 
 
-def sampled(policy: ActorCritic, obs: Any, rng: list[Stream]) -> Any:
+def sampled(policy: ActorCritic, obs: Any, rng: list[Stream], masks: Any) -> Any:
     """The actions that the streams draw."""
     head = policy.head(obs).astype(np.float64)
+    if policy.in_parts:
+        return np.stack([sampled_parts(policy, *row) for row in zip(head, rng, masks, strict=True)])
     if not policy.n_actions:
         deviation = np.exp(policy.params[policy.log_std_offset :].astype(np.float64))
         noise = np.array([[stream.normal() for _ in range(policy.action_size)] for stream in rng])
@@ -73,7 +80,25 @@ def sampled(policy: ActorCritic, obs: Any, rng: list[Stream]) -> Any:
     return (draws >= cumulative[:, :-1]).sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("spec", ["CartPole-v1", "Pendulum-v1", tiny_envs.Identity.id, tiny_envs.Mirror.id])
+def sampled_parts(policy: ActorCritic, head: Any, stream: Stream, mask: Any) -> Any:
+    """One action: every choice among what is possible, then the numbers."""
+    action, start = [], 0
+    for n in policy.branches:
+        allowed = np.flatnonzero(mask[start : start + n])
+        weights = np.exp(head[start : start + n][allowed])
+        cumulative = np.cumsum(weights / weights.sum())
+        action.append(float(allowed[(stream.uniform01() >= cumulative[:-1]).sum()]))
+        start += n
+    return [*action, *(head[start + k] + np.exp(each) * stream.normal() for k, each in enumerate(policy.log_std))]
+
+
+SPECS = [
+    *("CartPole-v1", "Pendulum-v1"),
+    *(each.id for each in (tiny_envs.Identity, tiny_envs.Mirror, tiny_envs.Doors, tiny_envs.Panel)),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("n_envs", [1, 5, 9])
 def test_rollout_equals_steps_in_python(spec: Any, n_envs: int) -> None:
     spec = VecEnv(spec, 1).spec
@@ -88,8 +113,11 @@ def test_rollout_equals_steps_in_python(spec: Any, n_envs: int) -> None:
         actions = engine.actions[rows]
         np.testing.assert_allclose(engine.obs[rows], normalised(policy, obs), atol=1e-4)
         np.testing.assert_allclose(engine.values[rows], policy.values(obs), atol=1e-4)
-        np.testing.assert_allclose(engine.log_probs[rows], log_probs_of(policy, obs, actions), atol=2e-4)
-        np.testing.assert_allclose(actions, sampled(policy, obs, rng), atol=1e-4)
+        masks = np.ones((n_envs, sum(policy.branches)), np.uint8) if env.masks is None else env.masks.copy()
+        if policy.in_parts:
+            np.testing.assert_array_equal(engine.masks[rows], masks)
+        np.testing.assert_allclose(engine.log_probs[rows], log_probs_of(policy, obs, actions, masks), atol=2e-4)
+        np.testing.assert_allclose(actions, sampled(policy, obs, rng, masks), atol=1e-4)
         taken = actions[:, 0].astype(np.int64) if policy.n_actions else policy.to_env(actions)
         obs, reward, terminated, truncated, infos = env.step(taken)
         np.testing.assert_allclose(engine.rewards.reshape(shape)[t], reward, rtol=1e-4, atol=1e-4)

@@ -10,16 +10,19 @@ import pytest
 from mileage.kernels.learners import scores
 from mileage.kernels.machine.pointers import Frame
 from mileage.kernels.machine.team import Team
+from mileage.kernels.reference.heads import parts
 from mileage.policies import ActorCritic
 
 
-def scored(policy: ActorCritic, obs: Any, actions: Any, n_ranks: int = 1) -> tuple[Any, Any]:
+def scored(policy: ActorCritic, obs: Any, actions: Any, n_ranks: int = 1, masks: Any = None) -> tuple[Any, Any]:
     n_valued, n_scored = len(obs), len(actions)
     floats = scores.work_floats(policy.actor_sizes, policy.critic_sizes)
     log_probs, values = np.zeros(n_scored, np.float32), np.zeros(n_valued, np.float32)
+    kind = scores.SCORE if masks is None else scores.MASKED_SCORE
     frame = Frame(
-        scores.SCORE,
-        **{name: value for name, value in policy.frame_fields().items() if name in (scores.SCORE.names or ())},
+        kind,
+        **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
+        **({} if masks is None else {"masks": masks}),
         obs=obs,
         actions=actions,
         log_probs=log_probs,
@@ -76,3 +79,19 @@ def test_ranks_do_not_change_a_bit() -> None:
     one, three = (scored(policy, obs, actions, ranks) for ranks in (1, 3))
     assert one[0].tobytes() == three[0].tobytes()
     assert one[1].tobytes() == three[1].tobytes()
+
+
+def test_scores_of_parts_are_those_of_what_is_possible() -> None:
+    rng, infinite = np.random.default_rng(4), np.full(2, np.inf)
+    low, high = np.array([*-infinite, -1.0]), np.array([*infinite, 1.0])
+    policy = ActorCritic(5, 0, low, high, hidden=(9,), branches=(3, 4), seed=1)
+    policy.params[:] += 0.5 * rng.standard_normal(policy.params.size, np.float32)
+    obs = rng.standard_normal((200, 5), np.float32)
+    masks = (rng.random((190, 7)) < 0.5).astype(np.uint8)
+    choices = rng.integers(0, [3, 4], (190, 2))
+    masks[np.arange(190), choices[:, 0]] = masks[np.arange(190), 3 + choices[:, 1]] = 1
+    actions = np.concatenate([choices, rng.standard_normal((190, 1))], axis=1).astype(np.float32)
+    log_probs, values = scored(policy, obs, actions, masks=masks)
+    want, _ = parts(policy.head(obs[:190]), policy.branches, policy.log_std, masks, actions)
+    np.testing.assert_allclose(log_probs, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values, policy.values(obs), rtol=1e-5, atol=1e-5)

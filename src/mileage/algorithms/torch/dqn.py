@@ -36,14 +36,16 @@ class TorchDQN(TorchOffPolicy):
     @torch.no_grad()
     def act(self, progress: float) -> Array:
         """Write `actions` as they are stored, and return them as the environment wants them."""
-        best = self._online(self._seen()).argmax(1)
+        values = self._online(self._seen())
+        if self.policy.in_parts:
+            values = possible(values, torch.from_numpy(self.masks).to(values.device))
+        best = values.argmax(1)
         if self._inbox.separate:
             with self._clock.phase(Phase.TRANSFER):
                 best = best.cpu()
         draws = random.uniform_rows(self.action_rng, 2)
-        n = self.policy.n_actions
-        anywhere = np.minimum((draws[:, 1] * n).astype(np.int64), n - 1)
-        choices: I64 = np.where(draws[:, 0] < self.config.epsilon(progress), anywhere, best.numpy())
+        random_ones = self._anywhere(draws[:, 1])
+        choices: I64 = np.where(draws[:, 0] < self.config.epsilon(progress), random_ones, best.numpy())
         self.actions[:, 0] = choices
         return choices
 
@@ -52,6 +54,8 @@ class TorchDQN(TorchOffPolicy):
         with torch.no_grad():
             values = self._target(batch["next_obs"])
             judge = self._online(batch["next_obs"]) if config.double else values
+            if self.policy.in_parts:
+                judge = possible(judge, batch["masks"])
             targets = bootstrap(batch, values.gather(1, judge.argmax(1, keepdim=True))[:, 0])
         value = self._online(batch["obs"]).gather(1, batch["actions"].long())[:, 0]
         loss = torch.nn.functional.huber_loss(value, targets, reduction="none", delta=config.huber)
@@ -74,3 +78,8 @@ class TorchDQN(TorchOffPolicy):
 
     def _named_losses(self, means: F64) -> dict[str, float]:
         return {"loss": float(means[0]), "q_value": float(means[1])}
+
+
+def possible(values: Tensor, masks: Tensor) -> Tensor:
+    """Action values (N, n), minus infinity where masks (N, n) are 0."""
+    return values.masked_fill(masks == 0, -torch.inf)

@@ -119,12 +119,20 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
                 for first in range(0, self.batch.size, size):
                     rows = slice(first, first + size)
                     batch = {name: each[rows] for name, each in self._inbox.tensors.items()}
-                    batch["obs"], batch["next_obs"] = (self.policy.view(batch[name]) for name in ("obs", "next_obs"))
+                    self._look_at(batch)
                     self.updates += 1
                     stats = self._update(batch)
                     totals = stats if totals is None else totals + stats
         assert totals is not None
         return self._named_losses((totals / n_updates).double().cpu().numpy())
+
+    def _look_at(self, batch: Record) -> None:
+        """Turn rows of a batch into what the module sees, and masks of the next observations if there are any."""
+        size, n = self.policy.obs_size, self.policy.n_actions
+        if self.policy.in_parts:
+            batch["masks"] = batch["next_obs"][:, size : size + n]
+        for name in ("obs", "next_obs"):
+            batch[name] = self.policy.view(batch[name][:, :size])
 
     @abc.abstractmethod
     def _update(self, batch: Record) -> Tensor:

@@ -25,6 +25,7 @@ from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.algorithms.rpo import RPO, PerturbedMeans, RPOConfig, epoch_by_epoch
+from mileage.algorithms.torch import parts
 from mileage.algorithms.torch.learner import TorchLearner
 from mileage.contracts import Clock, Saved, Team, VectorEnv
 from mileage.description import Description
@@ -80,8 +81,10 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         # Columns: log-probability, value, advantage, return.
         self._columns = {name: twin(n) for name in ("log_probs", "values", "advantages", "returns")}
         self._order_twin = twin(n, dtype=np.int64)
-        width = 1 if policy.n_actions else policy.action_size
-        self._noise_twin = twin(self.config.n_steps, self.n_envs, width)
+        self._noise_twin = twin(self.config.n_steps, self.n_envs, policy.action_size)
+        self._mask_twin = twin(n, sum(policy.branches) if policy.in_parts else 0, dtype=np.uint8)
+        self._mask_twin.host[:] = 1
+        self._mask_twin.push()
         self._last_twin = twin(self.n_envs)
         self.obs, self.actions = self._obs_twin.host, self._action_twin.host
         self.log_probs, self.values = self._columns["log_probs"].host, self._columns["values"].host
@@ -158,7 +161,13 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
     def _draw_noise(self) -> None:
         """All the noise of a rollout at once, from the streams and in the order of the native collector."""
         steps, width = self.config.n_steps, self._noise_twin.host.shape[2]
-        if self.policy.n_actions:
+        if self.policy.in_parts:
+            choices, numbers = len(self.policy.branches), self.policy.numbers
+            draws = random.uniform_rows(self.action_rng, (choices + 2 * numbers) * steps)
+            draws = draws.reshape(self.n_envs * steps, -1)
+            noise = np.concatenate([draws[:, :choices], normals(draws[:, choices:])], axis=1)
+            noise = noise.reshape(self.n_envs, steps, width)
+        elif self.policy.n_actions:
             noise = random.uniform_rows(self.action_rng, steps)[:, :, None]
         else:
             noise = normals(random.uniform_rows(self.action_rng, 2 * width * steps)).reshape(self.n_envs, steps, width)
@@ -174,7 +183,10 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._transfer(clock, twin, rows=rows)
         head, value, self._memory = policy.run(policy.view(twin.tensor[rows]), self._memory, fast=True)
         noise, action = self._noise_twin.tensor[t], self._action_twin.tensor[rows]
-        if policy.n_actions:
+        if policy.in_parts:
+            masks = self._masks(clock, rows)
+            log_prob = parts.sample(head, policy.branches, policy.log_std, masks, noise, action)
+        elif policy.n_actions:
             log_probs = torch.log_softmax(head, 1)
             # The number of choices whose cumulative probability is not above the draw, as in the native sampler.
             below = log_probs.exp().cumsum(1)[:, :-1] <= noise
@@ -190,6 +202,16 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._transfer(clock, self._action_twin, rows=rows, fetch=True)
         chosen = self.actions[rows]
         return chosen[:, 0].astype(np.int64) if policy.n_actions else policy.to_env(chosen)
+
+    def _masks(self, clock: Clock, rows: slice) -> Tensor:
+        """What is possible now, stored in `rows` of the rollout."""
+        twin, shown = self._mask_twin, self.env.masks
+        if shown is not None:
+            twin.host[rows] = shown
+            if twin.separate:
+                with clock.phase(Phase.TRANSFER):
+                    twin.push(rows)
+        return twin.tensor[rows]
 
     def _note_ends(self, done: Any, rows: slice, infos: Record, cut: list[Any]) -> None:
         """Count episodes that ended, keep final observations that need a value, and forget what was remembered."""
@@ -309,7 +331,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             for name in ("log_probs", "values", "advantages", "returns")
         )
         advantage = (advantage - centre) * scale
-        log_prob, entropy = self._distribution(head, actions)
+        log_prob, entropy = self._distribution(head, actions, index)
         log_ratio = log_prob - old_log_prob
         ratio = log_ratio.exp()
         inside = ratio.clamp(1.0 - clip, 1.0 + clip)
@@ -327,8 +349,11 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
             stats = torch.cat([torch.stack([policy_sum, value_sum, entropy_sum, kl, clipped.float()]), counts])
         return stats, loss
 
-    def _distribution(self, head: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions (N, A) and entropies, (N,) each."""
+    def _distribution(self, head: Tensor, actions: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions (N, A) and entropies, (N,) each, of the samples `index` (N,)."""
+        if self.policy.in_parts:
+            masks = self._mask_twin.tensor.index_select(0, index)
+            return parts.judge(head, self.policy.branches, self.policy.log_std, masks, actions)
         if self.policy.n_actions:
             log_probs = torch.log_softmax(head, 1)
             chosen = log_probs.gather(1, actions.long())[:, 0]

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -16,10 +16,12 @@ from gymnasium.vector.utils import iterate
 from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
-from mileage._types import F32, U8, Array, Bool
+from mileage._records import Record
+from mileage._types import U8, Array, Bool, Taken
 from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
+from mileage.envs.gymnasium.codec import SpaceCodec
 from mileage.envs.gymnasium.formed import Formed
 from mileage.envs.native.vector import VecEnv
 
@@ -30,8 +32,10 @@ Env = gymnasium.Env[Array, Array | int]
 class GymnasiumEnv(SpacedSpec):
     """A Gymnasium environment described as every other is.
 
-    Observations are flattened to float32 vectors (discrete ones become one-hot); actions are discrete or a box. With
-    `image`, observations must be uint8 images and stay so, with their channels in front: (C, H, W).
+    Observations are flattened to float32 vectors (discrete ones become one-hot), whatever they are made of; actions are
+    discrete, a box, or have several parts. With `image`, observations must be uint8 images and stay so, with their
+    channels in front: (C, H, W). An environment whose `info` has `action_mask`, or that has a method `action_masks`, is
+    `masked`.
     """
 
     id: str
@@ -43,29 +47,37 @@ class GymnasiumEnv(SpacedSpec):
     obs_shape: tuple[int, ...] = dataclasses.field(init=False)
     """Shape of one observation: (O,), or (C, H, W) of an image."""
 
+    space_codec: SpaceCodec = dataclasses.field(init=False, repr=False)
+    """Between the environment's own spaces and rows."""
+
     def __post_init__(self) -> None:
-        env = self.create()
+        env = self.made()
+        codec = self._make_codec(env)
+        vars(self).update(self._described(env, codec), space_codec=codec)
+        vars(self)["masked"] = bool(self.choices) and tells_masks(env)
         env.close()
-        vars(self).update(self._described(env))
+
+    @property
+    def codec(self) -> SpaceCodec:
+        """Between the environment's own spaces and rows."""
+        return self.space_codec
 
     def made(self) -> Env:
-        """One environment as its author made it."""
-        return Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
+        """One environment as its author made it; images have their channels in front."""
+        env = Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
+        return channels_first(env, self.id) if self.image else env
 
     def create(self) -> Env:
-        """Make one environment with flat observations."""
+        """Make one environment with flat observations unless they are images, and flat masks if it has any."""
         env = self.made()
-        if self.image:
-            env = channels_first(env, self.id)
-        elif not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape or ()) != 1:
-            if not env.observation_space.is_np_flattenable:
-                raise UsageError(
-                    f"environment {self.id!r} has observations {env.observation_space}: wrap it so that they are arrays"
-                )
-            env = gymnasium.wrappers.FlattenObservation(env)
-        if not isinstance(env.action_space, spaces.Discrete | spaces.Box):
-            raise UsageError(f"environment {self.id!r} has actions {env.action_space}: wrap it to take Discrete or Box")
-        return env
+        space, codec = env.observation_space, self._make_codec(env)
+        if not self.image and (not isinstance(space, spaces.Box) or len(space.shape) != 1):
+            env = gymnasium.wrappers.TransformObservation(env, codec.flatten, codec.flat_space)
+        return FlatMasks(env, codec) if self.masked else env
+
+    def flat(self) -> GymnasiumEnv:
+        """The same environment with observations as vectors."""
+        return GymnasiumEnv(self.id, self.kwargs, self.make) if self.image else self
 
     def vector(
         self, n_envs: int, *, seed: int = 0, threads: int | None = None, processes: bool = False
@@ -78,26 +90,29 @@ class GymnasiumEnv(SpacedSpec):
         """Type of an observation's values: float32, or uint8 of an image."""
         return np.dtype(np.uint8 if self.image else np.float32)
 
-    def _described(self, env: Env) -> dict[str, object]:
+    def _make_codec(self, env: Env) -> SpaceCodec:
+        return SpaceCodec(self.id, env.observation_space, env.action_space)
+
+    def _described(self, env: Env, codec: SpaceCodec) -> dict[str, object]:
         """The attributes of a spec as one environment shows them."""
-        shown, taken, own = env.observation_space, env.action_space, env.spec
+        shown, own = env.observation_space, env.spec
         content = repr((self.id, sorted(self.kwargs.items()), gymnasium.__version__))
         found: dict[str, object] = {
-            "obs_shape": shown.shape,
-            "obs_size": int(np.prod(shown.shape or ())),
-            "n_actions": int(taken.n) if isinstance(taken, spaces.Discrete) else 0,
-            "action_size": int(np.prod(taken.shape or ())),
-            "action_low": _float32(taken.low if isinstance(taken, spaces.Box) else ()),
-            "action_high": _float32(taken.high if isinstance(taken, spaces.Box) else ()),
+            "obs_shape": shown.shape if self.image else (codec.obs_size,),
+            "obs_size": codec.obs_size,
+            "n_actions": codec.n_actions,
+            "action_size": len(codec.action_low) or 1,
+            "action_low": codec.action_low,
+            "action_high": codec.action_high,
+            "branches": () if codec.n_actions else codec.branches,
             "max_steps": int(own.max_episode_steps or 0) if own else 0,
             "reward_threshold": own.reward_threshold if own else None,
             "version": hashlib.sha256(content.encode()).hexdigest()[:16],
         }
         if self.image:
             found["observation_space"] = shown
-        if isinstance(shown, spaces.Box):
-            found |= {"obs_low": _float32(shown.low), "obs_high": _float32(shown.high)}
-        return found
+        flat = codec.flat_space
+        return found | {"obs_low": flat.low, "obs_high": flat.high}
 
 
 class BridgedVecEnv(VectorBase):
@@ -118,6 +133,9 @@ class BridgedVecEnv(VectorBase):
         self.pausable = not processes
         # They are copied here in any case.
         self._envs = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        size = sum(spec.choices) if spec.masked else 0
+        self._masks: U8 = np.ones((n_envs, size), np.uint8)
+        self._final_masks: U8 = np.ones((n_envs, size), np.uint8)
         self._first_seed: int | None = seed
 
     def reset(self, *, seed: Seed | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -127,12 +145,14 @@ class BridgedVecEnv(VectorBase):
         seeds: list[int | None] | None = None if chosen is None else [*self._seeds(chosen)]
         obs, infos = self._envs.reset(seed=seeds, options=options)
         self._take(obs)
+        _take_masks(infos, self._masks)
         return self.obs, infos
 
     def step(self, actions: ArrayLike) -> Step:
         """Step every environment once; arguments and results as in `VecEnv.step`."""
         obs, reward, terminated, truncated, infos = self._envs.step(self._native_actions(actions))
         self._take(obs)
+        _take_masks(infos, self._masks)
         np.copyto(self.reward, reward, casting="same_kind")
         np.copyto(self.terminated, terminated)
         # Gymnasium may set both at the time limit; a terminated episode has no future to cut off.
@@ -142,12 +162,15 @@ class BridgedVecEnv(VectorBase):
             for i in np.flatnonzero(ended):
                 self._take_final(int(i), infos["final_obs"][i])
             infos = {**infos, "final_obs": self.final_obs, "_final_obs": ended}
+            if self.spec.masked:
+                _take_masks(infos["final_info"], self._final_masks)
+                infos["final_masks"] = self._final_masks
         return self.obs, self.reward, self.terminated, self.truncated, infos
 
     def begin(self, row: int, seed: int) -> None:
         """Start an episode in one environment; only where they are in this process."""
-        obs, _ = self._single(row).reset(seed=seed)
-        self._take_row(row, obs)
+        obs, info = self._single(row).reset(seed=seed)
+        self._take_row(row, obs, info)
 
     def step_some(self, actions: ArrayLike, playing: Bool) -> Step:
         """Step the environments that `playing` (N,) marks; only where they are in this process."""
@@ -155,7 +178,7 @@ class BridgedVecEnv(VectorBase):
         successes: dict[int, bool] = {}
         for row in map(int, np.flatnonzero(playing)):
             obs, reward, terminated, truncated, info = self._single(row).step(chosen[row])
-            self._take_row(row, obs)
+            self._take_row(row, obs, info)
             self.reward[row] = reward
             self.terminated[row], self.truncated[row] = terminated, truncated and not terminated
             if "is_success" in info:
@@ -168,9 +191,10 @@ class BridgedVecEnv(VectorBase):
         assert isinstance(self._envs, SyncVectorEnv)
         return self._envs.envs[row]
 
-    def _take_row(self, row: int, obs: Array) -> None:
+    def _take_row(self, row: int, obs: Array, info: Record) -> None:
         """Keep what one environment shows now."""
         self._take_final(row, obs)
+        _take_masks(info, self._masks[row])
         self.obs[row] = self.final_obs[row]
 
     def close(self) -> None:
@@ -187,23 +211,64 @@ class BridgedVecEnv(VectorBase):
         """Keep the last observation of an episode."""
         self.final_obs[row] = obs
 
-    def _native_actions(self, actions: ArrayLike) -> Array:
+    @property
+    def masks(self) -> U8 | None:
+        """What is possible now, (N, M) uint8, the same memory every time; None if the environment does not say."""
+        return self._masks if self.spec.masked else None
+
+    def _native_actions(self, actions: ArrayLike) -> Taken:
         """`actions` as the wrapped environments take them."""
         array = self._checked_actions(actions)
-        space = self._envs.single_action_space
-        if isinstance(space, spaces.Discrete):
-            if not ((array >= 0) & (array < self.spec.n_actions)).all():
-                raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
-            return np.asarray(array + space.start)
-        return array.reshape(self.num_envs, *(space.shape or ())).astype(space.dtype)
+        self._check_choices(array)
+        if self.spec.n_actions and not ((array >= 0) & (array < self.spec.n_actions)).all():
+            raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
+        return self.spec.codec.actions(array, False, apart=True)
 
 
 class NativeVectorEnv(VecEnv, VectorEnv):  # type: ignore[misc,override]
     """`VecEnv` as a subclass of Gymnasium's `VectorEnv`, which Gymnasium's vector wrappers insist on."""
 
 
-def _float32(values: ArrayLike) -> F32:
-    return np.asarray(values, np.float32).reshape(-1)
+def tells_masks(env: Env) -> bool:
+    """Whether an environment says which actions are possible, by a method or in its infos."""
+    if env.has_wrapper_attr("action_masks"):
+        return True
+    try:
+        _, info = env.reset(seed=0)
+    except Exception:  # whatever is wrong with it is told where a run begins, with the run's name
+        return False
+    return isinstance(info, Mapping) and "action_mask" in info
+
+
+class FlatMasks(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
+    """Tells in every info what is possible, `action_mask` (M,) uint8, wherever the environment says it."""
+
+    def __init__(self, env: Env, codec: SpaceCodec) -> None:
+        super().__init__(env)
+        self._codec = codec
+        self._ask = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+    def reset(self, *, seed: int | None = None, options: Record | None = None) -> tuple[Array, Record]:
+        """Start an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs, self._with_mask(info)
+
+    def step(self, action: Array | int) -> tuple[Array, SupportsFloat, bool, bool, Record]:
+        """Go on."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, self._with_mask(info, over=bool(terminated))
+
+    def _with_mask(self, info: Record, over: bool = False) -> Record:
+        """`info` with a mask; nothing needs to be possible where an episode is `over`."""
+        given = self._ask() if self._ask is not None else info.get("action_mask")
+        everything = np.ones(sum(self._codec.branches), np.uint8)
+        return {**info, "action_mask": everything if given is None or over else self._codec.masks(given, 1)[0]}
+
+
+def _take_masks(infos: Record, out: U8) -> None:
+    """Keep the masks in the infos of a step, if there are any."""
+    if out.size and "action_mask" in infos:
+        np.copyto(out, infos["action_mask"])
 
 
 def channels_first(env: Env, name: str) -> Env:

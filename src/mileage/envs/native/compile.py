@@ -1,10 +1,11 @@
-"""From a user's three functions to the two C functions that collectors call.
+"""From a user's functions to the C functions that collectors call.
 
     advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
             final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
     reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      0
+    mask(state f32*, out u8*, n i64) -> i64      always 0; only of environments that say what is possible
 
-Both return `failures.FAILED` where one of the three functions raised, and leave the rest undone.
+The first two return `failures.FAILED` where one of the user's functions raised, and leave the rest undone.
 
 The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
 arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
@@ -44,6 +45,7 @@ _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
 _ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 _RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
+_MASK = numba.int64(_F32, _U8, numba.int64)
 
 
 class Callback(Protocol):
@@ -53,13 +55,20 @@ class Callback(Protocol):
 
 
 class CompiledEnv:
-    """The two C functions of an environment, each compiled or loaded when first asked for."""
+    """The C functions of an environment, each compiled or loaded when first asked for."""
 
-    def __init__(self, functions: Functions, sizes: Sizes, key: str, *, checked: bool | None = None) -> None:
-        """With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises."""
+    def __init__(
+        self, functions: Functions, sizes: Sizes, key: str, mask: types.FunctionType | None = None, choices: int = 0,
+        *, checked: bool | None = None,
+    ) -> None:  # fmt: skip
+        """`mask` says which of `choices` are possible.
+
+        With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises.
+        """
         checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
         self._portable, self._functions, self._sizes = Portable(checked=checked), functions, sizes
         self._key = f"{key}-checked" if checked else key
+        self._mask, self._choices = mask, choices
 
     @functools.cached_property
     def advance(self) -> Callback:
@@ -70,6 +79,13 @@ class CompiledEnv:
     def reset(self) -> Callback:
         """Starts episodes."""
         return compile_reset(self._portable, self._functions, self._sizes, self._key)
+
+    @functools.cached_property
+    def mask(self) -> Callback | None:
+        """Says what is possible; None if everything always is."""
+        if self._mask is None:
+            return None
+        return compile_mask(self._portable, self._mask, self._sizes, self._choices, self._key)
 
 
 class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
@@ -83,6 +99,8 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
 
 def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Callback:
     options = {"nopython": True, "error_model": "numpy"}
+    # Compiled code is found by its name: environments that were compiled in two processes must not share one.
+    function.__qualname__ = f"{function.__qualname__}_{key}"
     compiled = _CFunc(function, normalize_signature(signature), locals={}, options=options)
     compiled._compiler = _NoAliasCompiler(function, cpu_target, options, {}, Compiler)
     kept_on_disk(compiled, KernelCache(function, key))
@@ -224,3 +242,20 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
         return 0
 
     return _callback(reset, _RESET, key, functions[1])
+
+
+def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes, choices: int, key: str) -> Callback:
+    """Compile, or load from the cache, the C function `mask`; all of `choices` are possible until it says otherwise."""
+    rule_out = portable.make(function)
+    state_size = sizes.state
+
+    def mask(state_p: Any, out_p: Any, n: Any) -> Any:
+        state = carray(state_p, (n, state_size))
+        out = carray(out_p, (n, choices))
+        for i in range(n):
+            for k in range(choices):
+                out[i, k] = np.uint8(1)
+            rule_out(state[i], out[i])
+        return 0
+
+    return _callback(mask, _MASK, key, function)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import NamedTuple, TypeGuard
 
@@ -39,10 +39,15 @@ class Source(NamedTuple):
     sizes: Sizes
 
 
-def version(functions: Functions, sizes: Sizes) -> str:
+def version(
+    functions: Functions, sizes: Sizes, mask: types.FunctionType | None = None, branches: Sequence[int] = ()
+) -> str:
     """Digest of an environment's source."""
     keys = [content_key(function) if function else "" for function in functions]
-    return hashlib.sha256(repr((keys, tuple(sizes))).encode()).hexdigest()[:16]
+    parts: tuple[object, ...] = (keys, tuple(sizes))
+    if mask is not None or branches:
+        parts = (*parts, content_key(mask) if mask else "", tuple(branches))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def names_used(code: types.CodeType) -> set[str]:

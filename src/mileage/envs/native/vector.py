@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from mileage._interrupts import watch
 from mileage._places import split
 from mileage._records import Record, named
 from mileage._threads import ThreadPool
-from mileage._types import F32, I64, U64, Array, Bool
+from mileage._types import F32, I64, U8, U64, Array, Bool
+from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import Step
 from mileage.envs import files, known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 # Handing work to another thread costs about as much as stepping this many environments.
 _ENVS_PER_THREAD = 16_384
+_MASK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _RESET = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int64)
 
 
@@ -58,6 +61,13 @@ class NativeEnv(SpacedSpec):
     """The plain functions (reset, step, observe)."""
     checked: bool | None = None
     """Whether compiled code looks at every index and every number; None leaves it to MILEAGE_CHECK."""
+    branches: tuple[int, ...] = ()
+    """How many ways there are to choose each discrete part of an action that has several; empty if it has not."""
+    mask_function: types.FunctionType | None = dataclasses.field(default=None, repr=False)
+    """The plain function that says what is possible, if there is one."""
+
+    def __post_init__(self) -> None:
+        vars(self)["masked"] = self.mask_function is not None
 
     @functools.cached_property
     def advance_address(self) -> int:
@@ -70,6 +80,12 @@ class NativeEnv(SpacedSpec):
         """Address of the C function `reset`; its signature stands in `mileage.envs.native.compile`."""
         with self._way_out():
             return self._compiled.reset.address
+
+    @functools.cached_property
+    def mask_address(self) -> int:
+        """Address of the C function `mask`; 0 if everything is always possible."""
+        found = self._compiled.mask
+        return 0 if found is None else found.address
 
     @classmethod
     def named(cls, name: str) -> NativeEnv:
@@ -93,7 +109,8 @@ class NativeEnv(SpacedSpec):
     def _compiled(self) -> CompiledEnv:
         from mileage.envs.native.compile import CompiledEnv
 
-        return CompiledEnv(*self.source, self.version, checked=self.checked)
+        mask = vars(self)["mask_function"]
+        return CompiledEnv(*self.source, self.version, mask, sum(self.choices), checked=self.checked)
 
     @contextlib.contextmanager
     def _way_out(self) -> Iterator[None]:
@@ -147,6 +164,7 @@ class VecEnv(VectorBase):
         self.rng: U64 = np.zeros((n_envs, 2), np.uint64)
         self._chosen: Array = np.empty(0)  # the last actions, at first an array that nobody else has
         self.action: F32 = np.zeros((n_envs, spec.action_size), np.float32)
+        self._masks: U8 = np.ones((n_envs, sum(spec.choices) if spec.masked else 0), np.uint8)
         self._seed(seed)
         shards = max(1, min(most, n_envs // _ENVS_PER_THREAD))
         edges = np.linspace(0, n_envs, shards + 1).astype(int)
@@ -187,13 +205,46 @@ class VecEnv(VectorBase):
         bool, truncated (N,) bool and infos.
         """
         chosen = self._chosen if actions is self._chosen else self._ready(actions)
+        late = self._last_steps(chosen) if self.spec.masked else None
         ended = self._step(self._call_all, chosen) if self._pool is None else self._step_sharded(chosen)
         if ended == 0:
             return self.obs, self.reward, self.terminated, self.truncated, {}
         if ended < 0:
             self.raise_failure()
             raise UsageError(f"actions must be from 0 to {self.spec.n_actions - 1} in environment {self.spec.id!r}")
-        return self._ended()
+        found = self._ended()
+        if late is not None:
+            found[4]["final_masks"] = late
+        return found
+
+    @property
+    def masks(self) -> U8 | None:
+        """What is possible now, (N, M) uint8, the same memory every time; None if the environment does not say."""
+        if not self.spec.masked:
+            return None
+        self._write_masks()
+        if leave_nothing(self._masks, self.spec.choices):
+            raise no_way_out(self.spec.id)
+        return self._masks
+
+    def _write_masks(self) -> None:
+        _MASK(self.spec.mask_address)(self.state.ctypes.data, self._masks.ctypes.data, self.num_envs)
+
+    def _last_steps(self, actions: Array) -> U8:
+        """What will be possible after this step in the environments that a time limit is about to cut off.
+
+        Their states are gone after it, as the next episode begins in the same step: they take it here first.
+        """
+        found: U8 = np.ones_like(self._masks)
+        rows = np.flatnonzero(self.elapsed + 1 >= self.max_steps) if self.max_steps else ()
+        if len(rows):
+            ahead = VecEnv(self.spec, len(rows), threads=1, max_steps=0)
+            ahead.state[:], ahead.rng[:] = self.state[rows], self.rng[rows]
+            ahead.step(actions[rows])
+            ahead._write_masks()
+            found[rows] = ahead._masks
+            found[~found.any(axis=1)] = 1  # nothing needs to be possible where an episode ends anyway
+        return found
 
     def raise_failure(self) -> None:
         """EnvError if a function of an environment raised in compiled code that was called with these arrays."""
@@ -208,6 +259,7 @@ class VecEnv(VectorBase):
     def _ready(self, actions: ArrayLike) -> Array:
         """`actions` as compiled code wants them."""
         chosen = np.ascontiguousarray(self._checked_actions(actions), self._dtype)
+        self._check_choices(chosen)
         if chosen is actions:
             self._chosen = chosen
         return chosen

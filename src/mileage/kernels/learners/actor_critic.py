@@ -24,7 +24,7 @@ import numpy as np
 
 from mileage.kernels.arrays import random
 from mileage.kernels.definitions import KL_SLACK
-from mileage.kernels.learners import heads, mlp, optim
+from mileage.kernels.learners import heads, mlp, optim, parts
 from mileage.kernels.machine.chunks import ENOUGH_ROWS, MOST_CHUNKS
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import (
@@ -41,7 +41,7 @@ from mileage.kernels.machine.kinds import (
     Real32,
     Real64,
 )
-from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, pointer_to, shift, u64
+from mileage.kernels.machine.pointers import extended, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -74,6 +74,8 @@ UPDATE = frame_type(
     rate beta1 beta2 eps max_norm: float64, of Adam; gradients' norm, 0 for any
     """,
 )
+# The same with actions of several parts, or masks.
+MASKED_UPDATE = extended(UPDATE, parts.FIELDS, "masks: (samples, M) uint8")
 
 
 def n_chunks(minibatch: int) -> int:
@@ -184,6 +186,28 @@ def _value_slope(value: Real32, old: Real32, target: Real32, clip: Real32, stats
 
 
 @inner
+def _slopes_of_parts(
+    frame: FrameRecord, order: PtrI64, rows: Count, weight: Real32, centre: Real32, inverse: Real32, head: Ptr32,
+    delta: Ptr32, grads: Ptr32, stats: Ptr64,
+) -> None:  # fmt: skip
+    """`_policy_slopes` of actions in several parts, among what the masks allow."""
+    width, params = i64(frame.actor)[frame.n_actor - 1], f32(frame.params)
+    log_std, log_std_grad = shift(params, frame.log_std_offset), shift(grads, frame.log_std_offset)
+    for k in range(frame.n_params - frame.log_std_offset):
+        log_std_grad[k] = _F(0.0)
+    clip, entropy_coef = _F(frame.clip), _F(frame.entropy_coef)
+    for i in range(rows):
+        sample = order[i]
+        advantage = (f32(frame.advantages)[sample] - centre) * inverse
+        action = shift(f32(frame.actions), sample * frame.action_size)
+        mask, out = shift(u8(frame.masks), sample * frame.n_choices), shift(delta, i * width)
+        log_prob, entropy = parts.log_probs(frame, shift(head, i * width), log_std, mask, action, out)
+        factor = _policy_factor(log_prob - f32(frame.log_probs)[sample], advantage, clip, stats)
+        stats[ENTROPY] += entropy
+        parts.slopes(frame, log_std, action, factor, entropy_coef, weight, out, log_std_grad)
+
+
+@inner(masked=_slopes_of_parts)
 def _policy_slopes(
     frame: FrameRecord, order: PtrI64, rows: Count, weight: Real32, centre: Real32, inverse: Real32, head: Ptr32,
     delta: Ptr32, grads: Ptr32, stats: Ptr64,

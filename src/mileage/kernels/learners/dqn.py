@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from mileage.kernels.arrays import random
-from mileage.kernels.learners import heads, mlp, optim, units
+from mileage.kernels.learners import heads, mlp, optim, parts, units
 from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, Rank
-from mileage.kernels.machine.pointers import f32, f64, frame_type, i64, shift, u8, u64
+from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, PtrU64, Rank
+from mileage.kernels.machine.pointers import extended, f32, f64, frame_type, i64, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -44,6 +44,8 @@ DQN = frame_type(
     tau huber: float64, share by which the target network follows; where the loss turns linear
     """,
 )
+# The same with masks.
+MASKED_DQN = extended(DQN, "masks: (S, K) uint8, what is possible in `next_obs`")
 # Rows that the target network sees at a time: more are no faster.
 AHEAD_ROWS = 128
 
@@ -106,6 +108,18 @@ def _look_ahead(
 
 
 @inner
+def _best_allowed(frame: FrameRecord, values: Ptr32, sample: Index) -> Index:
+    """`_best` among what the mask allows."""
+    return parts.argmax(values, shift(u8(frame.masks), sample * frame.n_actions), frame.n_actions)
+
+
+@inner(masked=_best_allowed)
+def _best(frame: FrameRecord, values: Ptr32, sample: Index) -> Index:
+    """The best action after a sample by its `values`."""
+    return heads.argmax(values, frame.n_actions)
+
+
+@inner
 def _slopes(frame: FrameRecord, rank: Rank, first: Index, q: Ptr32, choosers: Ptr32, out: Ptr32) -> None:
     """Gradient of the weighted mean Huber loss by the network's output, for the samples from `first` on.
 
@@ -117,7 +131,7 @@ def _slopes(frame: FrameRecord, rank: Rank, first: Index, q: Ptr32, choosers: Pt
     for i in range(frame.batch):
         s = first + i
         next_q = shift(f32(frame.next_q), s * n)
-        choice = heads.argmax(shift(choosers, i * stride) if frame.double > 0 else next_q, n)
+        choice = _best(frame, shift(choosers, i * stride) if frame.double > 0 else next_q, s)
         alive = _F(0.0) if u8(frame.terminated)[s] else f32(frame.discounts)[s]
         action = int(f32(frame.actions)[s])
         value = q[i * stride + action]
@@ -189,21 +203,38 @@ ACT = frame_type(
     epsilon: float64
     """
 )
+MASKED_ACT = extended(ACT, "masks: (N, K) uint8")
+
+
+@inner
+def _explore_allowed(frame: FrameRecord, values: Ptr32, i: Index, rng_state: PtrU64) -> Index:
+    """`_explore` among what the mask allows."""
+    n = frame.n_actions
+    mask = shift(u8(frame.masks), i * n)
+    choice = parts.argmax(values, mask, n)
+    if random.uniform01(rng_state) < _F(frame.epsilon):
+        choice = parts.any_allowed(mask, n, rng_state)
+    return choice
+
+
+@inner(masked=_explore_allowed)
+def _explore(frame: FrameRecord, values: Ptr32, i: Index, rng_state: PtrU64) -> Index:
+    """The best action of environment `i` by its `values`, or a random one."""
+    choice = heads.argmax(values, frame.n_actions)
+    if random.uniform01(rng_state) < _F(frame.epsilon):
+        choice = random.integers(rng_state, frame.n_actions)
+    return choice
 
 
 @kernel
 def dqn_act(record: FrameArray) -> None:
     """Epsilon-greedy actions (N,) int64 for all environments (frame `ACT`)."""
     frame = record[0]
-    rows, n = frame.n_envs, frame.n_actions
-    stride = n + frame.dueling
+    rows, stride = frame.n_envs, frame.n_actions + frame.dueling
     head = mlp.forward(
         f32(frame.params), i64(frame.sizes), frame.n_sizes, rows, f32(frame.obs), f32(frame.works), frame.activation
     )
     for i in range(rows):
         rng_state = shift(u64(frame.action_rng), 2 * i)
         # The value of a dueling head moves all actions alike: the largest advantage is the largest action value.
-        choice = heads.argmax(shift(head, i * stride + frame.dueling), n)
-        if random.uniform01(rng_state) < _F(frame.epsilon):
-            choice = random.integers(rng_state, n)
-        i64(frame.actions)[i] = choice
+        i64(frame.actions)[i] = _explore(frame, shift(head, i * stride + frame.dueling), i, rng_state)

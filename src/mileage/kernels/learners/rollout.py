@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mileage.kernels.learners import heads, mlp
+from mileage.kernels.learners import heads, mlp, parts
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Array32, Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
-from mileage.kernels.machine.pointers import call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.pointers import call_int64, extended, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -79,6 +79,17 @@ EVALUATE = frame_type(
     """,
 )
 ACT = frame_type(_POLICY, _STORE)
+# The same with actions of several parts, or masks: of them there is one for everything that is possible.
+_MASKS = f"""
+    {parts.FIELDS}
+    masks: (N, M) uint8, what is possible now
+    faults: (1,) int64, set to 1 where an environment leaves nothing possible
+"""
+_STORED_MASKS = "store_masks: (T * N, M) uint8"
+_MASK = "mask: address, of the environment's function that writes `masks`; 0 for none"
+MASKED_ROLLOUT = extended(ROLLOUT, _MASKS, _STORED_MASKS, _MASK)
+MASKED_EVALUATE = extended(EVALUATE, _MASKS, _MASK)
+MASKED_ACT = extended(ACT, _MASKS, _STORED_MASKS)
 
 
 def block_size(n_envs: int) -> int:
@@ -113,6 +124,24 @@ def value_last(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
 
 
 @inner
+def _choose_parts(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
+    """`choose` among what the stored masks allow."""
+    action_size = frame.action_size
+    x = shift(f32(frame.store_obs), row * frame.obs_size)
+    critic_values(frame, x, rows, work, shift(f32(frame.store_values), row))
+    actor, params = i64(frame.actor), f32(frame.params)
+    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
+    width, log_std = actor[frame.n_actor - 1], shift(params, frame.log_std_offset)
+    for i in range(rows):
+        rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+        mask = shift(u8(frame.store_masks), (row + i) * frame.n_choices)
+        action = shift(f32(frame.store_actions), (row + i) * action_size)
+        log_prob = parts.sample(frame, shift(head, i * width), log_std, mask, rng_state, action)
+        parts.to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * action_size))
+        f32(frame.store_log_probs)[row + i] = log_prob
+
+
+@inner(masked=_choose_parts)
 def choose(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Values, actions and their log-probabilities for `rows` stored observations from `row` on, stored beside them."""
     action_size = frame.action_size
@@ -139,6 +168,36 @@ def choose(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) 
 
 
 @inner
+def _store_given_masks(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> None:
+    """Keep the masks of `rows` environments from `lo` on beside the observations from `row` on."""
+    n = frame.n_choices
+    for i in range(rows):
+        given, kept = shift(u8(frame.masks), (lo + i) * n), shift(u8(frame.store_masks), (row + i) * n)
+        for k in range(n):
+            kept[k] = given[k]
+        if parts.mend(frame, kept):
+            i64(frame.faults)[0] = 1
+
+
+@inner(masked=_store_given_masks)
+def _store_masks(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> None:
+    """There are none."""
+
+
+@inner
+def _call_mask(frame: FrameRecord, lo: Index, rows: Count) -> None:
+    """Have the environment write the masks of `rows` environments from `lo` on."""
+    if frame.mask != 0:
+        state, masks = shift(f32(frame.state), lo * frame.state_size), shift(u8(frame.masks), lo * frame.n_choices)
+        call_int64(frame.mask, (state, masks, rows))
+
+
+@inner(masked=_call_mask)
+def ask_masks(frame: FrameRecord, lo: Index, rows: Count) -> None:
+    """There are none."""
+
+
+@inner
 def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Choose actions for `rows` environments from `lo` on, and store the transitions' first halves from `row` on."""
     obs_size = frame.obs_size
@@ -146,6 +205,7 @@ def _policy_step(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: P
     for k in range(rows * obs_size):
         raw[k] = obs[k]
     load(frame, obs, rows, shift(f32(frame.store_obs), row * obs_size))
+    _store_masks(frame, lo, rows, row)
     choose(frame, lo, rows, row, work)
 
 
@@ -214,6 +274,7 @@ def _collect(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) 
     n_envs, sums = frame.n_envs, shift(f64(frame.episode_sums), 3 * b)
     for t in range(frame.n_steps):
         row = t * n_envs + lo
+        ask_masks(frame, lo, rows)
         _policy_step(frame, lo, rows, row, work)
         ended = advance(frame, lo, rows, row)
         if ended < 0:
@@ -229,6 +290,28 @@ rollout = block_kernel("rollout", _collect)
 
 
 @inner
+def _evaluate_parts(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
+    """`_evaluate_step` among what the masks allow."""
+    actor, params = i64(frame.actor), f32(frame.params)
+    load(frame, shift(f32(frame.obs), lo * frame.obs_size), rows, work)
+    hidden = shift(work, rows * frame.obs_size)
+    head = mlp.forward(params, actor, frame.n_actor, rows, work, hidden, frame.activation)
+    width, n = actor[frame.n_actor - 1], frame.action_size
+    for i in range(rows):
+        logits = shift(head, i * width + frame.head_skip)
+        mask = shift(u8(frame.masks), (lo + i) * frame.n_choices)
+        action = shift(f32(frame.actions), (lo + i) * n)
+        if parts.mend(frame, mask):
+            i64(frame.faults)[0] = 1
+        if frame.deterministic > 0:
+            parts.mode(frame, logits, mask, action)
+        else:
+            rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
+            parts.sample(frame, logits, shift(params, frame.log_std_offset), mask, rng_state, action)
+        parts.to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * n))
+
+
+@inner(masked=_evaluate_parts)
 def _evaluate_step(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
     """Write the actions of an evaluated policy for `rows` environments from `lo` on."""
     actor, params = i64(frame.actor), f32(frame.params)
@@ -267,6 +350,7 @@ def _play(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) -> 
         lengths[i] = 0
     alive = rows
     while alive > 0:
+        ask_masks(frame, lo, rows)
         _evaluate_step(frame, lo, rows, work)
         if advance(frame, lo, rows, lo) < 0:
             break

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from mileage.kernels.learners import heads, mlp
+from mileage.kernels.learners import heads, mlp, parts
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, Rank, Real32
-from mileage.kernels.machine.pointers import f32, frame_type, i64, pointer_to, shift
+from mileage.kernels.machine.pointers import extended, f32, frame_type, i64, pointer_to, shift, u8
 from mileage.kernels.machine.team import meet
 
 _F = np.float32
@@ -31,6 +31,8 @@ SCORE = frame_type(
     n_scored n_valued work_floats: int64
     """,
 )
+# The same with actions of several parts, or masks.
+MASKED_SCORE = extended(SCORE, parts.FIELDS, "masks: (n_scored, M) uint8")
 
 
 def pieces(n_valued: int) -> int:
@@ -54,6 +56,24 @@ def _gaussian_log_prob(mean: Ptr32, log_std: Ptr32, n: Count, action: Ptr32) -> 
 
 
 @inner
+def _log_prob_of_parts(frame: FrameRecord, head: Ptr32, width: Count, row: Index) -> Real32:
+    """`_log_prob` among what the masks allow; overwrites `head`."""
+    action = shift(f32(frame.actions), row * frame.action_size)
+    mask, log_std = shift(u8(frame.masks), row * frame.n_choices), shift(f32(frame.params), frame.log_std_offset)
+    log_prob, _ = parts.log_probs(frame, head, log_std, mask, action, head)
+    return log_prob
+
+
+@inner(masked=_log_prob_of_parts)
+def _log_prob(frame: FrameRecord, head: Ptr32, width: Count, row: Index) -> Real32:
+    """Log-probability of the action in a row of the rollout, whose actor's output is `head` (width,)."""
+    action = shift(f32(frame.actions), row * frame.action_size)
+    if frame.n_actions > 0:
+        return head[int(action[0])] - heads.log_normaliser(head, width)
+    return _gaussian_log_prob(head, shift(f32(frame.params), frame.log_std_offset), width, action)
+
+
+@inner
 def _piece(frame: FrameRecord, first: Index, rows: Count, work: Ptr32) -> None:
     """Values of `rows` rows from `first` on, and log-probabilities of those that have actions."""
     params, x = f32(frame.params), shift(f32(frame.obs), first * frame.obs_size)
@@ -67,12 +87,7 @@ def _piece(frame: FrameRecord, first: Index, rows: Count, work: Ptr32) -> None:
         width = actor[frame.n_actor - 1]
         head = mlp.forward(params, actor, frame.n_actor, scored, x, work, frame.activation)
         for i in range(scored):
-            row, action = shift(head, i * width), shift(f32(frame.actions), (first + i) * frame.action_size)
-            if frame.n_actions > 0:
-                log_prob = row[int(action[0])] - heads.log_normaliser(row, width)
-            else:
-                log_prob = _gaussian_log_prob(row, shift(params, frame.log_std_offset), width, action)
-            f32(frame.log_probs)[first + i] = log_prob
+            f32(frame.log_probs)[first + i] = _log_prob(frame, shift(head, i * width), width, first + i)
 
 
 @kernel

@@ -15,6 +15,7 @@ import os
 import pickle
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,39 @@ def kernel(function: Callable[..., Any] | None = None, *, key: str = "", **optio
         return functools.partial(kernel, key=key, **options)
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
     dispatcher = numba.njit(**settings)(function)
+    _compiled_by(_KernelCompiler, dispatcher)
     return kept_on_disk(dispatcher, KernelCache(function, key))
+
+
+def named_for(function: Any, args: Any) -> Any:
+    """The same function under a name that says which argument types it is compiled for, if a frame is among them.
+
+    Numba numbers records, and versions of a function, as they come up in a process. Two that were compiled in two
+    processes can so get one name, and whoever loads both from disk runs the first in place of the second.
+    """
+    if not any(isinstance(arg, numba.types.Record | numba.types.Array) for arg in args):
+        return function
+    digest = hashlib.sha256(str(args).encode()).hexdigest()[:12]
+    found = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    found.__module__, found.__qualname__ = function.__module__, f"{function.__qualname__}_{digest}"
+    return found
+
+
+class _KernelCompiler(_FunctionCompiler):  # type: ignore[misc]
+    """Compiles each signature under a name of its own."""
+
+    def _get_implementation(self, args: Any, kws: Any) -> Any:
+        return named_for(self.py_func, args)
+
+
+def _compiled_by(kind: Any, dispatcher: Any) -> Any:
+    """Let a compiler of this kind compile what Numba would compile by its own."""
+    usual = dispatcher._compiler
+    own = kind(usual.py_func, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class)
+    dispatcher._compiler = own
+    return own
 
 
 class _Lean(CompilerBase):  # type: ignore[misc]
@@ -210,15 +243,19 @@ class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
     """Stops at LLVM code: an inner function lives inside its callers, machine code of its own would be waste."""
 
     library_class: type[_InnerLibrary] = _InnerLibrary
+    masked: Callable[..., Any] | None = None
+    """What is compiled in place of the function where the first argument is a frame with `masks`."""
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
+        has_masks = bool(args) and isinstance(args[0], numba.types.Record) and "masks" in args[0].fields
+        function = named_for(self.masked if self.masked is not None and has_masks else self.py_func, args)
         flags = Flags()
         self.targetdescr.options.parse_as_flags(flags, self.targetoptions)
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         typing, target = self.targetdescr.typing_context, self.targetdescr.target_context
-        library = self.library_class(target.codegen(), self.py_func.__qualname__)
+        library = self.library_class(target.codegen(), function.__qualname__)
         result = compile_extra(
-            typing, target, self.py_func, args, return_type, flags, self.locals, library, self.pipeline_class
+            typing, target, function, args, return_type, flags, self.locals, library, self.pipeline_class
         )
         if result.typing_error is not None:
             raise result.typing_error
@@ -229,21 +266,25 @@ class InnerCompiler(_FunctionCompiler):  # type: ignore[misc]
 
 
 def inner(
-    function: Callable[..., Any] | None = None, *, compiler: type[InnerCompiler] = InnerCompiler, **options: Any
+    function: Callable[..., Any] | None = None,
+    *,
+    compiler: type[InnerCompiler] = InnerCompiler,
+    masked: Any = None,
+    **options: Any,
 ) -> Any:
     """Compile `function` as a piece of kernels: kernels and other inner functions can call it, Python cannot.
 
     It costs a fraction of a kernel to compile, as it gets no machine code and no Python wrapper of its own, and one
     version serves literal and computed integer arguments alike (Numba would compile one for each).
+
+    `masked`, an inner function of the same arguments, takes its place in kernels whose frame has `masks`: these are
+    compiled for themselves, and those without are what they would be if there were no masks.
     """
     if function is None:
-        return functools.partial(inner, compiler=compiler, **options)
+        return functools.partial(inner, compiler=compiler, masked=masked, **options)
     settings: dict[str, Any] = {"error_model": "numpy", "pipeline_class": _Lean} | options
     dispatcher = numba.njit(**settings)(function)
-    usual = dispatcher._compiler
-    dispatcher._compiler = compiler(
-        function, usual.targetdescr, usual.targetoptions, usual.locals, usual.pipeline_class
-    )
+    _compiled_by(compiler, dispatcher).masked = None if masked is None else masked.py_func
 
     def keep(result: Any) -> None:
         dispatcher.overloads[tuple(result.signature.args)] = result

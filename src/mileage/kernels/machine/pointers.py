@@ -135,6 +135,16 @@ def frame_type(*tables: str) -> np.dtype[np.void]:
     return np.dtype(fields, metadata=arrays)
 
 
+def extended(base: np.dtype[np.void], *tables: str) -> np.dtype[np.void]:
+    """Record type of a frame with the fields of further tables and those of `base` after them.
+
+    Not before them: Numba takes a record that begins like another for one, and would run what was compiled for that.
+    """
+    more = frame_type(*tables)
+    fields = [(name, dtype.fields[name][0]) for dtype in (more, base) for name in dtype.names or () if dtype.fields]
+    return np.dtype(fields, metadata=dict(base.metadata or ()) | dict(more.metadata or ()))
+
+
 class Frame:
     """Arguments of a kernel: `frame.record` is what the kernel gets, (1,) of the record type.
 

@@ -41,6 +41,17 @@ _KERNELS = {
     "dqn_update": ("learners.dqn", "dqn_update", f"{_TEAM} DQN"),
     "dqn_act": ("learners.dqn", "dqn_act", "ACT"),
 }
+# Of these there is another for frames with masks.
+_WITH_MASKS = ("score", "rollout", "evaluate", "act", "values", "update", "dqn_update", "dqn_act")
+_MASKED = {name: f"masked_{name}" for name in _WITH_MASKS}
+
+
+def _on_masked_frames(name: str) -> tuple[str, str, str]:
+    home, function, arguments = _KERNELS[name]
+    return home, function, " ".join(f"MASKED_{each}" if each.isupper() else each for each in arguments.split())
+
+
+_KERNELS |= {masked: _on_masked_frames(name) for name, masked in _MASKED.items()}
 _TYPES = {
     "whole": numba.types.int64,
     "real": numba.types.float64,
@@ -57,6 +68,11 @@ def signature(name: str) -> tuple[Any, tuple[Any, ...]]:
     module = import_module(f"mileage.kernels.{home}")
     types = (_TYPES.get(each) or numba.typeof(np.zeros(1, getattr(module, each))) for each in arguments.split())
     return getattr(module, function), tuple(types)
+
+
+def with_masks(names: Iterable[str]) -> tuple[str, ...]:
+    """The kernels `names` as a policy with masks, or with actions of several parts, needs them."""
+    return tuple(_MASKED.get(name, name) for name in names)
 
 
 def missing(names: Iterable[str]) -> list[str]:

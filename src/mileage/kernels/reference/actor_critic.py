@@ -14,7 +14,7 @@ import numpy as np
 
 from mileage._types import F64, I64
 from mileage.kernels.definitions import KL_SLACK, n_params
-from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels.reference.heads import categorical, gaussian, parts
 from mileage.kernels.reference.mlp import mlp
 from mileage.kernels.reference.optim import Adam, numerical_gradient
 
@@ -27,6 +27,8 @@ class Shape:
     critic: tuple[int, ...]
     discrete: bool
     activation: str = "tanh"
+    branches: tuple[int, ...] = ()
+    """Of actions in several parts, how many ways there are to choose each discrete one."""
 
     def parts(self, params: F64) -> tuple[F64, F64, F64]:
         """Parameters of the actor, of the critic, and log deviations."""
@@ -44,10 +46,13 @@ class Batch:
     values: Any
     advantages: Any
     returns: Any
+    masks: Any = None
+    """Of actions in several parts, (N, M)."""
 
     def take(self, rows: Any) -> Batch:
         """Some of the samples."""
-        return Batch(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+        found = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Batch(*(None if each is None else each[rows] for each in found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +71,9 @@ def loss_terms(params: F64, shape: Shape, batch: Batch, clip: float, value_clip:
     actor, critic, log_std = shape.parts(params)
     head = mlp(actor, shape.actor, batch.obs, shape.activation)[-1]
     value = mlp(critic, shape.critic, batch.obs, shape.activation)[-1][:, 0]
-    if shape.discrete:
+    if shape.branches:
+        log_prob, entropy = parts(head, shape.branches, log_std, batch.masks, batch.actions)
+    elif shape.discrete:
         log_prob, entropy = categorical(head, batch.actions[:, 0])
     else:
         log_prob, entropy = gaussian(head, log_std, batch.actions)

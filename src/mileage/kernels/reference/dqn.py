@@ -21,9 +21,13 @@ def q_values(params: Any, sizes: Sequence[int], obs: Any, activation: str, dueli
     return np.asarray(head[:, :1] + advantages - advantages.mean(axis=1, keepdims=True))
 
 
-def targets(batch: Transitions, online_next: F64, target_next: F64, double: bool) -> F64:
-    """Bellman targets (N,): the target network's value of the action that it, or the online network, prefers."""
-    choices = (online_next if double else target_next).argmax(axis=1)
+def targets(batch: Transitions, online_next: F64, target_next: F64, double: bool, masks: Any = None) -> F64:
+    """Bellman targets (N,): the target network's value of the action that it, or the online network, prefers.
+
+    Where `masks` (N, K) are 0, there is no such action after a transition.
+    """
+    judge = online_next if double else target_next
+    choices = (judge if masks is None else np.where(np.asarray(masks) != 0, judge, -np.inf)).argmax(axis=1)
     return batch.bootstrapped(target_next[np.arange(len(choices)), choices])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,23 @@ def gaussian(mean: Any, log_std: Any, actions: Any) -> tuple[F64, F64]:
     log_prob: F64 = (-0.5 * z * z - log_std - HALF_LOG_TWO_PI).sum(axis=1)
     entropy = (log_std + 0.5 + HALF_LOG_TWO_PI).sum()
     return log_prob, np.full(len(z), entropy)
+
+
+def parts(head: Any, branches: Sequence[int], log_std: Any, masks: Any, actions: Any) -> tuple[F64, F64]:
+    """Log-probabilities of `actions` (N, C + G), choices before numbers, and entropies (N,).
+
+    `head` (N, M + G) holds the logits of every choice, then means; where `masks` (N, M) are 0 there is no choice.
+    """
+    head, actions = np.asarray(head, np.float64), np.asarray(actions)
+    log_prob, entropy = gaussian(head[:, sum(branches) :], log_std, actions[:, len(branches) :])
+    stops = np.cumsum(branches)
+    for part, (start, stop) in enumerate(zip(stops - branches, stops, strict=True)):
+        for row, mask in enumerate(np.asarray(masks)[:, start:stop] != 0):
+            chosen = np.count_nonzero(mask[: int(actions[row, part])])
+            found = categorical(head[row : row + 1, start:stop][:, mask], [chosen])
+            log_prob[row] += found[0][0]
+            entropy[row] += found[1][0]
+    return log_prob, entropy
 
 
 def squashed(head: F64, noise: Any) -> tuple[F64, F64]:

@@ -73,7 +73,7 @@ class MlpActorCritic(nn.Module):
         self.hidden = StackedMlp(hidden, native.activation, 2, activate_last=True)
         self.actor = StackedMlp((hidden[-1], native.actor_sizes[-1]), native.activation)
         self.critic = StackedMlp((hidden[-1], 1), native.activation)
-        self._gaussian = not native.n_actions
+        self._gaussian = native.log_std.size > 0
         if self._gaussian:
             self.log_std = nn.Parameter(torch.from_numpy(native.params[native.log_std_offset :].copy()))
         actor, critic, _ = np.split(native.params, [native.critic_offset, native.log_std_offset])

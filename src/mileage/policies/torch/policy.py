@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from mileage._errors import UsageError
-from mileage._types import F32, Array, ObsLeaf
-from mileage.contracts import EnvSpec, Policy
+from mileage._types import F32, U8, Array, Memory, ObsLeaf
+from mileage.contracts import Distribution, EnvSpec, Policy
 from mileage.policies import draw
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state
@@ -63,7 +64,8 @@ class TorchPolicy(Policy):
         self.obs_dtype: type[np.generic] = np.uint8 if self.leaves else np.float32
         self.low: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_low, np.float32).ravel()
         self.high: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_high, np.float32).ravel()
-        self.action_size = self.low.size
+        self.action_size, self.branches = self.low.size, spec.choices
+        self.in_parts = spec.masked or bool(spec.branches)
         self.obs_mean: F32 = np.zeros(self.obs_size, np.float32)
         self.obs_scale: F32 = np.ones(self.obs_size, np.float32)
         self.obs_limit = math.inf
@@ -165,61 +167,47 @@ class TorchPolicy(Policy):
         return map_state(lambda part: part.to(self.device), self.module.initial_state(n))
 
     @abc.abstractmethod
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
         """Actions of the environment for what the module sees, and the next state; drawn where `rng` is given."""
 
-    def actions(self, obs: Array, rng: np.random.Generator | None = None) -> Array:
+    def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions for observation rows (N, O), without memory: indices (N,) int64 or (N, A) float32."""
-        return self.player(len(obs))(obs, rng)
+        return self.player(len(obs))(obs, rng, masks)
 
-    def player(self, n: int) -> Callable[[Array, np.random.Generator | None], Array]:
+    def player(self, n: int) -> Callable[..., Array]:
         """A function from observation rows to actions that remembers `n` episodes from their start."""
         state = self.initial_state(n)
 
-        def play(obs: Array, rng: np.random.Generator | None = None) -> Array:
+        def play(obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
             nonlocal state
-            rows = torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device)
             with torch.no_grad():
-                chosen, state = self.choose(self.view(rows), state, rng)
+                chosen, state = self.choose(self._seen(obs), state, rng, masks)
             return chosen
 
         return play
 
+    def _seen(self, rows: Array) -> Any:
+        """What the module sees of observation rows."""
+        return self.view(torch.from_numpy(np.ascontiguousarray(self.normalised(rows))).to(self.device))
+
     def predict(
-        self, observation: Any, state: Any, episode_start: Any, rng: np.random.Generator | None
-    ) -> tuple[Array, Any]:
-        """Actions for one observation or a batch in the environment's own form, and the state for the next call."""
-        obs, single = self._batched(observation)
-        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        self,
+        observation: Array,
+        state: Memory,
+        episode_start: ArrayLike | None,
+        rng: np.random.Generator | None,
+        masks: U8 | None = None,
+    ) -> tuple[Array, Memory]:
+        """Actions for observation rows, and the state for the next call."""
+        n = len(observation)
         state = self.initial_state(n) if state is None else state
         if self.recurrent and episode_start is not None:
             starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
             state = reset_rows(state, self.initial_state(n), starts)
         with torch.no_grad():
-            chosen, state = self.choose(obs, state, rng)
-        return (chosen[0] if single else chosen), state
-
-    def _batched(self, observation: Any) -> tuple[Any, bool]:
-        """Tensors with a leading axis on the device, and whether that axis was added."""
-        if self.leaves is None:
-            obs = np.asarray(observation, np.float32)
-            single = obs.ndim <= 1
-            obs = obs.reshape(1, -1) if single else obs
-            if obs.ndim != 2 or obs.shape[1] != self.obs_size:
-                raise UsageError(f"observation must have {self.obs_size} entries, not shape {np.shape(observation)}")
-            return torch.from_numpy(np.ascontiguousarray(self.normalised(obs))).to(self.device), single
-        parts, added = {}, set()
-        for leaf in self.leaves:
-            if leaf.name and (not isinstance(observation, dict) or leaf.name not in observation):
-                raise UsageError(f"observation must be a dict with {[each.name for each in self.leaves]}")
-            value = np.asarray(observation[leaf.name] if leaf.name else observation)
-            single = value.shape == leaf.shape
-            if not single and value.shape[1:] != leaf.shape:
-                raise UsageError(f"observation {leaf.name!r} must have shape {leaf.shape}, not {value.shape}")
-            batch = np.ascontiguousarray(value[None] if single else value, leaf.dtype)
-            parts[leaf.name] = torch.from_numpy(batch).to(self.device)
-            added.add(single)
-        return (parts if self.leaves[0].name else parts[""]), added == {True}
+            return self.choose(self._seen(observation), state, rng, masks)
 
     def to_env(self, action: F32) -> F32:
         """Map actions (N, A) from [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
@@ -246,8 +234,9 @@ class TorchActorCritic(TorchPolicy):
         self, module: nn.Module, spec: EnvSpec, device: torch.device, compile_mode: str | None = None, *,
         log_std_init: float = 0.0,
     ) -> None:  # fmt: skip
-        if not spec.n_actions and not isinstance(module, _Gaussian):
-            module.register_parameter("log_std", nn.Parameter(torch.full((spec.action_size,), log_std_init)))
+        numbers = spec.action_size - len(spec.choices)
+        if numbers and not isinstance(module, _Gaussian):
+            module.register_parameter("log_std", nn.Parameter(torch.full((numbers,), log_std_init)))
         super().__init__(module, spec, device, compile_mode)
 
     like = networks.MlpActorCritic
@@ -255,7 +244,7 @@ class TorchActorCritic(TorchPolicy):
     @classmethod
     def for_leaves(cls, leaves: Sequence[ObsLeaf], config: Any, spec: EnvSpec) -> nn.Module:
         """Shared features with a head each for policy and value."""
-        return images.TrunkActorCritic(leaves, spec.n_actions or spec.action_size)
+        return images.TrunkActorCritic(leaves, sum(spec.choices) + spec.action_size - len(spec.choices))
 
     @classmethod
     def check(cls, module: nn.Module, algorithm: str) -> None:
@@ -270,23 +259,41 @@ class TorchActorCritic(TorchPolicy):
             names = "(head, value, state)" if self.recurrent else "(head, value)"
             raise UsageError(f"policy must return {names} for a batch of observations")
         head, value = found[:2]
-        outputs = self.n_actions or self.action_size
+        outputs = sum(self.branches) + self.numbers
         if head.ndim != 2 or head.shape[1] != outputs:
             raise UsageError(f"policy must return a head of shape (N, {outputs}), not {tuple(head.shape)}")
         return head, value.reshape(-1), found[2] if self.recurrent else None
 
     @property
+    def numbers(self) -> int:
+        """Numbers in an action, after its choices."""
+        return self.action_size - len(self.branches)
+
+    @property
     def log_std(self) -> Tensor:
-        """Logarithms of the deviations of continuous actions, (A,) float32."""
+        """Logarithms of the deviations of the numbers in an action, (G,) float32."""
+        if not self.numbers:
+            return torch.zeros(0, device=self.device)
         return self.module.log_std  # type: ignore[return-value]
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
         """The mode, or a draw where `rng` is given; see `TorchPolicy.choose`."""
         found, _, state = self.run(obs, state)
         head = _array(found)
         if self.n_actions:
-            return draw.from_logits(head, rng), state
-        return self.to_env(draw.from_gaussian(head, _array(self.log_std), rng)), state
+            return draw.from_logits(draw.only_possible(head, masks), rng), state
+        log_std = _array(self.log_std)
+        if self.branches:
+            return self.to_env(draw.from_parts(head, self.branches, log_std, rng, masks)), state
+        return self.to_env(draw.from_gaussian(head, log_std, rng)), state
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """Probabilities of choices, means and deviations of numbers, and values, at the start of an episode."""
+        with torch.no_grad():
+            head, value, _ = self.run(self._seen(obs), self.initial_state(len(obs)))
+        return draw.distribution(_array(head), self.branches, _array(self.log_std), _array(value), masks)
 
 
 class TorchQ(TorchPolicy):
@@ -300,9 +307,16 @@ class TorchQ(TorchPolicy):
         outputs = spec.n_actions + int(config.dueling)
         return images.TrunkHead(leaves, config.hidden, outputs, is_dueling=config.dueling)
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
         """The best action, or one in twenty at random where `rng` is given; see `TorchPolicy.choose`."""
-        return draw.from_values(_array(self.module(obs)), rng), state
+        return draw.from_values(_array(self.module(obs)), rng, masks), state
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """Values of actions; the best of them has probability 1."""
+        with torch.no_grad():
+            return draw.greedy(_array(self.module(self._seen(obs))), masks)
 
 
 class TorchTwinCritic(TorchPolicy):
@@ -336,17 +350,31 @@ class TorchSquashed(TorchTwinCritic):
 
     outputs_per_action = 2
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
         """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
         return self.to_env(draw.from_squashed(_array(self._actor(obs)), rng)), state
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """Means and deviations before tanh."""
+        with torch.no_grad():
+            return draw.squashed_distribution(_array(self._actor(self._seen(obs))))
 
 
 class TorchDeterministic(TorchTwinCritic):
     """`module.actor(obs)` returns actions (N, A) before tanh."""
 
-    def choose(self, obs: Any, state: Any, rng: np.random.Generator | None) -> tuple[Array, Any]:
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
         """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
         return self.to_env(draw.from_tanh(_array(self._actor(obs)), rng)), state
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """The actions themselves."""
+        with torch.no_grad():
+            return Distribution(mean=np.tanh(_array(self._actor(self._seen(obs)))))
 
 
 def _array(tensor: Tensor) -> F32:

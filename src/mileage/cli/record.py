@@ -1,0 +1,56 @@
+"""`mileage record`: any training program as a run of the ledger."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from mileage._errors import UsageError
+from mileage.cli import options
+
+
+def record(
+    command: Annotated[list[str] | None, Argument(help="The program, after --.", metavar="-- PROGRAM …")] = None,
+    name: Annotated[str | None, Option(help="Name of the run in the ledger (the program's by default).")] = None,
+    env: Annotated[str, Option(help="Environment that is trained on, for the ledger.")] = "",
+    algorithm: Annotated[str, Option(help="Algorithm that trains, for the ledger.")] = "",
+    seed: Annotated[int | None, Option(help="Training seed, for the ledger.")] = None,
+    watch: Annotated[list[Path] | None, Option(help="Where trackers' files are looked for; may be repeated.")] = None,
+    limit: Annotated[float | None, Option("--timeout", help="Seconds after which the program is ended.")] = None,
+    price: options.PriceText = None,
+    instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None,
+    spot: Annotated[bool, Option("--spot", help="The instance is bought on the spot market.")] = False,
+    db: options.Database = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing of our own.")] = False,
+) -> None:
+    """Run a training program and record what it took: mileage record -- python train.py.
+
+    Time, memory and end are those of all its processes. Its figures (TensorBoard, W&B, trackio, CSV, metrics.jsonl,
+    lines METRIC name=value) are kept as claimed. The exit code is the program's own.
+    """
+    from mileage.outside.record import record as record_program
+    from mileage.recording.recorder import Ledger
+
+    if not command:
+        raise UsageError("name the program to record: mileage record -- python train.py")
+    if limit is not None and not limit > 0:
+        raise UsageError(f"--timeout must be above 0 seconds, not {limit:g}")
+    run, ended = record_program(
+        command, Ledger(db), name or Path(command[-1] if len(command) == 1 else _script(command)).stem,
+        directories=tuple(watch or (Path(),)), limit_seconds=limit, env_id=env, algorithm=algorithm, seed=seed,
+        price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
+    )  # fmt: skip
+    if not quiet:
+        end = run.end
+        memory = "" if end is None or end.peak_rss_gb is None else f", peak memory {end.peak_rss_gb:.2f} GB"
+        print(f"mileage: {ended.reason} after {run.wall_seconds:.1f} s{memory}; run {run.run.run_id}", file=sys.stderr)
+    raise typer.Exit(ended.code)
+
+
+def _script(command: list[str]) -> str:
+    """The first argument that is a file, or else the program."""
+    return next((word for word in command[1:] if not word.startswith("-") and Path(word).is_file()), command[0])

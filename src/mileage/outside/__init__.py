@@ -1,0 +1,1 @@
+"""Training programs of others, watched from outside: their clock, their processes, their figures."""

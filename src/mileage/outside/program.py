@@ -1,0 +1,226 @@
+"""A program with all the processes it starts: begun, watched to its end, and ended for good where it must be.
+
+Processes that leave their parent (daemons) are adopted by this process, so that none is lost sight of; all are known by
+a variable in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mileage._errors import UsageError
+
+MARK = "MILEAGE_RECORDED_RUN"
+"""Names the run in the environment of the program and of everything it starts."""
+PATIENCE_SECONDS = 5.0
+"""Between asking a process to end and ending it."""
+_SUBREAPER = 36
+_POLL_SECONDS = 0.1
+_OUT_OF_TIME = 124  # exit code, as that of timeout(1)
+_FROM_THE_TERMINAL = 0x80  # si_code of a signal that the kernel sent, and sent to the whole foreground group
+
+
+class How(StrEnum):
+    """How a program ended."""
+
+    FINISHED = "finished"
+    """With exit code 0."""
+    FAILED = "failed"
+    """With another exit code."""
+    KILLED = "killed"
+    """By a signal that did not come from here."""
+    INTERRUPTED = "interrupted"
+    """By Ctrl-C, or because this process was asked to end."""
+    TIMED_OUT = "timed out"
+    """By its time limit."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a program."""
+
+    how: How
+    code: int
+    """Exit code, or 128 and the number of the signal, as a shell has it; 124 if time was up."""
+    left: int
+    """Processes that outlived the program and were ended."""
+
+    @property
+    def reason(self) -> str:
+        """In a few words."""
+        told = {How.FINISHED: "the program finished", How.FAILED: f"exit code {self.code}",
+                How.KILLED: f"killed by {_signal_name(self.code - 128)}", How.INTERRUPTED: "interrupted",
+                How.TIMED_OUT: "out of time"}[self.how]  # fmt: skip
+        return told + (f"; {self.left} processes it left were ended" if self.left else "")
+
+
+class Program:
+    """A command and what it starts; `wait` returns when the last of its processes has ended."""
+
+    def __init__(self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None]) -> None:
+        """Start it; `see_output` is shown its standard output, which goes on to ours untouched."""
+        with contextlib.suppress(OSError, AttributeError):  # elsewhere than Linux a daemon is out of sight
+            ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"{command[0]} cannot be run: there is no such program")
+        self._mark = f"{MARK}={run_id}".encode()
+        self._seen: dict[int, bool] = {}
+        self._see_output = see_output
+        output, theirs = _channel()
+        try:
+            self._process = subprocess.Popen(command, stdout=theirs, env=os.environ | {MARK: run_id})
+        except OSError as error:
+            os.close(output)
+            raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from None
+        finally:
+            os.close(theirs)
+        self.pid = self._process.pid
+        self._copier = threading.Thread(target=self._copy, args=(output,), name="mileage-output", daemon=True)
+        self._copier.start()
+
+    def wait(self, limit_seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> Ended:
+        """Watch it to its end, `tick`ing meanwhile; Ctrl-C reaches the program, twice and thrice ever more firmly."""
+        watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        start, asked, status, timed_out = time.monotonic(), 0, None, False
+        try:
+            while True:
+                found = signal.sigtimedwait(watched, _POLL_SECONDS)
+                if found is not None and found.si_signo != signal.SIGCHLD:
+                    asked += 1
+                    self._pass_on(found, asked)
+                status = self._reaped(status)
+                if status is not None and (asked or timed_out or not self._alive()):
+                    break
+                if limit_seconds is not None and not timed_out and time.monotonic() - start >= limit_seconds:
+                    timed_out = True
+                    self._end_all()
+                tick()
+        finally:
+            left = self._end_all()
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+        self._copier.join(PATIENCE_SECONDS)
+        code = status if status >= 0 else 128 - status
+        how = How.TIMED_OUT if timed_out else How.INTERRUPTED if asked or code == 130 else None
+        if how is None:
+            how = How.FINISHED if status == 0 else How.FAILED if status > 0 else How.KILLED
+        return Ended(how, _OUT_OF_TIME if timed_out else code, left)
+
+    # Signals
+
+    def _pass_on(self, found: signal.struct_siginfo, asked: int) -> None:
+        """What was sent to us goes to the program, unless the terminal sent it there too."""
+        if asked > 2:
+            self._send(signal.SIGKILL)
+        elif asked == 2 or found.si_signo != signal.SIGINT:
+            self._send(signal.SIGTERM)
+        elif found.si_code != _FROM_THE_TERMINAL:
+            self._send(signal.SIGINT)
+
+    def _send(self, number: signal.Signals) -> int:
+        sent = 0
+        for pid in self._alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                sent += 1
+        return sent
+
+    def _end_all(self) -> int:
+        """Ask every process to end, and end those that do not; return how many there were."""
+        count = self._send(signal.SIGTERM)
+        patience = time.monotonic() + PATIENCE_SECONDS
+        while self._alive() and time.monotonic() < patience:
+            self._reap_adopted()
+            time.sleep(0.02)
+        while self._send(signal.SIGKILL):
+            self._reap_adopted()
+            time.sleep(0.02)
+        return count
+
+    # Processes
+
+    def _reaped(self, status: int | None) -> int | None:
+        self._reap_adopted()
+        return self._process.poll() if status is None else status
+
+    def _reap_adopted(self) -> None:
+        """Let go of processes that were left to us and have ended; this process has no other children meanwhile."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == self.pid:
+                    self._process.poll()
+                else:
+                    os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def _alive(self) -> list[int]:
+        """Every process of the program that has not ended."""
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        self._seen = {pid: known for pid, known in self._seen.items() if pid in set(pids)}
+        return [pid for pid in pids if self._is_ours(pid) and _runs(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        if pid == self.pid:
+            return self._process.returncode is None
+        if not (known := self._seen.get(pid, False)):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    known = self._mark in file.read().split(b"\0")
+            except OSError:
+                return False  # it has ended, or is somebody else's
+            # A process that has just been forked still shows its parent's environment: only a yes is kept.
+            if known and pid != os.getpid():
+                self._seen[pid] = True
+        return known and pid != os.getpid()
+
+    # Output
+
+    def _copy(self, output: int) -> None:
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while text := os.read(output, 65536):
+                self._see_output(text)
+                with contextlib.suppress(BrokenPipeError):
+                    while text:
+                        text = text[os.write(1, text) :]
+        os.close(output)
+
+
+def _channel() -> tuple[int, int]:
+    """Where the program's output can be read, and what it writes to: a terminal if ours is one."""
+    sys.stdout.flush()
+    if not os.isatty(1):
+        return os.pipe()
+    output, theirs = pty.openpty()
+    with contextlib.suppress(termios.error, OSError):
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # nothing is changed on the way; our own terminal does what it does
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        termios.tcsetwinsize(theirs, termios.tcgetwinsize(1))
+    return output, theirs
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

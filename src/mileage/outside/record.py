@@ -1,0 +1,102 @@
+"""Any training program as a run of the ledger, from outside: `mileage record -- python train.py`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mileage._records import Record
+from mileage.ledger.rows import EndState
+from mileage.ledger.runs import RecordedRun
+from mileage.ledger.secrets import scrubbed_command, scrubbed_value
+from mileage.meter import PhaseClock
+from mileage.outside.program import Ended, How, Program
+from mileage.outside.scalars import Files, OutputLines, Scalar
+from mileage.recording.recorder import Ledger, RunRecorder
+
+_WRITE_EVERY_SECONDS = 1.0
+_LOOK_EVERY_SECONDS = 5.0
+_LONGEST_VALUE = 400
+_STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState.CRASHED,
+           How.INTERRUPTED: EndState.STOPPED, How.TIMED_OUT: EndState.STOPPED}  # fmt: skip
+
+
+def record(
+    command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
+    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None, **facts: Any,
+) -> tuple[RecordedRun, Ended]:  # fmt: skip
+    """Run `command` to its end and record it.
+
+    Args:
+        command: program and arguments.
+        ledger: where the run is recorded.
+        name: the arm this run belongs to.
+        directories: where files of trackers are looked for.
+        limit_seconds: after which the program is ended.
+        started: told the recorder once the run is in the ledger.
+        facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
+    """
+    config = {"command": [scrubbed_command([word]) for word in command], "environment": _environment(),
+              "packages": _packages(), "directory": os.getcwd()}  # fmt: skip
+    since = time.time()
+    run = ledger.run(name, config=config, clock=PhaseClock(), **facts)
+    with run:
+        started(run)
+        figures = _Figures(run, [each.absolute() for each in directories], since)
+        program = Program(command, run.run_id, figures.lines.feed)
+        ended = program.wait(limit_seconds, figures.tick)
+        figures.last()
+        return run.end(_STATES[ended.how], ended.reason), ended
+
+
+class _Figures:
+    """What the program says of itself, written down as claimed at the steps it says."""
+
+    def __init__(self, run: RunRecorder, directories: list[Path], since: float) -> None:
+        self.lines = OutputLines()
+        self._run = run
+        self._files = Files(directories, since)
+        self._step = 0
+        self._next_write = self._next_look = 0.0
+
+    def tick(self) -> None:
+        """Look for new files and write new figures, neither too often."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._files.look()
+            # A large directory is looked through less often.
+            self._next_look = now + max(_LOOK_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
+        if now >= self._next_write:
+            self._write(self.lines.new())
+            self._write(self._files.new())
+            self._next_write = now + max(_WRITE_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
+
+    def last(self) -> None:
+        """Everything that has come meanwhile."""
+        self._files.look()
+        self._write(self.lines.new())
+        self._write(self._files.new())
+
+    def _write(self, found: Iterable[Scalar]) -> None:
+        by_step: dict[int, dict[str, float]] = {}
+        for scalar in found:
+            self._step = self._step if scalar.step is None else scalar.step
+            by_step.setdefault(self._step, {})[scalar.name] = scalar.value
+        for step, values in by_step.items():
+            self._run.checkpoint(step, claimed=values)
+
+
+def _environment() -> Record:
+    """The variables the program gets; those that hold secrets are left out."""
+    shown = {name: value[:_LONGEST_VALUE] for name, value in sorted(os.environ.items())}
+    clean: Record = scrubbed_value(shown)
+    return {name: value for name, value in clean.items() if value == shown.get(name)}
+
+
+def _packages() -> dict[str, str]:
+    """Versions of what is installed beside mileage; a program of another environment has others."""
+    return {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}

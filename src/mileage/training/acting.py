@@ -1,0 +1,56 @@
+"""What an agent says about observations: actions, and the distribution they come from."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mileage._types import U8, Allowed, Memory, Shown, Taken
+from mileage.contracts import Distribution, EnvSpec, Policy
+
+
+class Acting:
+    """A policy for the observations and actions of an environment, in the environment's own form."""
+
+    policy: Policy
+    spec: EnvSpec
+    seed: int
+
+    def predict(
+        self,
+        observation: Shown,
+        state: Memory = None,
+        episode_start: ArrayLike | None = None,
+        deterministic: bool = True,
+        action_masks: Allowed = None,
+    ) -> tuple[Taken, Memory]:
+        """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
+
+        Observations are as the environment gives them, or flat (O,) or (N, O); actions are as it takes them. `state`
+        and `episode_start` (N,) bool are for recurrent policies. `action_masks` say what is possible, true or 1 for
+        every way to choose, (M,) or (N, M); without them everything is.
+        """
+        rows, single = self.spec.codec.rows(observation)
+        rng = None if deterministic else self._predict_rng
+        masks = self._masks(action_masks, len(rows))
+        given = () if masks is None else (masks,)
+        chosen, state = self.policy.predict(rows, state, episode_start, rng, *given)
+        return self.spec.codec.actions(chosen, single), state
+
+    def distribution(self, observation: Shown, action_masks: Allowed = None) -> Distribution:
+        """What the policy says about one observation or a batch: probabilities, means, deviations and values.
+
+        Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
+        """
+        rows, single = self.spec.codec.rows(observation)
+        found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
+        return found.first() if single else found
+
+    def _masks(self, given: Allowed, n: int) -> U8 | None:
+        return None if given is None else self.spec.codec.masks(given, n)
+
+    @functools.cached_property
+    def _predict_rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, 2])
