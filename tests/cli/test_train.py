@@ -73,12 +73,12 @@ def test_eval_plays_the_same_episodes_as_training_did(tmp_path: Path) -> None:
 
 def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     options = ["--steps", "6000000", "--eval-every", "1000000", "--set", "n_envs=8", "--set", "n_steps=128"]
+    options += ["--checkpoint-every", "102400"]
     command = [sys.executable, "-m", "mileage", "train", "ppo", "CartPole-v1", *options]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/ppo-*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("runs/ppo-*/checkpoint.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
@@ -123,7 +123,7 @@ def test_resume_keeps_the_exam(tmp_path: Path) -> None:
     third = mileage("train", "--resume", str(directory), "--steps", "2048", "--episodes", "3", "--json", cwd=tmp_path)
     assert third.returncode == 0, third.stderr
     panels = [each["panel_id"] for each in json.loads(mileage("ledger", "list", "--json", cwd=tmp_path).stdout)]
-    assert panels[1] == panels[2] == run["panel_id"]
+    assert panels[1] == panels[2] == json.loads(first.stdout)["panel_id"]
     assert panels[0] != panels[1]
 
 

@@ -192,7 +192,7 @@ class Ending(Counting):
 
     def iterate(self, clock: Clock, progress: float) -> Any:
         super().iterate(clock, progress)
-        return SimpleNamespace(episodes=3, truncations=1)
+        return SimpleNamespace(episodes=3, truncations=1, episode_length=5.0)
 
 
 def test_why_episodes_ended_is_counted_from_evaluation_to_evaluation() -> None:

@@ -16,6 +16,7 @@ from mileage._errors import MileageError, UsageError
 from mileage._process import process_age_seconds
 from mileage._version import __version__
 from mileage.ledger import liveness
+from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.rows import FORMAT_VERSION, EndState, Run, new_run_id
 from mileage.ledger.secrets import scrubbed_command
 from mileage.recording import exits
@@ -88,6 +89,7 @@ def announce(
 
     now = time.time()
     try:
+        check_is_database(database_url(db))
         frozen = freeze_price(price, instance, spot=spot)
         run = Run(
             run_id=new_run_id(now), name=name or f"{algorithm}-{env_id}", launched_at=now,

@@ -112,6 +112,8 @@ class Ledger:
                 raise UsageError("price is the former name of price_usd_per_hour: give only the latter")
             warnings.warn("price is called price_usd_per_hour now", DeprecationWarning, stacklevel=2)
             price_usd_per_hour = price
+        if self.enabled:
+            check_is_database(self.url)
         goal = None if target is None else Target.parse(target)
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
@@ -135,7 +137,6 @@ class Ledger:
         )
 
     def _writer(self, row: Run) -> Writer:
-        check_is_database(self.url)
         from mileage.recording.writer import Writer  # what a run that is not written need not wait for
 
         return Writer(row, self.url, launched=False)
