@@ -77,6 +77,7 @@ def check_arguments(command: Any, words: list[str]) -> tuple[list[str], dict[str
 def check_mileage(words: list[str]) -> None:
     if words[0] in ("--debug", "--version"):
         words = words[1:]
+    words = words[: words.index("--")] if "--" in words else words  # what follows is somebody else's command
     command, left = find_command(words)
     if words:
         assert command.name != "mileage", f"no command {words[0]}"

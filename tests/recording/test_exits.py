@@ -137,9 +137,9 @@ def test_training_that_is_terminated_saves_and_is_stopped(tmp_path: Path) -> Non
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+    assert process.returncode == 143, output
     recorded = _only(tmp_path / "x.db")
-    assert (recorded.state, recorded.reason) == ("stopped", "interrupted")
+    assert (recorded.state, recorded.reason) == ("stopped", "terminated")
     assert recorded.checkpoint is not None
     assert (tmp_path / recorded.checkpoint).is_file()
 
