@@ -35,6 +35,8 @@ ALL: list[tuple[str, Any, str]] = [
     ("tau", math.nan, "tau must be above 0 and at most 1, not nan"),
     ("max_grad_norm", -1.0, "max_grad_norm must be 0 or more, not -1.0"),
     ("max_grad_norm", math.nan, "max_grad_norm must be 0 or more, not nan"),
+    ("hold", 0, "hold must be at least 1, not 0"),
+    ("learning_rate_schedule", "x", "learning_rate_schedule must be one of constant, linear, not 'x'"),
     ("hidden", (), "hidden must be at least one layer width above 0, not ()"),
     ("hidden", (64, 0), "hidden must be at least one layer width above 0, not (64, 0)"),
 ]
@@ -73,7 +75,7 @@ def test_values_out_of_range_are_named(kind: Any, name: str, value: Any, message
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_has_a_bad_value_in_the_table(kind: Any) -> None:
     tested = {name for each, name, *_ in CASES if each is kind}
-    free = {"activation", "double", "dueling", "prioritised"}
+    free = {"activation", "double", "dueling", "prioritised", "normalise_observations", "normalise_rewards"}
     assert tested | free >= {field.name for field in dataclasses.fields(kind)}
     with pytest.raises(dataclasses.FrozenInstanceError):
         kind().gamma = 0.5

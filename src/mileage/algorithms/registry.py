@@ -127,9 +127,7 @@ def names_in_words(separator: str = "or") -> str:
 
 
 def _checked_home(home: str) -> str:
-    from mileage._places import split
-
-    if not all(split(home) or ("",)):
+    if not all(home.rpartition(":")):
         raise UsageError(f"home must be 'package.module:Class' or 'path/to/file.py:Class', not {home!r}")
     return home
 

@@ -136,7 +136,7 @@ def scaling(described: Description, counts: Sequence[int], seconds: float) -> di
     shared = {phase: call for phase, call in described.calls.items() if call.stages or call.parts}
     if on_team is None or not shared:
         return {}
-    teams = {count: threads.Team(count) for count in counts}
+    teams = {count: threads.Team(count, adaptive=True) for count in counts}
 
     def arm(count: int, action: Action) -> Callable[[], None]:
         def run() -> None:

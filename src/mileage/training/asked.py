@@ -26,16 +26,19 @@ def whole(name: str, value: object, least: int) -> int:
     return number
 
 
-def episode_limit(spec: EnvSpec, env_id: str) -> int | None:
-    """The limit of held-out episodes in an environment that has none, which is then said; None where it has one."""
-    if spec.max_steps:
-        return None
-    warnings.warn(
-        f"environment {env_id!r} has no time limit: held-out episodes end after {EPISODE_LIMIT:,} steps, unless the "
-        "panel's max_episode_steps or the environment says otherwise",
-        stacklevel=4,
-    )
-    return EPISODE_LIMIT
+def episode_limit(spec: EnvSpec) -> int | None:
+    """The limit of held-out episodes in an environment that has none; None where it has one."""
+    return None if spec.max_steps else EPISODE_LIMIT
+
+
+def say_cut(spec: EnvSpec, panel: Panel, cut: int) -> None:
+    """Say that `cut` held-out episodes were ended by the default limit of an environment that has none."""
+    if cut and not spec.max_steps and panel.max_episode_steps == EPISODE_LIMIT:
+        warnings.warn(
+            f"environment {panel.env_id!r} has no time limit: {cut} of {len(panel.seeds)} held-out episodes were ended "
+            f"after {panel.max_episode_steps:,} steps, as the panel's max_episode_steps says",
+            stacklevel=2,
+        )
 
 
 def env_and_policy(env: Any, second: Any, policy: Any) -> tuple[Any, Any]:

@@ -155,13 +155,11 @@ class Checkpoint:
 
 
 def _check_finite(path: Path, arrays: Mapping[str, Array]) -> None:
-    """CheckpointError if what was learned is not finite; what environments left need not be."""
+    """CheckpointError if what was learned is no number any more; what environments left need not be one."""
     for name, array in arrays.items():
-        if name not in _SEEN and not name.startswith(_NOT_LEARNED) and not np.isfinite(array).all():
+        if name not in _SEEN and not name.startswith(_NOT_LEARNED) and np.isnan(array).any():
             kept = "; the one that is there is kept" if path.exists() else ""
-            raise CheckpointError(
-                f"checkpoint {path} is not written, as {name!r} holds numbers that are not finite{kept}"
-            )
+            raise CheckpointError(f"checkpoint {path} is not written, as {name!r} holds NaN{kept}")
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from mileage.kernels.machine.pointers import Frame
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
 from mileage.policies.mlp import FlatPolicy
+from mileage.training.asked import say_cut
 
 # Environments that play a panel side by side where they can be stepped one without the other.
 _WIDTH = 32
@@ -145,7 +146,9 @@ class BridgeEvaluator:
             step = env.step_some(actions, episodes.playing) if env.pausable else env.step(actions)
             for row in episodes.take(step, self._limit):
                 env.begin(row, panel.seeds[episodes.of_row[row]])
-        return _finite(episodes.evaluation(), panel)
+        found = _finite(episodes.evaluation(), panel)
+        say_cut(env.spec, panel, int((found.lengths >= self._limit).sum()))
+        return found
 
 
 class _Episodes:

@@ -316,6 +316,8 @@ class TestAllRollouts:
             for odd in (np.matrix, np.ma.masked_array, lambda _: None, lambda _: "rewards"):
                 arrays = inputs_for(function)
                 arrays[name] = odd(arrays[name])
+                if name == "truncated" and arrays[name] is None:
+                    continue  # nothing was cut off
                 with pytest.raises(ValueError, match=rf"^{name} must be .*not (matrix|MaskedArray|NoneType|str)"):
                     function(**arrays, **options)
 

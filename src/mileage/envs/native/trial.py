@@ -105,11 +105,14 @@ def locate(spec: EnvSpec, source: Source, function: int, state: F32, rng: U64) -
 
 
 def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator) -> Array:
-    """Indices (n,) int64, or rows (n, A) float32 within the bounds as far as there are any."""
+    """Indices (n,) int64, or rows (n, A) float32: choices first, then numbers within the bounds if there are any."""
     if spec.n_actions:
         return rng.integers(spec.n_actions, size=n)
     low, high = np.maximum(spec.action_low, -10.0), np.minimum(spec.action_high, 10.0)
-    return rng.uniform(low, high, (n, spec.action_size)).astype(np.float32)
+    rows = rng.uniform(low, high, (n, spec.action_size)).astype(np.float32)
+    branches = spec.branches
+    rows[:, : len(branches)] = rng.integers(branches, size=(n, len(branches)))
+    return rows
 
 
 def _one_action(spec: EnvSpec, rng: np.random.Generator) -> int | F32:
