@@ -136,7 +136,9 @@ def scaling(described: Description, counts: Sequence[int], seconds: float) -> di
     shared = {phase: call for phase, call in described.calls.items() if call.stages or call.parts}
     if on_team is None or not shared:
         return {}
-    teams = {count: threads.Team(count, adaptive=True) for count in counts}
+    # The agent's own number of threads is the most it takes; other numbers are measured as they are.
+    now = 0 if described.team is None else described.team.n_ranks
+    teams = {count: threads.Team(count, adaptive=count == now) for count in counts}
 
     def arm(count: int, action: Action) -> Callable[[], None]:
         def run() -> None:
