@@ -102,7 +102,7 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert (straight.policy.params == stopped.policy.params).all()
     resumed = mileage("train", "--resume", str(directory), "--steps", "2048", "--json", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert json.loads(resumed.stdout)["runs"][0]["env_steps"] == 2048
+    assert json.loads(resumed.stdout)["runs"][0]["env_steps"] == at + 2048
     assert (
         load(next(path for path in tmp_path.glob("runs/ppo-*/*.safetensors") if directory not in path.parents)).steps
         == at + 2048

@@ -63,7 +63,7 @@ def test_each_hardware_fact_changes_the_hardware_id(change: dict[str, object]) -
 
 def test_record_survives_json() -> None:
     assert Machine.from_dict(json.loads(json.dumps(RECORD.as_dict()))) == RECORD
-    assert str(RECORD) == "8 × Example 9000, 64 GB, H100"
+    assert str(RECORD) == "8 × Example 9000, 64 GiB, H100"
 
 
 def test_cpu_model_of_intel_and_of_arm() -> None:

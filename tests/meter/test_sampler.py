@@ -16,7 +16,7 @@ from mileage.meter.gpu import GpuSampler, visible_indices
 from mileage.meter.memory import ProcessTree, peak_rss_bytes
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-GB = 2**30
+GB = 10**9
 
 
 def fake_process(proc: Path, pid: int, parent: int, pages: int) -> None:
