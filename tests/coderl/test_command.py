@@ -171,7 +171,7 @@ def test_nothing_is_written_into_the_project(project: Path, tmp_path: Path, monk
 
 def test_a_full_disk_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def full() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/work/tree/a.o")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/disk/tree/a.o")
 
     monkeypatch.setattr("mileage.cli.app.app", full)
     monkeypatch.setattr("sys.argv", ["mileage", "rl-bench"])
@@ -179,5 +179,5 @@ def test_a_full_disk_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "mileage: No space left on device (/work/tree/a.o): make room, or set MILEAGE_WORK to another disk\n"
+        "mileage: No space left on device (/disk/tree/a.o): make room, or set MILEAGE_WORK to another disk\n"
     )
