@@ -25,7 +25,8 @@ services:
 	@bash .ci/install-services
 
 test: $(VENV)/.dev services
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not alone'
+	$(BIN)/python -m pytest -m 'alone and not slow'
 
 # The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
 # start compilers of other languages, search for minutes, or look at the source tree: no extra changes them.
@@ -41,7 +42,7 @@ $(MINIMAL)/.base: pyproject.toml constraints.txt
 
 test-minimal: $(MINIMAL)/.base
 	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
-	$(MINIMAL)/bin/python -m pytest -n 2 -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
+	$(MINIMAL)/bin/python -m pytest -n 2 -m 'not slow and not alone' -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
 
 test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow

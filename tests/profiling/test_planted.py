@@ -69,6 +69,7 @@ def measured(env: str, steps: int, options: dict[str, Any], folder: Path) -> Pro
     return profile_run("ppo", env, steps=steps, **options)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_bottleneck_comes_first(name: str, tmp_path: Path) -> None:
     env, steps, options, wanted = PLANTED[name]

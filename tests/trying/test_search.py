@@ -17,6 +17,7 @@ from scripted_runs import Scripted, plain_setup
 TARGET = "mean_return>=0.0"
 # Sure of it or not: how many rounds there is time for decides.
 CHEAP = (Effect.CHEAPER, Effect.SEEMS_CHEAPER)
+DEAR = (Effect.DEARER, Effect.SEEMS_DEARER)
 
 
 def knob(name: str, value: object) -> Fix:
@@ -47,7 +48,8 @@ def test_the_fix_that_is_cheaper_is_found_verified_and_kept_apart_from_the_other
     tried = search(Scripted(script), [knob("gamma", 0.5), slow, knob("minibatch", 64), knob("n_steps", 512)])
     found = outcomes(tried)
     assert found.pop("minibatch") in CHEAP
-    assert found == {"gamma": Effect.SEEMS_DEARER, "slow": Effect.TARGET_MISSED, "n_steps": Effect.NO_GAIN}
+    assert found.pop("gamma") in DEAR
+    assert found == {"slow": Effect.TARGET_MISSED, "n_steps": Effect.NO_GAIN}
     assert tried.best is not None
     assert tried.best.fixes == ("minibatch",)
     assert tried.is_verified

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from mileage._errors import LedgerError, UsageError
@@ -11,6 +12,22 @@ DEFAULT_PATH = Path("runs") / "mileage.db"
 ENVIRONMENT_VARIABLE = "MILEAGE_DB"
 # What every SQLite file begins with that is not empty.
 _SQLITE = b"SQLite format 3\0"
+
+_opened: set[Path] = set()
+
+
+def note_opened(path: Path) -> None:
+    """Remember that this process has a connection to the SQLite file at `path`."""
+    _opened.update(path.resolve().with_name(path.name + end) for end in ("", "-wal", "-shm", "-journal"))
+
+
+def is_opened(path: Path) -> bool:
+    """Whether `path` is a file of a ledger that this process is connected to.
+
+    Such a file must not be opened by anything but SQLite, not even to read it: closing it gives up every lock that the
+    process holds on it, and the next process to look would take the journal away.
+    """
+    return bool(_opened) and path.resolve() in _opened
 
 
 def database_url(db: str | os.PathLike[str] | None = None) -> str:
@@ -37,9 +54,27 @@ def check_is_database(url: str) -> None:
     if not url.startswith("sqlite:///") or not path.exists():
         return
     try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE))
+        start = _start_of(path)
     except OSError as error:
         raise LedgerError(f"the ledger at {path} cannot be opened: {error.strerror}") from None
     if start and start != _SQLITE:
         raise LedgerError(f"{path} is no database: give --db the path of an SQLite file, or of a new one")
+
+
+def _start_of(path: Path) -> bytes:
+    """What a file begins with; of one that SQLite may have open in this process, as far as SQLite tells."""
+    if "sqlite3" not in sys.modules:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE))
+    import sqlite3
+
+    if path.stat().st_size and not os.access(path, os.R_OK):
+        raise PermissionError(13, "Permission denied")
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        return b"" if "not a database" not in str(error) else b"something else"
+    finally:
+        connection.close()
+    return _SQLITE

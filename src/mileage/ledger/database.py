@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mileage._errors import LedgerError, MissingExtraError, SchemaError
-from mileage.ledger.address import database_url
+from mileage.ledger.address import database_url, note_opened
 from mileage.ledger.schema import HEAD
 from mileage.ledger.spool import spool_dir
 
@@ -85,6 +85,7 @@ def _sqlite_engine(url: str, create: bool) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: Any) -> None:
+        note_opened(path)
         # The driver's own transaction handling starts transactions late and cannot begin immediately.
         connection.isolation_level = None
         connection.execute("PRAGMA synchronous=NORMAL")

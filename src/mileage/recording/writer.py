@@ -254,6 +254,10 @@ class Writer:
         except MileageError as error:
             self._trouble(f"{error}: rows are kept and delivered later")
             self._backlog.shed()
+            if self._store is not None and "disk I/O error" in str(error):
+                # Its journal may have been taken away: only a new connection finds the one that is there now.
+                self._store.close()
+                self._store = None
             return False
         except Exception as error:  # a bug here must not end training, nor be silent
             self._trouble(f"ledger rows cannot be delivered: {type(error).__name__}: {error}")

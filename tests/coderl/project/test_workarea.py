@@ -16,6 +16,7 @@ from mileage.coderl.project.workarea import (
     remove_tree,
     tree_digest,
 )
+from mileage.ledger.store import Store
 
 
 @pytest.fixture
@@ -68,6 +69,13 @@ def test_the_digest_sees_contents_names_and_modes_and_not_outputs(tree: Path) ->
     (tree / "run.sh").chmod(0o755)
     (tree / "src/a.c").write_text("edited")
     assert tree_digest(tree, ("build",)) != before
+
+
+def test_a_ledger_inside_the_tree_is_no_part_of_it_while_it_is_open(tree: Path) -> None:
+    before = tree_digest(tree)
+    with Store(tree / "ledger.db"):
+        (tree / "ledger.db.lock").unlink()
+        assert tree_digest(tree) == before
 
 
 def test_outputs_are_removed_and_nothing_else(tree: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import platformdirs
 
 from mileage._errors import BuildError, UsageError
+from mileage.ledger.address import is_opened
 
 LOCK_NAME = "owner.lock"
 PREFIX = "run-"
@@ -138,7 +139,10 @@ def _skips(tree: Path, outputs: Iterable[str]) -> set[Path]:
 def walk_files(
     tree: Path, outputs: Iterable[str] = (), *, history: bool = False
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file, link and directory of a tree in order, without outputs and (unless asked) version control."""
+    """Each file, link and directory of a tree in order, without outputs and (unless asked) version control.
+
+    A ledger that is being written inside the tree is no part of it.
+    """
     skipped = _skips(tree, outputs)
     unwanted = frozenset[str]() if history else SKIPPED
     for directory, names, files in os.walk(tree):
@@ -149,7 +153,7 @@ def walk_files(
         )
         for name in sorted([*names, *files, *links]):
             path = here / name
-            if path not in skipped and name not in unwanted:
+            if path not in skipped and name not in unwanted and not is_opened(path):
                 yield str(path.relative_to(tree)), path.lstat()
 
 
