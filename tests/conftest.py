@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
 
 import hypothesis
+import numpy as np
 import pytest
 
 import extras
@@ -26,3 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_NAMED_FOR_TORCH) and "torch" in item.name:
             item.add_marker(extras.TORCH)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws_in_any_order() -> None:
+    """Networks that tests make by themselves draw their weights from global generators."""
+    random.seed(0)
+    np.random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)

@@ -90,3 +90,16 @@ def test_help_imports_neither_numba_nor_sqlalchemy_nor_gymnasium() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
+
+
+def test_a_short_training_loads_no_database_library(tmp_path: Path) -> None:
+    """The courier, a process of its own, brings its rows to the database."""
+    code = (
+        "import sys; from mileage.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('sqlalchemy', 'gymnasium', 'torch', 'tensorboard') if name in sys.modules])"
+    )
+    words = ["train", "ppo", "CartPole-v1", "--steps", "2048", "--db", str(tmp_path / "l.db"), "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")

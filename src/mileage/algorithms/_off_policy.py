@@ -97,6 +97,10 @@ class OffPolicy(StatefulLearner):
         self.scaling = Scaling(config, policy, self.n_envs)
         self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
         """The same as networks see it."""
+        # Most trainings need neither masks nor statistics: a step takes microseconds, and asking costs some of them.
+        self._prepares = policy.in_parts or self.scaling.observations
+        self._scales = self.scaling.observations or self.scaling.rewards
+        self._following_obs = self._following[:, : self.obs.shape[1]]
         self._build()
 
     @property
@@ -193,8 +197,9 @@ class OffPolicy(StatefulLearner):
         inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
         for _ in range(config.train_every):
             with inference:
-                self._take_masks()
-                self._look()
+                if self._prepares:
+                    self._take_masks()
+                    self._look()
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
@@ -206,7 +211,7 @@ class OffPolicy(StatefulLearner):
                 if config.learning_rate_schedule != "constant":
                     self._set_rate(scheduled(config.learning_rate, config.learning_rate_schedule, progress))
                 losses = self.learn(config.gradient_steps)
-                if not all(map(math.isfinite, losses.values())):
+                if not math.isfinite(sum(losses.values())):
                     self._diverged()
         episodes, returns, lengths = self._sums
         return OffPolicyStats(
@@ -242,6 +247,8 @@ class OffPolicy(StatefulLearner):
 
     def scale_batch(self) -> None:
         """Scale what was sampled, by the statistics as they are now."""
+        if not self._scales:
+            return
         size = self.policy.obs_size
         for rows in (self.batch.obs[:, :size], self.batch.next_obs[:, :size]):
             self.scaling.scale_obs(rows, rows)
@@ -251,7 +258,7 @@ class OffPolicy(StatefulLearner):
         """Step all environments once and store the transitions."""
         obs, reward, terminated, truncated, infos = self.env.step(chosen)
         np.greater(truncated, terminated, out=self._cut)
-        following = self._following[:, : obs.shape[1]]
+        following = self._following_obs
         np.copyto(following, obs)
         # Many environments report something at every step; only an end comes with a final observation.
         any_ended = bool(infos) and (done := terminated | truncated).any()
@@ -262,7 +269,8 @@ class OffPolicy(StatefulLearner):
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
         np.copyto(self.obs, obs)
-        self.scaling.reward(reward, terminated | truncated)
+        if self._scales:
+            self.scaling.reward(reward, terminated | truncated)
         self._steps += self.n_envs
         self._returns += reward
         self._lengths += 1.0

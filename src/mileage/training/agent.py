@@ -231,7 +231,6 @@ class Agent(Acting):
             with clock.phase(Phase.INIT):
                 from mileage.training import runner
                 from mileage.training.evaluation import make_evaluator
-                from mileage.training.tensorboard import live_scalars
 
                 goal = None if target is None else Target.parse(target)
                 horizon = self.plan_horizon(total_steps)
@@ -241,6 +240,8 @@ class Agent(Acting):
                     raise UsageError("eval_every=0 leaves nothing to hold against a target or to call the best")
                 panel = self._usual_panel(goal) if panel is None else self._checked(panel)
                 if tensorboard is not None:
+                    from mileage.training.tensorboard import live_scalars
+
                     callbacks = (*callbacks, stack.enter_context(live_scalars(tensorboard)))
                 run = stack.enter_context(
                     session.recorded(
