@@ -58,7 +58,7 @@ def test_an_option_hides_the_argument_after_it_and_an_address_may_have_blanks() 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--password=hunter22,hunter22;hunter22&x\"hunter22 hunter22"],
+        ['--password=hunter22,hunter22;hunter22&x"hunter22 hunter22'],
         ["--password", "-hunter22"],
         ["--token", "--password", "hunter22"],
         ["--dbpw", "hunter22", "--seed", "1"],
@@ -77,6 +77,11 @@ def test_an_option_hides_the_argument_after_it_and_an_address_may_have_blanks() 
 def test_a_secret_argument_is_hidden_to_its_end_alone_and_in_a_list(arguments: list[str]) -> None:
     assert "hunter22" not in scrubbed_command(arguments)
     assert "hunter22" not in str(scrubbed_value({"command": arguments}))
+
+
+def test_a_long_text_is_looked_through_once() -> None:
+    text = "key " + "a" * 1_000_000  # anything that grows with the square of it would not come to an end
+    assert scrubbed_text(text) == text
 
 
 def test_other_settings_beside_a_secret_one_stay() -> None:

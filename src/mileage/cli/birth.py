@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 0.1
 _STARTTIME_AFTER_NAME = 19
 _NOT_RECORDED = {"--no-ledger", "--help", "-h"}
+_SETTING = "="
+"""What a path may have and an address of a server does: such a path is left to those who can tell."""
 _DEFAULT = os.path.join("runs", "mileage.db")
 
 
@@ -160,7 +162,7 @@ def _spool_directory(db: str | None) -> str | None:
     """Where rows for an SQLite file wait; None for anything else. As `mileage.ledger.spool` has it."""
     text = db if db is not None else os.environ.get("MILEAGE_DB") or _DEFAULT
     path = text.removeprefix("sqlite:///")
-    if "://" in path or "\0" in path or not path.strip():
+    if "://" in path or "\0" in path or not path.strip() or _SETTING in path:
         return None
     path = os.path.join(os.getcwd(), os.path.expanduser(path))
     if os.path.exists(path) and os.path.getsize(path):

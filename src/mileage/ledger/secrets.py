@@ -39,7 +39,7 @@ _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:[^\s"'&;,}]|[&;,](?!\s|\Z
 # Compiled when they are first needed, which takes longer than everything else before a run is on disk.
 _SECRET_NAME = rf"(?i){_NAME}"
 # A user and a password before the @ of an address; a password may hold what ought to have been encoded, even an @.
-_ADDRESS = r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)"
+_ADDRESS = r"(?P<before>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)"
 _WHOLE_ADDRESS = r"(?s)(?P<before>\A(?:-[\w-]+=)?[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)(?P<secret>.+)(?=@[^@]*\Z)"
 _SETTING = (
     rf"(?i)(?P<before>(?<![\w-]){_NAME}[\"']?(?:\s*[=:]\s*|%3d))"
@@ -53,9 +53,7 @@ _QUERY = (
 _HEADER = r"(?i)(?P<before>\b(?:set-)?cookie:\s*)(?P<secret>[^\"'\n]+)"
 _FETCHERS = ("curl", "wget", "http", "https")
 _LOGINS = ("-u", "--user", "--proxy-user")
-_LOGIN = (
-    r"(?P<before>\b(?:curl|wget|https?)\b[^|\n]*?\s(?:-u|--user|--proxy-user)(?:\s+|=)[\"']?[^\s:\"']+:)(?P<secret>[^\s\"']+)"
-)
+_LOGIN = r"(?P<before>\b(?:curl|wget|https?)\b[^|\n]*?\s(?:-u|--user|--proxy-user)(?:\s+|=)[\"']?[^\s:\"']+:)(?P<secret>[^\s\"']+)"
 _OPTION = rf"(?i)(?P<before>(?<!\S)--?{_NAME}\s+)(?P<secret>(?!-){_VALUE})"
 _BEARER = r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=-]{12,})"
 _ISSUED = (

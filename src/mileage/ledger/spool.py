@@ -160,11 +160,16 @@ class Spool:
         data = encode(rows)
         while True:
             try:
-                self._files[-1].append(data if self._files[-1].headed else self._header + data)
+                self._files[-1].append(data if self._files[-1].headed else self._beginning(rows) + data)
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM or not self._open_another():
                     raise
+
+    def _beginning(self, rows: Sequence[Row]) -> bytes:
+        """What a file begins with: the columns of rows, and the run that they belong to."""
+        known = self._run is None or any(isinstance(row, Run) for row in rows)
+        return self._header + (b"" if known or self._run is None else encode([self._run]))
 
     def _open_another(self) -> bool:
         """Go on in the next directory that takes a file, which begins with the run."""
