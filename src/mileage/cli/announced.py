@@ -12,7 +12,7 @@ from mileage.recording import announce
 
 @contextlib.contextmanager
 def announced_training(command: Sequence[str], arguments: Sequence[str], begun: Birth | None) -> Iterator[None]:
-    """Announce the run that `mileage train` with `arguments` is going to make, and say what became of it if it never began.
+    """Announce the run that `train` with `arguments` is going to make, and say what became of it if it never began.
 
     `begun` is its first sign of life, which the announcement takes over.
     """

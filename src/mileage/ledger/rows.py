@@ -364,7 +364,7 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
 def check_step(step: object) -> int:
     """`step` as a whole number that every database can hold."""
     try:
-        whole = int(step)  # type: ignore[call-overload]
+        whole: int = int(step)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         whole = -1
     if not 0 <= whole < 2**63 or whole != step:

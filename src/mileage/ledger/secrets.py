@@ -53,7 +53,10 @@ _QUERY = (
 _HEADER = r"(?i)(?P<before>\b(?:set-)?cookie:\s*)(?P<secret>[^\"'\n]+)"
 _FETCHERS = ("curl", "wget", "http", "https")
 _LOGINS = ("-u", "--user", "--proxy-user")
-_LOGIN = r"(?P<before>\b(?:curl|wget|https?)\b[^|\n]*?\s(?:-u|--user|--proxy-user)(?:\s+|=)[\"']?[^\s:\"']+:)(?P<secret>[^\s\"']+)"
+_LOGIN = (
+    r"(?P<before>\b(?:curl|wget|https?)\b[^|\n]*?\s(?:-u|--user|--proxy-user)(?:\s+|=)[\"']?[^\s:\"']+:)"
+    r"(?P<secret>[^\s\"']+)"
+)
 _OPTION = rf"(?i)(?P<before>(?<!\S)--?{_NAME}\s+)(?P<secret>(?!-){_VALUE})"
 _BEARER = r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=-]{12,})"
 _ISSUED = (
@@ -67,7 +70,8 @@ _RULES = (_ADDRESS, _QUERY, _HEADER, _SETTING, _OPTION, _BEARER, _LOGIN, _ISSUED
 _WHOLE_SETTING = rf"(?is)(?P<before>(?:--?|[+~]*)(?:[\w-]+\.)*{_NAME}=)(?P<secret>.+)"
 # None of the rules finds anything in a text without one of these: most texts are done with one look.
 _HINTS = (
-    "://", "pass", "pw", "secret", "cookie", "-u", "--user", "--proxy", "token", "key", "auth", "credential", "bearer", "basic", "hf_", "sk-", "akia",
+    "://", "pass", "pw", "secret", "cookie", "-u", "--user", "--proxy",
+    "token", "key", "auth", "credential", "bearer", "basic", "hf_", "sk-", "akia",
     "asia", "aiza", "xox", "glpat", "pypi-", "eyj", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
 )  # fmt: skip
 _SHORTEST_VALUE = 6

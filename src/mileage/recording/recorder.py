@@ -41,7 +41,7 @@ from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
-from mileage.recording import announce, exits
+from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Ledger:
         writer = None
         if self.enabled:
             writer = announced.begin() if announced else self._writer(row)
-            row = identified(row, threads)
+            row = identified(row, threads, unclocked.begin(clock.times().wall_seconds))
             writer.launch(row)
         return RunRecorder(
             row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep
@@ -386,6 +386,7 @@ class RunRecorder:
         rows = (tuple(self._checkpoints), tuple(phases), tuple(self._episodes), tuple(self._profiles))
         self.result = RecordedRun(self.row, end, *rows, in_ledger=self._writer is not None)
         if self._writer is not None:
+            unclocked.end()
             self._writer.append([*phases, end])
             self._writer.close()
         return self.result
