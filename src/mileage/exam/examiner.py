@@ -109,9 +109,11 @@ class Examiner:
             return self._other
         here, there = socket.socketpair()
         # The threads of numerical libraries are of no use in steps of an environment.
-        environment = {name: value for name, value in os.environ.items() if name != _RECORDED} | {
-            "OMP_NUM_THREADS": "1"
-        }
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment.pop(_RECORDED, None)
+        if self._python == sys.executable:  # the same mileage, wherever this process has it from
+            home = str(Path(_errors.__file__).parents[1])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
         with there:
             command = [self._python, "-m", "mileage.exam.process", str(there.fileno())]
             self._process = subprocess.Popen(
