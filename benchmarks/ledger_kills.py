@@ -5,7 +5,8 @@
 Every process is started, left alone for a time drawn from 0 to `--within` seconds, and killed with SIGKILL. Its ledger
 must then have the run, closed as crashed, and bill it for the seconds from the start of the process to its death. A
 process that is killed before the interpreter has run a line of the command cannot have said anything; how long that
-takes is measured first, and such kills are counted apart.
+takes is measured first, and such kills are counted apart. With `--most`, a few kills are made at a time: the same
+command again goes on with those that are missing in `--out`.
 """
 
 from __future__ import annotations
@@ -83,20 +84,33 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--within", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most", type=int, help="Kills to make now; the others are left to the next call.")
     parser.add_argument("--out", type=Path)
     wanted = parser.parse_args()
     moments = random.Random(wanted.seed)
+    planned = [moments.uniform(0.0, wanted.within) for _ in range(wanted.kills)]
+    found, first = _so_far(wanted.out if wanted.most is not None else None)
     with tempfile.TemporaryDirectory(prefix="mileage-kills-") as place:
-        first = [seconds_to_first_row(_made(Path(place) / f"first{i}")) for i in range(5)]
-        found = []
-        for i in range(wanted.kills):
-            found.append(kill_after(_made(Path(place) / str(i)), moments.uniform(0.0, wanted.within)))
+        first += [seconds_to_first_row(_made(Path(place) / f"first{i}")) for i in range(3)]
+        for i, moment in list(enumerate(planned))[len(found) :][: wanted.most]:
+            found.append({"load": os.getloadavg()[0], **kill_after(_made(Path(place) / str(i)), moment)})
             print(json.dumps(found[-1]), flush=True)
-    summary = summarised(found, first)
-    print(json.dumps(summary, indent=1))
-    if wanted.out is not None:
-        machine = fingerprint().as_dict()
-        wanted.out.write_text(json.dumps({"machine": machine, "summary": summary, "kills": found}, indent=1) + "\n")
+            _write(found, first, wanted.out)
+    print(json.dumps(summarised(found, first), indent=1))
+
+
+def _write(found: list[dict[str, Any]], first: list[float], out: Path | None) -> None:
+    if out is not None:
+        result = {"machine": fingerprint().as_dict(), "summary": summarised(found, first), "kills": found}
+        out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _so_far(out: Path | None) -> tuple[list[dict[str, Any]], list[float]]:
+    """The kills that were made before, and how long first rows took."""
+    if out is None or not out.exists():
+        return [], []
+    result = json.loads(out.read_text())
+    return result["kills"], result["summary"]["seconds_to_first_row"]
 
 
 def summarised(found: list[dict[str, Any]], first: list[float]) -> dict[str, Any]:

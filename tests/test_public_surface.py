@@ -14,7 +14,7 @@ import mileage
 
 def test_everything_listed_is_there_and_nothing_else() -> None:
     assert dir(mileage) == sorted(mileage.__all__)
-    assert set(mileage._HOMES) | {"__version__"} == set(mileage.__all__)
+    assert set(mileage._homes()) | {"__version__"} == set(mileage.__all__)
     for name in mileage.__all__:
         assert getattr(mileage, name) is not None
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from mileage._version import __version__ as __version__
-from mileage.algorithms.registry import BUILT_IN
+
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than a process may live that is to leave a trace
 
 # Loaded on first use, so that `import mileage` is quick.
-_HOMES = {algorithm.class_name: "mileage.training.agents" for algorithm in BUILT_IN} | {
+_OTHERS = {
     "Ledger": "mileage.recording.recorder",
     "MileageError": "mileage._errors",
     "Panel": "mileage.ledger.panels",
@@ -23,9 +21,17 @@ _HOMES = {algorithm.class_name: "mileage.training.agents" for algorithm in BUILT
     "register_algorithm": "mileage.algorithms.registry",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
+
+def _homes() -> dict[str, str]:
+    """Where each public name is: the agent classes of the registry, and the others."""
+    from mileage.algorithms.registry import BUILT_IN
+
+    return {algorithm.class_name: "mileage.training.agents" for algorithm in BUILT_IN} | _OTHERS
+
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from mileage._errors import MileageError as MileageError
     from mileage.algorithms.registry import register_algorithm as register_algorithm
     from mileage.envs.native.env import env as env
@@ -47,12 +53,17 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'mileage' has no attribute {name!r}")
+    if name == "__all__":
+        return sorted([*_homes(), "__version__"])
+    home = None if name.startswith("_") else _homes().get(name)
+    if home is None:
+        raise AttributeError(f"module 'mileage' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_homes(), "__version__"])

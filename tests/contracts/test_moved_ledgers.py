@@ -109,6 +109,29 @@ def test_a_run_whose_ledger_becomes_something_else_keeps_its_rows_and_says_where
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("content", [b"", b"\xa5" * 8192], ids=["emptied", "overwritten"])
+def test_a_run_whose_ledger_is_spoilt_in_place_is_not_taken_for_delivered(tmp_path: Path, content: bytes) -> None:
+    db, run = tmp_path / "mileage.db", make_run()
+    writer = Writer(run, db, load_after=0.0)
+    writer.append([make_checkpoint(run, 1)])
+    deadline = time.monotonic() + 60.0
+    while (not db.exists() or _written(db, run) < 1) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    with db.open("r+b") as file:  # as `cp` does: the file stays the same one
+        file.truncate(0)
+        file.write(content)
+    writer.append([make_checkpoint(run, 2)])
+    time.sleep(0.2)
+    writer.append([make_end(run)])
+    if not writer.close():
+        _remove(db)
+    with Store(db) as store:
+        recorded = store.read(queries.complete, store.read(queries.only_record, run.run_id))
+    assert ([row.seq for row in recorded.checkpoints], recorded.state) == ([1, 2], "reached")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_server_that_lost_the_run_gets_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restore of yesterday's dump; the row is taken away as only its owner can."""
     from mileage.ledger.redaction import unprotected

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from mileage._errors import LedgerError
-from mileage.ledger.address import check_is_database
+from mileage._errors import LedgerError, UsageError
+from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.database import writing
 from mileage.ledger.store import Store
 
@@ -57,3 +57,21 @@ def test_what_is_no_database_is_refused_whoever_reads_it(tmp_path: Path) -> None
     with pytest.raises(LedgerError, match="is no database"):
         check_is_database(f"sqlite:///{tmp_path / 'notes.txt'}")
     check_is_database(f"sqlite:///{tmp_path / 'empty.db'}")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("host=h user=u password=a@b dbname=d", "postgresql+psycopg://u:a%40b@h/d"),
+        ("host = h password='a b\\'c' port=5", "postgresql+psycopg://:a%20b%27c@h:5/"),
+        ("dbname=d host=/run/pg sslmode=disable", "postgresql+psycopg:///d?sslmode=disable&host=%2Frun%2Fpg"),
+    ],
+)
+def test_settings_of_a_server_are_its_address_and_no_file_name(text: str, address: str) -> None:
+    assert database_url(text) == address
+
+
+def test_settings_that_cannot_be_read_are_refused_without_a_word_of_them() -> None:
+    with pytest.raises(UsageError, match="cannot be read") as refused:
+        database_url("host=h password=hunter'22")
+    assert "hunter" not in str(refused.value)

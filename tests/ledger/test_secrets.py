@@ -55,6 +55,44 @@ def test_an_option_hides_the_argument_after_it_and_an_address_may_have_blanks() 
     assert scrubbed_command(["x", "--db=postgresql://u:p q@h/d"]) == "x --db=postgresql://u:***@h/d"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ['--password=hunter22,hunter22;hunter22&x"hunter22 hunter22'],
+        ["--password", "-hunter22"],
+        ["--token", "--password", "hunter22"],
+        ["--dbpw", "hunter22", "--seed", "1"],
+        ["--auth", "hunter22"],
+        ["--license-key=hunter22"],
+        ["env", "PGPASSWORD=hunter22 with blanks, hunter22", "python"],
+        ["--set", "db.password=hunter22,hunter22"],
+        ["curl", "-u", "bob:hunter22", "https://h"],
+        ["sh", "-c", "curl --user bob:hunter22 https://h"],
+        ["curl", "-H", "Cookie: session=hunter22; id=hunter22"],
+        ["--db", "postgresql://h/db?password=hunter22,hunter22&sslmode=require"],
+        ["--db", "host=h password=hunter22,hunter22 dbname=d"],
+        ["https://h/x?X-Amz-Signature=hunter22&y=1"],
+    ],
+)
+def test_a_secret_argument_is_hidden_to_its_end_alone_and_in_a_list(arguments: list[str]) -> None:
+    assert "hunter22" not in scrubbed_command(arguments)
+    assert "hunter22" not in str(scrubbed_value({"command": arguments}))
+
+
+def test_a_long_text_is_looked_through_once() -> None:
+    text = "key " + "a" * 1_000_000  # anything that grows with the square of it would not come to an end
+    assert scrubbed_text(text) == text
+
+
+def test_other_settings_beside_a_secret_one_stay() -> None:
+    assert scrubbed_text("Server=h;Password=x,y;Database=d") == "Server=h;Password=***;Database=d"
+    assert scrubbed_text("password=x, lr=0.1") == "password=***, lr=0.1"
+    assert scrubbed_command(["python", "-u", "my.module:Class"]) == "python -u my.module:Class"
+    assert scrubbed_value({"secrets": {"a": ["x", 1], "b": None}, "auth": True}) == {
+        "secrets": {"a": ["***", "***"], "b": None}, "auth": True
+    }  # fmt: skip
+
+
 def test_values_are_hidden_by_the_name_they_stand_under() -> None:
     given = {
         "lr": 0.1,
@@ -78,10 +116,13 @@ def test_secrets_of_the_environment_are_known_by_their_value(monkeypatch: pytest
     monkeypatch.setenv("PGPASSWORD", "correct horse")
     monkeypatch.setenv("MILEAGE_DB", "postgresql://u:battery-staple@h/d")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/ssh/agent")
+    monkeypatch.setenv("REPORTS", "host=h user=u password=wrench-drill")
+    monkeypatch.setenv("KAGGLE_KEY", "p@ss/word")
     secrets._secrets_of_environment.cache_clear()
     assert (
         scrubbed_text("said correct horse and battery-staple to /tmp/ssh/agent") == "said *** and *** to /tmp/ssh/agent"
     )
+    assert scrubbed_text("wrench-drill, p%40ss%2Fword and p@ss/word") == "***, *** and ***"
     secrets._secrets_of_environment.cache_clear()
 
 

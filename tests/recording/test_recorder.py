@@ -157,11 +157,51 @@ def test_an_error_is_recorded_and_goes_on(tmp_path: Path, error: BaseException, 
     [("mean_return>=475", "not_reached", "the budget was used up"), (None, "not_reached", "no target was set")],
 )
 def test_a_run_that_ends_by_itself_says_how(tmp_path: Path, target: str | None, state: str, reason: str) -> None:
-    with launch(tmp_path, target=target) as run:
+    with launch(tmp_path, target=target, panel=Panel.default("CartPole-v1", 1)) as run:
         pass
     end = stored(tmp_path, run).end
     assert end is not None
     assert (end.state, end.reason) == (state, reason)
+
+
+def test_a_target_has_a_panel_and_is_reached_by_a_checkpoint_or_claimed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"target mean_return>=475.0 needs the panel"):
+        launch(tmp_path, target="mean_return>=475")
+    with launch(tmp_path, target="mean_return>=475", panel=Panel.default("CartPole-v1", 1)) as run:
+        assert run.end("reached").state == "claimed"
+    assert (stored(tmp_path, run).state, stored(tmp_path, run).reached) == ("claimed", False)
+
+
+@pytest.mark.parametrize("step", [-1, 3.5, float("nan"), 2**63, "many", None])
+def test_a_step_that_no_database_can_hold_is_refused_before_it_costs_the_run_its_end(
+    tmp_path: Path, step: object
+) -> None:
+    with launch(tmp_path) as run:
+        run.checkpoint(np.int32(3))
+        with pytest.raises(UsageError, match="step must be a whole number"):
+            run.checkpoint(step)  # type: ignore[arg-type]
+    end = stored(tmp_path, run).end
+    assert end is not None
+    assert end.env_steps == 3
+
+
+def test_an_evaluation_is_one_and_speaks_only_of_its_episodes(tmp_path: Path) -> None:
+    class Flattering(Evaluation):
+        @property
+        def mean_return(self) -> float:
+            return 500.0
+
+    panel = Panel.default("CartPole-v1", 2, success="return>=475")
+    with launch(tmp_path, target="success_rate>=0.5", panel=panel) as run:
+        with pytest.raises(UsageError, match=r"must be a mileage.ledger.Evaluation, not Flattering"):
+            run.checkpoint(1, Flattering.of(panel.seeds, [1.0, 1.0], [1, 1]))
+        with pytest.raises(UsageError, match="whole numbers"):
+            Evaluation.of([seed + 0.4 for seed in panel.seeds], [500.0] * 2, [500] * 2)
+        with pytest.raises(UsageError, match="must not be negative"):
+            run.checkpoint(1, Evaluation.of(panel.seeds, [500.0] * 2, [-1, 1]))
+        assert run.checkpoint(1, Evaluation.of(panel.seeds, [float("inf")] * 2, [1, 1])).target_met is False
+        with pytest.raises(UsageError, match="cannot hold a checkpoint row"):
+            run.record([run.checkpoint(2)._replace(seq=99, target_met=True, mean_return=500.0)])
 
 
 def test_the_first_end_counts_and_nothing_follows_it(tmp_path: Path) -> None:

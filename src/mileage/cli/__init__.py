@@ -6,13 +6,17 @@ import errno
 import sys
 import warnings
 
+from mileage.cli import birth
+
 
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence and an exit code."""
-    if "train" in sys.argv[1:2]:
+    arguments = birth.asked_to_train(sys.argv)
+    if arguments is not None:
+        begun = birth.born(arguments)
         from mileage.cli.announced import announced_training
 
-        with announced_training(sys.argv):
+        with announced_training(sys.argv, arguments, begun):
             _run()
     else:
         _run()

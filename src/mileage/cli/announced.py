@@ -6,25 +6,29 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from mileage._errors import MileageError
+from mileage.cli.birth import Birth, asked_seed, is_recorded, leading_words, option, run_name
 from mileage.recording import announce
 
 
 @contextlib.contextmanager
-def announced_training(arguments: Sequence[str]) -> Iterator[None]:
-    """Announce the run that `mileage train …` is going to make, and say what became of it if it never began."""
-    if not {"--no-ledger", "--help", "-h", "--resume"} & set(arguments):
-        words = _leading_words(arguments[2:])
-        seed = _option(arguments, "--seed") or "0"
+def announced_training(command: Sequence[str], arguments: Sequence[str], begun: Birth | None) -> Iterator[None]:
+    """Announce the run that `train` with `arguments` is going to make, and say what became of it if it never began.
+
+    `begun` is its first sign of life, which the announcement takes over.
+    """
+    if is_recorded(arguments):
+        words = leading_words(arguments)
         announce.announce(
-            arguments,
-            db=_option(arguments, "--db"),
-            name=_option(arguments, "--name") or "",
+            command,
+            db=option(arguments, "--db"),
+            name=run_name(arguments, words),
             algorithm=words[0] if words else "",
             env_id=words[1] if len(words) > 1 else "",
-            seed=int(seed) if seed.isdecimal() else None,
-            price=_option(arguments, "--price"),
-            instance=_option(arguments, "--instance"),
+            seed=asked_seed(arguments),
+            price=option(arguments, "--price"),
+            instance=option(arguments, "--instance"),
             spot="--spot" in arguments,
+            begun=begun,
         )
     try:
         yield
@@ -32,23 +36,3 @@ def announced_training(arguments: Sequence[str]) -> Iterator[None]:
         announce.settle(error.__context__ if isinstance(error.__context__, MileageError) else error)
         raise
     announce.settle(None)
-
-
-def _leading_words(arguments: Sequence[str]) -> list[str]:
-    found = []
-    for argument in arguments:
-        if argument.startswith("-"):
-            break
-        found.append(argument)
-    return found
-
-
-def _option(arguments: Sequence[str], name: str) -> str | None:
-    """The value of an option in either spelling, `--db X` or `--db=X`; the last one counts."""
-    found = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
-        if argument == name:
-            found = following
-        elif argument.startswith(f"{name}="):
-            found = argument.partition("=")[2]
-    return found

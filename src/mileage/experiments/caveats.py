@@ -56,6 +56,7 @@ class Cause(StrEnum):
     FEWER_STEPS = "fewer steps", "it learns in fewer steps", "call it a better algorithm, not a faster system"
     RESUMED = "resumed", "some runs go on from others", "train from scratch to compare what training costs"
     UNKNOWN_PARENT = "unknown parent", "what a resumed run goes on from is not in the ledger", "import that run too"
+    UNCLOCKED = "unclocked", "work before the clock started is not counted", "start the run before anything is trained"
     CLAIMED = "claimed", "some runs only claim to have reached the target", "import them with their episodes"
     STOPPED_SHORT = "stopped short", "some runs ended before they could reach this target", "train them further"
     ON_TRUST = "on trust", "not everything about the exam is on record", "state env_version in the panel"

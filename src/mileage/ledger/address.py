@@ -13,6 +13,9 @@ ENVIRONMENT_VARIABLE = "MILEAGE_DB"
 # What every SQLite file begins with that is not empty.
 _SQLITE = b"SQLite format 3\0"
 
+SETTINGS = ("host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "sslmode")
+"""What an address may begin with that is written as PostgreSQL's own programs take it: `host=… dbname=…`."""
+
 _opened: set[Path] = set()
 
 
@@ -38,6 +41,7 @@ def database_url(db: str | os.PathLike[str] | None = None) -> str:
     text = os.fspath(db) if db is not None else os.environ.get(ENVIRONMENT_VARIABLE) or str(DEFAULT_PATH)
     if "\0" in text or not text.strip():
         raise UsageError("--db must be the path of an SQLite file or a postgresql:// address")
+    text = _address_of_settings(text) or text
     for prefix in ("postgresql+psycopg://", "postgresql://", "postgres://"):
         if text.startswith(prefix):
             return "postgresql+psycopg://" + text.removeprefix(prefix)
@@ -46,6 +50,31 @@ def database_url(db: str | os.PathLike[str] | None = None) -> str:
         raise UsageError(f"--db cannot use {scheme}:// addresses: give the path of an SQLite file or postgresql://…")
     path = Path(text.removeprefix("sqlite:///")).expanduser()
     return "sqlite:///" + str(path.absolute())
+
+
+def _address_of_settings(text: str) -> str | None:
+    """The address that `host=… user=… password=…` stands for, as PostgreSQL's own programs take it; None if it is none.
+
+    Taken for a path, it would make a file whose name is a password.
+    """
+    if text.lstrip().partition("=")[0].strip() not in SETTINGS:
+        return None
+    import re
+    from urllib.parse import quote
+
+    one = r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?=\s|\Z)"
+    if re.fullmatch(f"(?s)(?:{one})+\\s*", text) is None:
+        raise UsageError("--db must be a path or an address: what looks like host=… dbname=… cannot be read")
+    values = {name: re.sub(r"(?s)\\(.)", r"\1", value.strip("'")) for name, value in re.findall(f"(?s){one}", text)}
+    login = quote(values.pop("user", ""), safe="")
+    if "password" in values:
+        login += ":" + quote(values.pop("password"), safe="")
+    host, port, database = (values.pop(name, "") for name in ("host", "port", "dbname"))
+    if host.startswith("/"):  # the directory of a socket
+        values["host"], host = host, ""
+    rest = "&".join(f"{name}={quote(value, safe='')}" for name, value in values.items())
+    place = f"{login}@{host}" if login else host
+    return f"postgresql://{place}{f':{port}' if port else ''}/{quote(database, safe='')}{f'?{rest}' if rest else ''}"
 
 
 def check_is_database(url: str) -> None:

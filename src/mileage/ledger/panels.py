@@ -207,4 +207,4 @@ class Panel:
             return np.asarray(reported, dtype=np.bool_)
         quantity, threshold = self.success.split(">=")
         values = np.asarray(returns if quantity == "return" else lengths, dtype=np.float64)
-        return values >= float(threshold)
+        return (values >= float(threshold)) & (values < np.inf)  # what is not finite is no success

@@ -46,6 +46,13 @@ def rows_of(connection: sa.Connection, run_id: str) -> list[Row]:
     return found
 
 
+def count_rows(connection: sa.Connection, run_id: str) -> int:
+    """How many rows a run has, its own row and notes on it not counted."""
+    tables = (table for kind, table in schema.TABLES.items() if kind not in ("run", "note"))
+    counts = (sa.select(sa.func.count()).select_from(table).where(table.c.run_id == run_id) for table in tables)
+    return sum(connection.execute(count).scalar() or 0 for count in counts)
+
+
 def run(connection: sa.Connection, run_id: str) -> Run | None:
     """The run called `run_id`."""
     row = connection.execute(sa.select(schema.run).where(schema.run.c.run_id == run_id)).one_or_none()

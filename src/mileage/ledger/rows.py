@@ -361,6 +361,17 @@ def check_text(field: str, text: str, limit: int = MAX_TEXT) -> str:
     return text
 
 
+def check_step(step: object) -> int:
+    """`step` as a whole number that every database can hold."""
+    try:
+        whole: int = int(step)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        whole = -1
+    if not 0 <= whole < 2**63 or whole != step:
+        raise UsageError(f"step must be a whole number of steps, 0 or more, not {str(step)[:80]}")
+    return whole
+
+
 def check_json(field: str, value: object) -> str:
     """The JSON text of `value` if it is plain and not too long."""
     try:

@@ -23,22 +23,39 @@ _TOKENS = (
     "access|api|app|auth|bearer|bot|client|gh|github|gitlab|hf|hub|id|login|oauth|personal|refresh|secret|session|"
     "slack|sso|user|wandb"
 )
+_KEYS = (
+    "access|account|admin|api|auth|aws|azure|db|deploy|encryption|gcp|hf|kaggle|licen[cs]e|master|openai|private|root|"
+    "secret|service|shared|signing|ssh|storage|wandb|webhook"
+)
 _NAME = (
-    r"(?:[\w-]*(?:passw(?:or)?d|passwd|passphrase|passcode|secret|credentials?|(?:api|access|private|secret|account|auth|"
-    r"signing|encryption|service)[_-]?key|authorization)"
-    rf"|(?:[\w-]*[_-])?(?:pwd|pass|apikey|pgpass)|(?:[\w-]*[_-])?(?:{_TOKENS})[_-]?token|token|[\w-]*_auth)"
+    rf"(?:[\w-]*(?:passw(?:or)?ds?|passphrase|passcode|secrets?|credentials?|(?:{_KEYS})[_-]?keys?|authorization)"
+    rf"|(?:[\w-]*[_-])?(?:(?:db|pg|my|root|admin)?pwd?|pass|apikeys?|pgpass|auth|cookies?)"
+    rf"|(?:[\w-]*[_-])?(?:{_TOKENS})[_-]?token|token)"
 )
 """The names of settings that are secret; a length (`max_tokens`) or a special token of a vocabulary is none of them."""
-_VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"'&;,]+)"""
+# Where settings follow each other, a comma or semicolon ends a value only if another one begins behind it.
+_VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:[^\s"'&;,}]|[&;,](?!\s|\Z|["'\w .%-]+[=:]))+)"""
 
 # Compiled when they are first needed, which takes longer than everything else before a run is on disk.
 _SECRET_NAME = rf"(?i){_NAME}"
 # A user and a password before the @ of an address; a password may hold what ought to have been encoded, even an @.
-_ADDRESS = r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)"
+_ADDRESS = r"(?P<before>[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']*:)(?P<secret>(?:(?!://)[^\s\"'])+)(?=@)"
 _WHOLE_ADDRESS = r"(?s)(?P<before>\A(?:-[\w-]+=)?[A-Za-z][A-Za-z0-9+.-]*://[^\s/@:]*:)(?P<secret>.+)(?=@[^@]*\Z)"
 _SETTING = (
     rf"(?i)(?P<before>(?<![\w-]){_NAME}[\"']?(?:\s*[=:]\s*|%3d))"
     rf"(?P<secret>(?:(?:Bearer|Basic|Token)\s+)?{_VALUE})"
+)
+# What the query of an address gives away: there every value ends at the next &.
+_QUERY = (
+    rf"(?i)(?P<before>[?&](?:{_NAME}|sig|key|code|(?:x-\w+-)?(?:signature|credential|security-token))=)"
+    r"(?P<secret>[^&\s\"'#]+)"
+)
+_HEADER = r"(?i)(?P<before>\b(?:set-)?cookie:\s*)(?P<secret>[^\"'\n]+)"
+_FETCHERS = ("curl", "wget", "http", "https")
+_LOGINS = ("-u", "--user", "--proxy-user")
+_LOGIN = (
+    r"(?P<before>\b(?:curl|wget|https?)\b[^|\n]*?\s(?:-u|--user|--proxy-user)(?:\s+|=)[\"']?[^\s:\"']+:)"
+    r"(?P<secret>[^\s\"']+)"
 )
 _OPTION = rf"(?i)(?P<before>(?<!\S)--?{_NAME}\s+)(?P<secret>(?!-){_VALUE})"
 _BEARER = r"(?P<before>\b(?:Bearer|Basic)\s+)(?P<secret>[A-Za-z0-9._~+/=-]{12,})"
@@ -48,10 +65,13 @@ _ISSUED = (
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))"
 )
-_RULES = (_ADDRESS, _SETTING, _OPTION, _BEARER, _ISSUED)
+_RULES = (_ADDRESS, _QUERY, _HEADER, _SETTING, _OPTION, _BEARER, _LOGIN, _ISSUED)
+# A setting that is an argument of its own: everything behind its name belongs to it.
+_WHOLE_SETTING = rf"(?is)(?P<before>(?:--?|[+~]*)(?:[\w-]+\.)*{_NAME}=)(?P<secret>.+)"
 # None of the rules finds anything in a text without one of these: most texts are done with one look.
 _HINTS = (
-    "://", "pass", "pwd", "secret", "token", "key", "auth", "credential", "bearer", "basic", "hf_", "sk-", "akia",
+    "://", "pass", "pw", "secret", "cookie", "-u", "--user", "--proxy",
+    "token", "key", "auth", "credential", "bearer", "basic", "hf_", "sk-", "akia",
     "asia", "aiza", "xox", "glpat", "pypi-", "eyj", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
 )  # fmt: skip
 _SHORTEST_VALUE = 6
@@ -89,18 +109,25 @@ def _hide(match: re.Match[str]) -> str:
 def scrubbed_value(value: Any) -> Any:
     """Plain JSON values with every secret replaced, whether its own text or the name it stands under gives it away."""
     if isinstance(value, str):
-        return scrubbed_text(value)
+        return _scrubbed_argument(value)
     if isinstance(value, Mapping):
         return {scrubbed_text(str(name)): _scrubbed_entry(str(name), each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [scrubbed_value(each) for each in value]
+    if isinstance(value, list | tuple):  # it may be a command line
+        return _scrubbed_arguments(value)
     return value
 
 
 def _scrubbed_entry(name: str, value: Any) -> Any:
-    if isinstance(value, str | int | float) and not isinstance(value, bool) and _is_secret(name):
-        return HIDDEN if value != "" else value
-    return scrubbed_value(value)
+    return _hidden(value) if _is_secret(name) else scrubbed_value(value)
+
+
+def _hidden(value: Any) -> Any:
+    """The value of a secret setting: nothing of it is shown but its form."""
+    if isinstance(value, Mapping):
+        return {name: _hidden(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(each) for each in value]
+    return value if value is None or isinstance(value, bool) or value == "" else HIDDEN
 
 
 def scrubbed_json(text: str) -> str:
@@ -131,18 +158,34 @@ def _hints(text: str) -> bool:
 
 def scrubbed_command(arguments: Sequence[str]) -> str:
     """A command line as it may be written down: an option's value is hidden where its name says that it is secret."""
-    shown: list[str] = []
+    return " ".join(_scrubbed_arguments(arguments))
+
+
+def _scrubbed_arguments(arguments: Sequence[Any]) -> list[Any]:
+    """The same, an argument at a time; what is no text is a value like any other."""
+    shown: list[Any] = []
     secret = False
-    for argument in arguments:
-        if secret and not argument.startswith("-"):
-            shown.append(HIDDEN)
-            secret = False
-            continue
-        name = argument.lstrip("-")
-        secret = argument.startswith("-") and "=" not in argument and _is_secret(name)
-        # An argument that is an address as a whole may have blanks in its password.
-        shown.append(scrubbed_text(re.sub(_WHOLE_ADDRESS, _hide, argument) if "://" in argument else argument))
-    return " ".join(shown)
+    words = [each if isinstance(each, str) else "" for each in arguments]
+    fetches = any(word.rpartition("/")[2] in _FETCHERS for word in words)
+    for argument, before in zip(arguments, ["", *words], strict=False):
+        names_secret = isinstance(argument, str) and argument.startswith("-") and _is_secret(argument.lstrip("-"))
+        # What follows the name of a secret is one, even if it looks like an option.
+        shown.append(HIDDEN if secret and isinstance(argument, str | int | float) else scrubbed_value(argument))
+        if fetches and before in _LOGINS and isinstance(argument, str) and ":" in argument:
+            shown[-1] = f"{argument.partition(':')[0]}:{HIDDEN}"
+        secret = names_secret
+    return shown
+
+
+def _scrubbed_argument(text: str) -> str:
+    """A text that stands for itself: as an address or a setting as a whole, it may have anything in its password."""
+    if not _may_hold_secrets(text):
+        return text
+    for rule in (_WHOLE_SETTING, _WHOLE_ADDRESS):
+        found = re.match(rule, text)
+        if found is not None:
+            text = _hide(found) + text[found.end() :]
+    return scrubbed_text(text)
 
 
 def scrubbed_row(row: Row) -> Row:
@@ -166,12 +209,21 @@ def _environment_secrets() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _secrets_of_environment(_: int) -> tuple[str, ...]:
+    from urllib.parse import quote, unquote
+
     found = set()
     for name, value in os.environ.items():
-        if _is_secret(name):
+        if is_secret_variable(name):
             found.add(value)
-        elif "://" in value:
-            found |= {match["secret"] for match in re.finditer(_ADDRESS, value)}
+        if _hints(value):
+            found |= {match["secret"].strip("'\"") for rule in _RULES for match in re.finditer(rule, value)}
     # A path is no secret, whatever the variable is called: GIT_ASKPASS, SSH_AUTH_SOCK.
-    secrets = [value for value in found if len(value) >= _SHORTEST_VALUE and not value.startswith("/")]
+    secrets = {value for value in found if len(value) >= _SHORTEST_VALUE and not value.startswith("/")}
+    # Inside an address a password is written in another way.
+    secrets |= {written for value in secrets for written in (unquote(value), quote(value, safe=""))}
     return tuple(sorted(secrets, key=len, reverse=True))
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: there, every KEY and TOKEN is one."""
+    return re.search(r"(?i)(?:^|_)(?:key|token|pin|dsn|webhook)s?$", name) is not None or _is_secret(name)

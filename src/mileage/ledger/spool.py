@@ -83,7 +83,10 @@ class _File:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        self.size = 0
+        # A command that is about to train has written a first line before this was imported.
+        self.size = os.fstat(self.fd).st_size
+        self.headed = False
+        """Whether the columns of rows are written down in it."""
 
     def append(self, data: bytes) -> None:
         try:
@@ -94,6 +97,7 @@ class _File:
             os.ftruncate(self.fd, self.size)
             raise
         self.size += len(data)
+        self.headed = True
 
     def close(self, *, remove: bool) -> None:
         if remove:
@@ -103,6 +107,7 @@ class _File:
     def clear(self) -> None:
         os.ftruncate(self.fd, 0)
         self.size = 0
+        self.headed = False
 
     def restore(self) -> None:
         """Put the file back under its name if it is not there any more."""
@@ -155,11 +160,16 @@ class Spool:
         data = encode(rows)
         while True:
             try:
-                self._files[-1].append(data if self._files[-1].size else self._header + data)
+                self._files[-1].append(data if self._files[-1].headed else self._beginning(rows) + data)
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM or not self._open_another():
                     raise
+
+    def _beginning(self, rows: Sequence[Row]) -> bytes:
+        """What a file begins with: the columns of rows, and the run that they belong to."""
+        known = self._run is None or any(isinstance(row, Run) for row in rows)
+        return self._header + (b"" if known or self._run is None else encode([self._run]))
 
     def _open_another(self) -> bool:
         """Go on in the next directory that takes a file, which begins with the run."""

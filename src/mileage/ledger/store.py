@@ -98,6 +98,14 @@ class Store:
         if not self.read(queries.has_run, run_id):
             raise LedgerMovedError(f"the ledger at {self.shown_url} has lost run {run_id}")
 
+    def check_kept(self, run_id: str, rows: int) -> None:
+        """LedgerError if fewer than so many rows of a run, its own not counted, can be read back from the database."""
+        if self.engine.dialect.name == "sqlite":
+            self.engine.dispose()  # what is read now comes from the file and not from memory
+        found = self.read(queries.count_rows, run_id)
+        if found < rows:
+            raise LedgerMovedError(f"the ledger at {self.shown_url} has {found:,} of {rows:,} rows of run {run_id}")
+
     def settle(self) -> None:
         """Bring rows from the journal into the SQLite file, so that a plain copy of it is at most seconds old."""
         try:

@@ -36,7 +36,7 @@ class Evaluation:
         cls, seeds: ArrayLike, returns: ArrayLike, lengths: ArrayLike, successes: ArrayLike | None = None
     ) -> Evaluation:
         """Check and copy the episodes; each argument is (n,)."""
-        arrays = (np.array(seeds, np.int64), np.array(returns, np.float64), np.array(lengths, np.int64))
+        arrays = (_whole("seeds", seeds), np.array(returns, np.float64), _whole("lengths", lengths))
         judged = None if successes is None else np.array(successes, dtype=np.bool_)
         names = ("seeds", "returns", "lengths", "successes")
         n = arrays[0].shape[0] if arrays[0].ndim == 1 else -1
@@ -89,12 +89,25 @@ class Evaluation:
         return value
 
 
-def examined(panel: Panel, evaluation: Evaluation) -> Evaluation:
+def _whole(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    """Whole numbers, (n,) int64."""
+    given = np.asarray(values)
+    whole = np.array(given, np.int64)
+    if given.dtype.kind not in "iub" and not np.array_equal(whole, given):
+        raise UsageError(f"{name} of an evaluation must be whole numbers")
+    return whole
+
+
+def examined(panel: Panel | None, evaluation: Evaluation) -> Evaluation:
     """The evaluation, judged by the panel: it must hold the panel's episodes in their order, and nothing else.
 
     Success by return or length is what the panel's rule says of the episodes: it may be left out, and must not
-    contradict. How an episode ended is only known to who played it.
+    contradict. How an episode ended is only known to who played it. Without a panel there is nothing to judge by.
     """
+    if type(evaluation) is not Evaluation:  # what derives from it may say anything of its episodes
+        raise UsageError(f"evaluation must be a mileage.ledger.Evaluation, not {type(evaluation).__name__}")
+    if panel is None:
+        return evaluation
     n = len(panel.seeds)
     if len(evaluation) != n:
         raise UsageError(
@@ -107,6 +120,8 @@ def examined(panel: Panel, evaluation: Evaluation) -> Evaluation:
             f"evaluation must hold the episodes of its panel in their order: episode {i} has seed "
             f"{evaluation.seeds[i]}, the panel's is {panel.seeds[i]}"
         )
+    if evaluation.lengths.min() < 0:
+        raise UsageError(f"lengths of the evaluation must not be negative, as {evaluation.lengths.min()}")
     longest = panel.max_episode_steps
     if longest is not None and evaluation.lengths.max() > longest:
         raise UsageError(f"lengths of the evaluation go up to {evaluation.lengths.max()}, its panel stops at {longest}")

@@ -12,7 +12,7 @@ from typing import Any
 from mileage._records import Record
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.secrets import scrubbed_command, scrubbed_value
+from mileage.ledger.secrets import is_secret_variable, scrubbed_value
 from mileage.meter import PhaseClock
 from mileage.outside.program import Ended, How, Program
 from mileage.outside.scalars import Files, OutputLines, Scalar
@@ -40,7 +40,7 @@ def record(
         started: told the recorder once the run is in the ledger.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
-    config = {"command": [scrubbed_command([word]) for word in command], "environment": _environment(),
+    config = {"command": scrubbed_value(list(command)), "environment": _environment(),
               "packages": _packages(), "directory": os.getcwd()}  # fmt: skip
     since = time.time()
     run = ledger.run(name, config=config, clock=PhaseClock(), **facts)
@@ -94,7 +94,7 @@ def _environment() -> Record:
     """The variables the program gets; those that hold secrets are left out."""
     shown = {name: value[:_LONGEST_VALUE] for name, value in sorted(os.environ.items())}
     clean: Record = scrubbed_value(shown)
-    return {name: value for name, value in clean.items() if value == shown.get(name)}
+    return {name: value for name, value in clean.items() if value == shown.get(name) and not is_secret_variable(name)}
 
 
 def _packages() -> dict[str, str]:

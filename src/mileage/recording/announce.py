@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from mileage._errors import MileageError, UsageError
 from mileage._process import process_age_seconds
@@ -25,6 +26,19 @@ from mileage.recording.writer import Writer
 _STOPPED_CODES = (130, 143)
 """Exit codes of a process that was interrupted or terminated."""
 _pending: Announcement | None = None
+
+
+class Begun(Protocol):
+    """A run of which there is a file and nothing else."""
+
+    run_id: str
+    launched_at: float
+
+    def taken_over(self) -> None:
+        """Somebody else writes to the file now."""
+
+    def withdraw(self) -> None:
+        """There is no such run."""
 
 
 class Announcement:
@@ -77,10 +91,12 @@ def announce(
     instance: str | None = None,
     spot: bool = False,
     first: bool = True,
+    begun: Begun | None = None,
 ) -> None:
     """Write down that a run is about to begin; one that is pending already stands for it.
 
-    `first` bills from the start of the process. What is wrong with the ledger or the price is left to the run to say.
+    `first` bills from the start of the process; `begun` is a first sign of life, whose place this takes. What is wrong
+    with the ledger or the price is left to the run to say.
     """
     global _pending
     if _pending is not None:
@@ -92,7 +108,8 @@ def announce(
         check_is_database(database_url(db))
         frozen = freeze_price(price, instance, spot=spot)
         run = Run(
-            run_id=new_run_id(now), name=name or f"{algorithm}-{env_id}", launched_at=now,
+            run_id=new_run_id(now) if begun is None else begun.run_id, name=name or f"{algorithm}-{env_id}",
+            launched_at=now if begun is None else begun.launched_at,
             started_at=now - process_age_seconds() if first else now, launched_by=liveness.user_name(),
             host=liveness.host_name(), pid=os.getpid(), process_token=liveness.own_token(), framework="mileage",
             algorithm=algorithm, env_id=env_id, config="{}", git_revision=None,
@@ -104,7 +121,11 @@ def announce(
         )  # fmt: skip
         _pending = Announcement(Writer(run, db, launched=False), None if first else time.perf_counter_ns())
     except MileageError:
+        if begun is not None:
+            begun.withdraw()
         return
+    if begun is not None:
+        begun.taken_over()
     exits.watch(_pending)
 
 

@@ -44,12 +44,16 @@ def launched_run(
     return check_run(row)
 
 
-def identified(row: Run, threads: int | None) -> Run:
-    """`row` with revision, machine and the threads it may use, which take longer to find than a short run lasts."""
+def identified(row: Run, threads: int | None, worked_before: float) -> Run:
+    """`row` with revision, machine and the threads it may use, which take longer to find than a short run lasts.
+
+    `worked_before` is what the process has worked that no run is billed for, in CPU seconds.
+    """
     machine = fingerprint()
+    found = machine.as_dict() | {"threads": threads, "cpu_seconds_before_clock": worked_before}
     return row._replace(
         git_revision=_revision(),
-        machine=check_json("machine", scrubbed_value(machine.as_dict() | {"threads": threads})),
+        machine=check_json("machine", scrubbed_value(found)),
         machine_id=machine.hardware_id,
     )
 

@@ -23,13 +23,25 @@ from mileage._records import ReadRecord
 from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
-from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
+from mileage.ledger.rows import (
+    Checkpoint,
+    End,
+    EndState,
+    Episode,
+    Phase,
+    Profile,
+    Row,
+    Run,
+    check_json,
+    check_step,
+    check_text,
+)
 from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
-from mileage.recording import announce, exits
+from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
 
 if TYPE_CHECKING:
@@ -115,6 +127,8 @@ class Ledger:
         if self.enabled:
             check_is_database(self.url)
         goal = None if target is None else Target.parse(target)
+        if goal is not None and panel is None:
+            raise UsageError(f"target {goal} needs the panel it is to be reached on: give panel=Panel.default(ENV)")
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
         frozen = freeze_price(price_usd_per_hour, instance, spot=spot)
@@ -130,7 +144,7 @@ class Ledger:
         writer = None
         if self.enabled:
             writer = announced.begin() if announced else self._writer(row)
-            row = identified(row, threads)
+            row = identified(row, threads, unclocked.begin(clock.times().wall_seconds))
             writer.launch(row)
         return RunRecorder(
             row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep
@@ -184,8 +198,8 @@ class RunRecorder:
         self.row = row
         self.run_id = row.run_id
         self.clock = clock
-        self.target = target
-        self.panel = panel
+        self._target = target
+        self._panel = panel
         self.price = price
         self.result: RecordedRun | None = None
         """What was recorded, once the run has ended."""
@@ -228,6 +242,16 @@ class RunRecorder:
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context manager that spends its body in phase `name`."""
         return self.clock.phase(name)
+
+    @property
+    def panel(self) -> Panel | None:
+        """The held-out exam, as it was when the run was launched."""
+        return self._panel
+
+    @property
+    def target(self) -> Target | None:
+        """What is to be reached on it."""
+        return self._target
 
     @property
     def reached(self) -> bool:
@@ -276,9 +300,10 @@ class RunRecorder:
         """
         if self.result is not None:
             raise UsageError(f"run {self.run_id} has ended: a checkpoint cannot be recorded any more")
+        step = check_step(step)
         with self._log:
-            if evaluation is not None and self.panel is not None:
-                evaluation = examined(self.panel, evaluation)
+            if evaluation is not None:
+                evaluation = examined(self._panel, evaluation)
             if path is not None:
                 path = scrubbed_text(check_text("path", os.fspath(path)))
                 if sha256 is None and self._writer is not None:
@@ -287,10 +312,10 @@ class RunRecorder:
             wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
             self._read_peaks(wall)
             value = met = None
-            if evaluation is not None and self.target is not None:
-                value, met = finite(self.target.value(evaluation)), self.target.met(evaluation)
+            if evaluation is not None and self._target is not None:
+                value, met = finite(self._target.value(evaluation)), self._target.met(evaluation)
             row = Checkpoint(
-                run_id=self.run_id, seq=self._next_seq(), step=int(step), wall_seconds=wall,
+                run_id=self.run_id, seq=self._next_seq(), step=step, wall_seconds=wall,
                 train_seconds=wall - eval_seconds, eval_seconds=eval_seconds, cost_usd=wall * self._usd_per_second,
                 success_rate=None if evaluation is None else evaluation.success_rate,
                 mean_return=None if evaluation is None else finite(evaluation.mean_return),
@@ -315,6 +340,10 @@ class RunRecorder:
 
     def record(self, rows: Sequence[Row]) -> None:
         """Hand over rows of another kind that belong to this run, such as the samples of a benchmark."""
+        own = next((row for row in rows if isinstance(row, Run | Checkpoint | Episode | Phase | End)), None)
+        if own is not None or any(row.run_id != self.run_id for row in rows):
+            what = f"a {type(own).__name__.lower()} row" if own is not None else "a row of another run"
+            raise UsageError(f"rows of run {self.run_id} cannot hold {what}: those come of its checkpoints and its end")
         if self._writer is not None:
             self._writer.append([scrubbed_row(row) for row in rows])
 
@@ -330,7 +359,8 @@ class RunRecorder:
         """Record how the run ended and deliver everything; the first call counts.
 
         Args:
-            state: None means `reached` if a checkpoint met the target and `not_reached` otherwise.
+            state: None means `reached` if a checkpoint met the target and `not_reached` otherwise. What says `reached`
+                and has no such checkpoint is `claimed`.
             reason: why, in a few words.
         """
         if self.result is not None:
@@ -343,6 +373,8 @@ class RunRecorder:
             state = EndState(state)
         except ValueError:
             raise UsageError(f"state {state!r} is not an end state: use one of {', '.join(EndState)}") from None
+        if state is EndState.REACHED and not self.reached:
+            state, reason = EndState.CLAIMED, reason or "claimed: no checkpoint of it met the target"
         exits.forget(self)
         self._watching.close()
         gpus = None if self._writer is not None and self._writer.forked else self._stop_sampler()
@@ -354,6 +386,7 @@ class RunRecorder:
         rows = (tuple(self._checkpoints), tuple(phases), tuple(self._episodes), tuple(self._profiles))
         self.result = RecordedRun(self.row, end, *rows, in_ledger=self._writer is not None)
         if self._writer is not None:
+            unclocked.end()
             self._writer.append([*phases, end])
             self._writer.close()
         return self.result

@@ -52,6 +52,10 @@ SPOOL_BYTES = 1 << 20
 """A spool file above this size is emptied as soon as everything in it has been delivered."""
 
 
+_BROKEN = ("disk I/O error", "malformed", "not a database")
+"""What SQLite says where its file or its journal is not what it was: only a new connection finds what is there now."""
+
+
 class Writer:
     """Takes the rows of one run from any thread and gets them into the ledger."""
 
@@ -83,6 +87,7 @@ class Writer:
         self._store: Store | None = None
         self._said: set[str] = set()
         self._left_to_courier = self._withdrawn = False
+        self._handed_over = self._refused = 0
         self._closing, self._wake = threading.Event(), threading.Event()
         directories = spool.spool_dirs(self.url)
         try:
@@ -123,6 +128,7 @@ class Writer:
         if self.forked:
             return
         now = time.monotonic()
+        self._handed_over += sum(not isinstance(row, Run) for row in rows)
         alone = self._backlog.add(rows, now, FLUSH_SECONDS)
         if not self._backlog.stuck and (alone or now - self._backlog.flushed_at >= LATEST_FLUSH_SECONDS):
             self._flush()
@@ -167,6 +173,7 @@ class Writer:
         try:
             if self._store is not None:
                 self._store.check_place(self.run.run_id)
+                self._store.check_kept(self.run.run_id, self._handed_over - self._refused)
             return True
         except MileageError as error:
             self._trouble(str(error))
@@ -254,10 +261,10 @@ class Writer:
         except MileageError as error:
             self._trouble(f"{error}: rows are kept and delivered later")
             self._backlog.shed()
-            if self._store is not None and "disk I/O error" in str(error):
-                # Its journal may have been taken away: only a new connection finds the one that is there now.
+            if self._store is not None and any(sign in str(error) for sign in _BROKEN):
                 self._store.close()
                 self._store = None
+                self._backlog.again(())  # what it was given before may be gone
             return False
         except Exception as error:  # a bug here must not end training, nor be silent
             self._trouble(f"ledger rows cannot be delivered: {type(error).__name__}: {error}")
@@ -271,6 +278,7 @@ class Writer:
 
     def _give(self, store: Store, rows: Sequence[Row]) -> None:
         for row, why in store.deliver(rows) if rows else ():
+            self._refused += 1
             self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
 
     def _opened(self) -> Store:

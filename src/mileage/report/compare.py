@@ -237,6 +237,9 @@ def _histories(name: str, side: Side) -> list[Caveat]:
     if side.unknown_parents:
         evidence = f"the cost of {side.unknown_parents[0]}, which a run of {name} resumes, is unknown and not counted"
         found.append(Caveat(Cause.UNKNOWN_PARENT, evidence, side.label))
+    if side.unclocked:
+        evidence = f"{side.unclocked} runs of {name} worked long before their clock started: that is not counted"
+        found.append(Caveat(Cause.UNCLOCKED, evidence, side.label))
     if side.states.get(EndState.CLAIMED):
         count = side.states[EndState.CLAIMED]
         evidence = f"{count} runs of {name} only claim to have reached the target, and count as failed"

@@ -9,7 +9,7 @@ from mileage._records import ReadRecord
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import Run
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import dollars
+from mileage.metrics import dollars, duration
 from mileage.text import plain
 
 NOT_STATED = "not stated"
@@ -20,12 +20,13 @@ _FACTS = ("framework", "algorithm", "training env", "settings on record")
 
 
 def setting(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Price, machine, threads and step budget of the runs; all values where they differ among themselves."""
+    """Price, machine, threads, unbilled work and step budget of the runs; all values where they differ."""
     rows = [run.run for run in runs]
     found: dict[str, Callable[[Run], str]] = {
         "price": _price,
         "machine": _machine,
         "threads": lambda run: _spelled(_machine_record(run).get("threads")),
+        "work before the clock": _before_the_clock,
         "step budget": lambda run: NOT_STATED if run.step_budget is None else f"{run.step_budget:,} {run.step_rule}",
     }
     return {name: _all(read(row) for row in rows) for name, read in found.items()}
@@ -74,6 +75,17 @@ def _machine(run: Run) -> str:
         return plain(run.machine_id, 40) or NOT_STATED
     gpus = "".join(f" + {name}" for name in record.get("gpus") or ())
     return plain(f"{record.get('cores')} × {record['cpu']}{gpus}", _LONGEST)
+
+
+def worked_before(run: Run) -> float | None:
+    """CPU seconds that a run's process had worked before its clock started, outside other runs; None if unknown."""
+    found = _machine_record(run).get("cpu_seconds_before_clock")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _before_the_clock(run: Run) -> str:
+    seconds = worked_before(run)
+    return NOT_STATED if seconds is None else f"{duration(seconds)} of CPU" if seconds > 0 else "none"
 
 
 def _spelled(value: object) -> str:

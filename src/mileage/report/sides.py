@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import BY_NAME, Shown, shown, startup_seconds
-from mileage.report.setting import setting
+from mileage.report.setting import setting, worked_before
 from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, failure_rate, iqm_estimate, typical_cost
 
+# What a process works before the clock starts is worth a word from this share of the run's time and so many seconds on.
+_LONG_BEFORE = 0.05
+_LONG_BEFORE_SECONDS = 5.0
 EARLIER = "earlier runs"
 """What the time of runs is called that a run resumes."""
 
@@ -43,6 +46,8 @@ class Side:
     """Runs that go on from others, whose cost and steps they carry."""
     unknown_parents: tuple[str, ...]
     """Runs that others resume and of which the ledger does not know the cost."""
+    unclocked: int
+    """Runs whose process had worked for a good part of their time before their clock started."""
     typical: Estimate
     """Geometric mean of what a run costs that reaches the target."""
     failure_rate: Estimate
@@ -113,6 +118,7 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
         stopped_short=arm.subject.stopped_short,
         resumed=sum(run.run.parent_run_id is not None for run in runs),
         unknown_parents=tuple(run.before.missing for run in runs if run.before is not None and run.before.missing),
+        unclocked=sum(_worked_long_before(run) for run in runs),
         typical=typical_cost(costs),
         failure_rate=failure_rate(costs),
         expected=expected_cost(costs),
@@ -126,6 +132,10 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
         steps_per_success=_ratio(sum(_steps(run) for run in runs), costs.successes),
         phase_seconds=phases,
     )
+
+
+def _worked_long_before(run: RecordedRun) -> bool:
+    return (worked_before(run.run) or 0.0) > max(_LONG_BEFORE * run.wall_seconds, _LONG_BEFORE_SECONDS)
 
 
 def _phases(run: RecordedRun) -> list[tuple[str, float]]:
