@@ -49,4 +49,6 @@ def in_words(error: BaseException) -> str:
 def place(error: BaseException) -> str:
     """Where in a user's file an error was raised, in brackets."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
+    # A line of the user's says more than one of the library that it calls.
+    frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
