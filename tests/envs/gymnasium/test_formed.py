@@ -32,6 +32,11 @@ def play(env: BridgedVecEnv) -> None:
     env.step([0, 0])
 
 
+def run_on(env: BridgedVecEnv) -> None:
+    for _ in range(5):
+        env.step([0, 0])
+
+
 GOOD = np.zeros(2, np.float32)
 
 
@@ -83,8 +88,7 @@ def test_what_an_environment_raises_is_told_with_its_line_number_and_step(proces
         EnvError,
         match=rf"^step of environment 'mine' raised KeyError: mine \(.*formed.py, line \d+\) in environment {where}",
     ) as caught:
-        for _ in range(5):
-            env.step([0, 0])
+        run_on(env)
     assert processes or isinstance(caught.value.__cause__, KeyError)
     env.close()
 
@@ -94,7 +98,7 @@ def test_what_reset_and_the_constructor_raise_is_told() -> None:
         raise ValueError("no level")
 
     env = BridgedVecEnv(GymnasiumEnv("mine", make=broken(lambda: None, fails)), 2)
-    with pytest.raises(EnvError, match="^reset of environment 'mine' raised ValueError: no level .* at the start of"):
+    with pytest.raises(EnvError, match=r"^reset of environment 'mine' raised ValueError: no level .* at the start of"):
         env.reset(seed=0)
     with pytest.raises(EnvError, match=r"^environment 'mine' cannot be made: ValueError: no level \(.*, line \d+\)$"):
         GymnasiumEnv("mine", make=fails)
