@@ -91,7 +91,7 @@ def test_shards_on_other_threads_fail_like_the_first() -> None:
     vec = VecEnv(broken_envs.Raising, n, threads=2)
     vec.reset()
     vec.state[:, 1] = 0.0
-    vec.state[n - 1] = (10.0, 0.75)
+    vec.state[n - 1] = (10.0, 0.97)
     with pytest.raises(_errors.EnvError, match=f"in environment {n - 1}, in step 1 "):
         vec.step(np.zeros(n, np.int64))
 

@@ -54,7 +54,7 @@ def test_what_step_returns_must_be_two_values() -> None:
     with pytest.raises(TypeError, match="must return two values"):
         trial.play(spec, spec.source, 0, 10)
     with pytest.raises(
-        _errors.EnvCompileError, match=r"must return two values: .*, not 1.0 \(.*test_trial.py, line \d+"
+        _errors.EnvCompileError, match=r"step\(\) in .*test_trial.py, line \d+, must return two values: .*, not float32"
     ):
         VecEnv(spec, 1)
 

@@ -77,7 +77,7 @@ class CompiledEnv:
     @functools.cached_property
     def mask(self) -> Callback | None:
         """Says what is possible; None if everything always is."""
-        function, choices = self._source.mask, self._source.choices
+        _, _, function, choices = self._source
         return None if function is None else compile_mask(self._portable, function, self._sizes, choices, self._key)
 
 

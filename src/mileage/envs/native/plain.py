@@ -81,10 +81,10 @@ class PlainEnv:
         plain = (_Strict if strict else Rewriter)(_SUBSTITUTES)
         self.mask: U8 = np.ones(source.choices, np.uint8)
         """What is possible, as `rule_out` left it."""
-        reset, step, observe = source.functions
+        (reset, step, observe), _, rule_out, _ = source
         self._reset, self._step = plain.make(reset), plain.make(step)
         self._observe = None if observe is None else plain.make(observe)
-        self._rule_out = None if source.mask is None else plain.make(source.mask)
+        self._rule_out = None if rule_out is None else plain.make(rule_out)
 
     def reset(self) -> None:
         """Start an episode."""

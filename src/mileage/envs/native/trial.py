@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import math
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,7 +32,9 @@ from mileage.kernels.machine.jit import cache_dir
 
 STEPS = 200
 SECONDS = 0.25
-"""What a trial takes at most before training, in all."""
+"""What a trial computes at most before training, in all."""
+# Of these seconds, as many times as many may pass.
+_PATIENCE = 20
 _SEED = 0
 _tried: set[str] = set()
 """What has been tried in this process."""
@@ -66,8 +69,9 @@ def first_steps(spec: EnvSpec, source: Source) -> None:
     except (EnvError, EnvCompileError):
         raise
     except OutcomeError as error:
-        step = source.functions[1].__code__
-        raise EnvCompileError(f"{error} ({step.co_filename}, line {step.co_firstlineno})") from error
+        code = source.functions[1].__code__
+        where = f"step() in {code.co_filename}, line {code.co_firstlineno},"
+        raise EnvCompileError(f"{where} {error}") from error
     except Exception:
         _tried.add(key)
         return
@@ -197,20 +201,15 @@ def _observed(spec: EnvSpec, env: PlainEnv) -> None:
 
 
 def _checked_outcome(spec: EnvSpec, env: PlainEnv, outcome: Any) -> tuple[float, Any]:
-    """Reward and end of a step; OutcomeError for what a compiler would refuse, EnvError for what it would not."""
+    """Reward and end of a step; EnvError for what a compiler would not see, TypeError for what it will."""
     if not isinstance(outcome, tuple) or len(outcome) != 2:
-        found = f"{len(outcome)} values" if isinstance(outcome, tuple) else repr(outcome)
-        raise OutcomeError(
-            f"step() of {spec.id!r} must return two values: the reward (a number) and terminated (a bool), not {found}"
-        )
+        found = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+        raise OutcomeError(f"must return two values: the reward (a number) and terminated (a bool), not {found}")
     reward, terminated = outcome
     if reward is None:
         raise EnvError(f"the reward of {spec.id!r} must be a number, not None, in step {env.elapsed} of an episode")
     if not isinstance(reward, int | float | np.number | np.bool_):
-        raise OutcomeError(
-            f"step() of {spec.id!r} must return two values: the reward (a number) and terminated (a bool); the first "
-            f"is of type {type(reward).__name__}"
-        )
+        raise TypeError(f"the reward must be a number, not {reward!r}")
     if not math.isfinite(reward):
         raise EnvError(f"the reward of {spec.id!r} is {reward} in step {env.elapsed} of an episode: it must be finite")
     return float(reward), terminated
@@ -224,24 +223,35 @@ def first_odd(row: Array) -> str:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """TrialTimeoutError in the body, between two instructions of Python, once it has taken this long."""
+    """TrialTimeoutError in the body, between two instructions of Python, once it has computed for this long.
+
+    What others do on the machine does not count, unless the body takes far longer for it.
+    """
     ident, guard, over = threading.get_ident(), threading.Lock(), threading.Event()
+    clock = time.pthread_getcpuclockid(ident)
+    computed, began = time.clock_gettime(clock), time.monotonic()
+
+    def watch() -> None:
+        left = seconds
+        while not over.wait(max(left, 0.01)):
+            spent = time.clock_gettime(clock) - computed
+            left = min(seconds - spent, _PATIENCE * seconds - (time.monotonic() - began))
+            if left <= 0.0:
+                strike()
 
     def strike() -> None:
         with guard:
             if not over.is_set():
                 over.set()
+                struck.append(True)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TrialTimeoutError))
 
-    timer = threading.Timer(seconds, strike)
-    timer.daemon = True
-    timer.start()
+    struck: list[bool] = []
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
         with guard:
-            struck = over.is_set()
             over.set()
         if struck:
             _absorb()
