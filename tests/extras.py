@@ -14,6 +14,7 @@ def needs(extra: str, *modules: str) -> pytest.MarkDecorator:
 
 
 ATARI = needs("atari", "ale_py", "cv2")
+BOX2D = needs("box2d", "Box2D")
 MUJOCO = needs("mujoco", "mujoco")
 ONNX = needs("onnx", "onnxruntime")
 PARQUET = needs("parquet", "pyarrow")

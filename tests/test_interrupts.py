@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import broken_envs
 import mileage
+from mileage._interrupts import none_swallowed
 
 FILE = Path(broken_envs.__file__)
 ALONE = """
@@ -119,3 +121,39 @@ def test_an_interrupt_before_the_loop_says_something(tmp_path: Path) -> None:
     assert done.returncode == 130
     assert "mileage: interrupted before there was anything to save" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_before_the_environment_is_made_says_something(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from mileage.training import agents;"
+        "agents.agent_class = lambda *_: os.kill(os.getpid(), {number});"
+        "sys.argv = ['mileage', 'train', 'ppo', 'CartPole-v1', '--steps', '2048'];"
+        "from mileage.cli import main; main()"
+    )
+    for number, status, word in ((2, 130, "interrupted"), (15, 143, "terminated")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(number=number)],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (status, f"mileage: {word} before it was done\n")
+    assert [run.state for run in mileage.Ledger(tmp_path / "runs" / "mileage.db").records()] == ["stopped"] * 2
+
+
+def test_an_interrupt_that_a_callback_of_c_code_swallows_comes_back() -> None:
+    called = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+    before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    reached: list[None] = []
+    sys.unraisablehook = lambda _: None
+    try:
+        with pytest.raises(KeyboardInterrupt), none_swallowed():
+            reached.append(called())
+    finally:
+        sys.unraisablehook = hook
+    assert reached == [None]
+    assert signal.getsignal(signal.SIGINT) is before
+    with none_swallowed():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), none_swallowed():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 # Seconds that the main thread has to react: to the second signal, and to a first request to end.
 _AT_ONCE, _IN_ORDER = 0.5, 20.0
@@ -37,6 +39,39 @@ def told_of_the_end(tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _told.remove(tell)
+
+
+@contextlib.contextmanager
+def none_swallowed() -> Iterator[None]:
+    """Whatever a signal raised in the body is raised again at its end if that was reached all the same.
+
+    Compilers call back into Python, where C code prints an exception and goes on: Ctrl-C would be lost there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[Callable[[], object]] = []
+
+    def keeping(before: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], object]:
+        def handle(number: int, frame: FrameType | None) -> object:
+            heard.append(functools.partial(before, number, frame))
+            return before(number, frame)
+
+        return handle
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = {number: keeping(before) for number, before in handlers.items() if callable(before)}
+    for number, handle in ours.items():
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handle in ours.items():
+            # A handler may have put another one in its own place.
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handlers[number])
+    if heard:
+        heard[0]()
 
 
 class _Watcher:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
-from mileage._errors import UsageError
+from mileage._errors import MileageError, UsageError
 
 
 def split(name: str) -> tuple[str, str] | None:
@@ -59,7 +60,17 @@ def _load_file(path: Path, what: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, MileageError) or not isinstance(error, Exception):
+            raise
+        raise UsageError(
+            f"file {str(path)!r} cannot be imported: {type(error).__name__}: {error}{_line(error, path)}"
+        ) from error
     return module
+
+
+def _line(error: Exception, path: Path) -> str:
+    """Where in a file an error was raised, in brackets; what does not parse says so itself."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f" (line {lines[-1]})" if lines else ""

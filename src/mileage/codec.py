@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mileage._errors import UsageError
+from mileage._errors import EnvError, UsageError
 from mileage._records import Record
 from mileage._types import U8, Allowed, Array, ObsLeaf, Shown, Taken
 
@@ -110,9 +110,9 @@ def leave_nothing(masks: U8, branches: Sequence[int]) -> bool:
     return not np.logical_or.reduceat(masks, np.cumsum([0, *branches[:-1]]), axis=1).all()
 
 
-def no_way_out(env_id: str) -> UsageError:
+def no_way_out(env_id: str) -> EnvError:
     """What is wrong with an environment whose mask leaves nothing."""
-    return UsageError(f"environment {env_id!r} has a mask that leaves no action possible: at least one must be")
+    return EnvError(f"environment {env_id!r} has a mask that leaves no action possible: at least one must be")
 
 
 def is_single(value: Array, shape: tuple[int, ...], name: str) -> bool:

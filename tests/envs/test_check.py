@@ -27,6 +27,7 @@ def problems(spec: EnvSpec, steps: int = 4000) -> dict[str, str]:
 
 def test_sound_environments_pass_every_point() -> None:
     assert problems(broken_envs.Sound) == {}
+    assert problems(broken_envs.Obeying) == {}
     assert problems(resolve("Pendulum-v1")) == {}
     assert problems(resolve("FrozenLake-v1"), 400) == {}
     assert len(list(check(broken_envs.Sound, steps=400))) == 6

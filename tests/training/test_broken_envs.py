@@ -52,7 +52,33 @@ def test_an_error_in_step_ends_training_and_is_in_the_ledger(backend: str, algor
     assert "too far" in run.reason
 
 
-@pytest.mark.parametrize("env", ["Raising", "RaisingReset", "RaisingObserve", "Asserting"])
+MASKED = [("native", "ppo"), ("native", "a2c"), ("native", "impala"), ("native", "dqn")] + [
+    pytest.param("torch", name, marks=extras.TORCH) for name in ("ppo", "dqn")
+]
+
+
+@pytest.mark.parametrize(("backend", "algorithm"), MASKED)
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (
+            "RaisingMask",
+            r"mask\(\) of 'RaisingMask' raised ValueError: cannot say \(.*line \d+\) in environment \d+, in",
+        ),
+        ("ClosingMask", "environment 'ClosingMask' has a mask that leaves no action possible"),
+    ],
+)
+def test_a_mask_that_fails_ends_training_and_is_in_the_ledger(
+    backend: str, algorithm: str, env: str, said: str, tmp_path: Path
+) -> None:
+    ledger = mileage.Ledger(tmp_path / "ledger.db")
+    with agent(algorithm, env, backend=backend) as learning, pytest.raises(_errors.EnvError, match=said):
+        learning.learn(50_000, ledger=ledger)
+    (run,) = ledger.records()
+    assert run.state == "failed"
+
+
+@pytest.mark.parametrize("env", ["Raising", "RaisingReset", "RaisingObserve", "RaisingMask", "Asserting"])
 def test_evaluation_ends_with_the_error_too(env: str) -> None:
     with agent("ppo", env) as playing, pytest.raises(_errors.EnvError, match="raised"):
         playing.evaluate()

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import broken_envs
 import mileage
 import tiny_envs
 from mileage._errors import UsageError
@@ -238,6 +239,15 @@ def test_only_what_still_plays_is_stepped(deterministic: bool) -> None:
         for i in range(0, 80, 7):
             alone = evaluate(policy, spec, dataclasses.replace(panel, seeds=panel.seeds[i : i + 1]))
             assert (alone.returns[0], alone.lengths[0]) == (result.returns[i], result.lengths[i])
+
+
+def test_a_native_environment_without_a_time_limit_gets_one_and_it_is_said() -> None:
+    def step(state: Any, action: int, rng: Any) -> tuple[float, bool]:
+        return 1.0, False
+
+    agent = mileage.PPO(broken_envs.make("Unending", step=step, max_steps=0), threads=1, hidden=(4,))
+    with pytest.warns(UserWarning, match=r"^environment 'Unending' has no time limit: 2 of 2 held-out episodes"):
+        assert agent.evaluate(agent.default_panel(episodes=2)).lengths.max() == 1000
 
 
 def test_an_environment_without_a_time_limit_gets_one_and_it_is_said() -> None:

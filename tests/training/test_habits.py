@@ -80,6 +80,12 @@ def test_what_is_no_environment_is_a_sentence() -> None:
 
 def test_the_name_of_a_network_may_come_first() -> None:
     assert tiny("MlpPolicy", "CartPole-v1").env_id == "CartPole-v1"
+    assert mileage.PPO("MlpPolicy", env="CartPole-v1").env_id == "CartPole-v1"
+    assert mileage.PPO(policy="MlpPolicy", env="CartPole-v1").env_id == "CartPole-v1"
+    with pytest.raises(UsageError, match="'MlpPolicy' is the name of a network: give the environment too"):
+        mileage.PPO("MlpPolicy")
+    with pytest.raises(UsageError, match=r"give one environment, .* not 'CartPole-v1' and 'Acrobot-v1'"):
+        mileage.PPO("CartPole-v1", env="Acrobot-v1")
     with pytest.raises(UsageError, match=r"^give one environment"):
         tiny("CartPole-v1", "CartPole-v1")
 
@@ -89,6 +95,9 @@ def test_the_name_of_a_network_may_come_first() -> None:
     [
         (lambda agent: agent.learn("10"), "^total_steps must be a whole number, not '10'$"),
         (lambda agent: agent.learn(1.5), "^total_steps must be a whole number, not 1.5$"),
+        (lambda agent: agent.learn(float("nan")), "^total_steps must be a whole number, not nan$"),
+        (lambda agent: agent.learn(10, eval_every=float("inf")), "^eval_every must be a whole number, not inf$"),
+        (lambda agent: agent.learn(10, callback=5), "^callback must be a function, or several, not 5$"),
         (lambda agent: agent.learn(10, target=475), "^target must be text such as 'mean_return>=475', not 475$"),
         (lambda agent: agent.learn(10, eval_every=0, target="mean_return>=1"), "^eval_every=0 leaves nothing"),
         (lambda agent: agent.evaluate(5), "^panel must be a mileage.Panel, not 5"),
@@ -190,3 +199,18 @@ def test_live_scalars(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path)).Reload()
     assert {"train/policy_loss", "eval/mean_return"} <= set(events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("eval/mean_return")] == [64, 128]
+
+
+def test_vector_environments_are_not_copied() -> None:
+    vec = mileage.VecEnv("CartPole-v1", 2)
+    for copied in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(UsageError, match="'CartPole-v1' are neither copied nor pickled"):
+            copied(vec)
+
+
+def test_an_action_for_nan_is_refused() -> None:
+    agent = tiny()
+    for ask in (agent.predict, agent.distribution):
+        with pytest.raises(UsageError, match="not NaN"):
+            ask([0.0, np.nan, 0.0, 0.0])
+        ask([np.inf, -np.inf, 0.0, 0.0])

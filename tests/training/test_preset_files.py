@@ -5,19 +5,26 @@ from __future__ import annotations
 import tomllib
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import extras
 import mileage
 from mileage._errors import UsageError
 from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
 
+EXTRAS = {"LunarLander-v3": extras.BOX2D, "BipedalWalker-v3": extras.BOX2D} | {
+    f"{name}-v5": extras.MUJOCO for name in ("HalfCheetah", "Hopper", "Walker2d", "Ant")
+}
 
-def shipped() -> list[tuple[str, str]]:
+
+def shipped() -> list[Any]:
     folder = resources.files("mileage.training").joinpath("presets")
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
-    return [(file.name.removesuffix(".toml"), env) for file in files for env in tomllib.loads(file.read_text())]
+    found = [(file.name.removesuffix(".toml"), env) for file in files for env in tomllib.loads(file.read_text())]
+    return [pytest.param(*each, marks=EXTRAS.get(each[1], ())) for each in found]
 
 
 @pytest.mark.parametrize(("algorithm", "env"), shipped())

@@ -39,6 +39,16 @@ def _run() -> None:
     except KeyboardInterrupt:
         print("mileage: interrupted before the command began", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as error:
+        # A signal that nobody in the command had words for.
+        if error.code == 130 and _interrupted(error):
+            print("mileage: interrupted before it was done", file=sys.stderr)
+        elif error.code == 143:
+            from mileage.recording.exits import Terminated
+
+            if isinstance(error, Terminated):
+                print("mileage: terminated before it was done", file=sys.stderr)
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -49,6 +59,14 @@ def _run() -> None:
         where = f" ({error.filename})" if error.filename else ""
         print(f"mileage: {error.strerror}{where}: make room, or set MILEAGE_WORK to another disk", file=sys.stderr)
         sys.exit(1)
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C led to `error`."""
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, KeyboardInterrupt):
+        link = link.__cause__ or link.__context__
+    return link is not None
 
 
 def _say(message: Warning | str, *_: object, **__: object) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SIGNALLED = {"interrupted": 130, "terminated": 143}
 
 
-_EPISODES = "Held-out episodes per evaluation (100, or those of the run that --resume continues)."
+_EPISODES = "Held-out episodes per evaluation (100, fewer in short runs stepped by Python, or those of --resume)."
 _KEEP_BEST = "Also keep the best checkpoint by evaluation, as best.safetensors."
 
 
@@ -169,9 +169,9 @@ def _continue_with(agent: Agent, directory: Path) -> str:
 
 
 def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | None:
-    """The exam that the options ask for; None for that of the run that is resumed."""
+    """The exam that the options ask for; None for the usual one, or that of the run that is resumed."""
     kept = agent.panel if wanted.resume is not None else None
-    if kept is not None and wanted.episodes is None and wanted.success is None:
+    if wanted.episodes is None and wanted.success is None:
         return None
     episodes = wanted.episodes or (100 if kept is None else len(kept.seeds))
     success = wanted.success or (None if kept is None else kept.success)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -79,6 +79,9 @@ class VectorBase(VectorEnv):
         self.final_obs: Array = np.zeros_like(self.obs)
         self._done: Bool = np.zeros(n_envs, np.bool_)
         self._actions_shape = (n_envs,) if spec.n_actions else (n_envs, spec.action_size)
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(f"environments {self.spec.id!r} are neither copied nor pickled: make others with make_vec")
 
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:

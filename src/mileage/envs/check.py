@@ -134,7 +134,8 @@ class _Played:
         try:
             env.reset(seed=self._seed)
             for _ in range(rounds):
-                obs, reward, terminated, truncated, _ = env.step(random_actions(self._spec, _N_ENVS, rng))
+                masks = env.masks if self._spec.masked else None
+                obs, reward, terminated, truncated, _ = env.step(random_actions(self._spec, _N_ENVS, rng, masks))
                 yield env, np.asarray(obs), np.asarray(reward), np.asarray(terminated | truncated)
         finally:
             env.close()

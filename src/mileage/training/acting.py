@@ -7,7 +7,8 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._types import U8, Allowed, Memory, Shown, Taken
+from mileage._errors import UsageError
+from mileage._types import U8, Allowed, Array, Memory, Shown, Taken
 from mileage.contracts import Distribution, EnvSpec, Policy
 
 
@@ -32,7 +33,7 @@ class Acting:
         and `episode_start` (N,) bool are for recurrent policies. `action_masks` say what is possible, true or 1 for
         every way to choose, (M,) or (N, M); without them everything is.
         """
-        rows, single = self.spec.codec.rows(observation)
+        rows, single = self._rows(observation)
         rng = None if deterministic else self._predict_rng
         masks = self._masks(action_masks, len(rows))
         given = () if masks is None else (masks,)
@@ -44,9 +45,16 @@ class Acting:
 
         Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
         """
-        rows, single = self.spec.codec.rows(observation)
+        rows, single = self._rows(observation)
         found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
         return found.first() if single else found
+
+    def _rows(self, observation: Shown) -> tuple[Array, bool]:
+        """Observations as the policy takes them, and whether there is one alone; UsageError for one that is NaN."""
+        rows, single = self.spec.codec.rows(observation)
+        if rows.dtype.kind == "f" and np.isnan(rows).any():
+            raise UsageError("observation must be numbers, not NaN: an action for it would mean nothing")
+        return rows, single
 
     def _masks(self, given: Allowed, n: int) -> U8 | None:
         return None if given is None else self.spec.codec.masks(given, n)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from mileage._cores import usable_cores
 from mileage._errors import CheckpointError, UsageError, require
+from mileage._interrupts import none_swallowed
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
 from mileage.algorithms._config import checked, tabulated
@@ -45,9 +46,11 @@ class Agent(Acting):
 
     def __init__(
         self,
-        env: Any,
-        sb3_env: Any = None,
+        first: Any = None,
+        second: Any = None,
+        /,
         *,
+        env: Any = None,
         seed: int = 0,
         preset: str = "default",
         threads: int | None = None,
@@ -62,10 +65,11 @@ class Agent(Acting):
         """Build policy and environments.
 
         Args:
-            env: id of an environment, "file.py:Name", an environment made with `@mileage.env`, one of Gymnasium's, a
-                vector of those (whose number is `n_envs` unless given), or a function that makes one.
-            sb3_env: the environment, if the first argument is the name of a network, as in Stable-Baselines3's
+            first: the environment; or the name of a network, as in Stable-Baselines3's
                 `PPO("MlpPolicy", "CartPole-v1")`.
+            second: the environment, if the first argument is the name of a network.
+            env: the environment by name: an id, "file.py:Name", an environment made with `@mileage.env`, one of
+                Gymnasium's, a vector of those (whose number is `n_envs` unless given), or a function that makes one.
             seed: of everything random; the same seed gives the same run, on any number of threads.
             preset: `default` for tuned hyperparameters where there are any, `none`, or a TOML file.
             threads: how many to use at most; all cores if None.
@@ -79,7 +83,7 @@ class Agent(Acting):
                 clip may be a function of the share of the training that is left, 1 to 0.
         """
         self.seed = check_training_seed(seed)
-        env, policy = asked.env_and_policy(env, sb3_env, policy)
+        env, policy = asked.env_and_policy(first, second, env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
         self._given = env
         if n is not None:
@@ -200,7 +204,8 @@ class Agent(Acting):
         Args:
             total_steps: environment steps to take; after `load`, None takes those that were left.
             target: what to reach on the held-out panel, such as "mean_return>=475".
-            panel: the held-out exam; that of the training which goes on here, or 100 episodes.
+            panel: the held-out exam; that of the training which goes on here, or 100 episodes. Where Python steps the
+                environments, a short training without a target has fewer, 5 at least.
             eval_every: environment steps between evaluations; 0 for none at all. By default 20 in a run, or what the
                 preset says; where Python steps the environments, those are left out that would take the share of
                 evaluations beyond a tenth of the wall-clock, but for the last.
@@ -236,9 +241,10 @@ class Agent(Acting):
                 horizon = self.plan_horizon(total_steps)
                 every, share = self._cadence(horizon, eval_every)
                 checkpoint_every = asked.whole("checkpoint_every", checkpoint_every, 0)
+                asked.check_callbacks(callbacks)
                 if not every and (goal is not None or best_checkpoint is not None):
                     raise UsageError("eval_every=0 leaves nothing to hold against a target or to call the best")
-                panel = self._usual_panel(goal) if panel is None else self._checked(panel)
+                panel = self._usual_panel(goal, horizon, share) if panel is None else self._checked(panel)
                 if tensorboard is not None:
                     from mileage.training.tensorboard import live_scalars
 
@@ -250,11 +256,12 @@ class Agent(Acting):
                     )
                 )  # fmt: skip
             with compile_phase(clock):
-                with clock.phase(Phase.COMPILE):
-                    self.prepare(on_compile)
-                with clock.phase(Phase.INIT):
-                    learner = self.learner
-                    evaluate = make_evaluator(self.policy, self.spec, panel, self._team) if every else None
+                with none_swallowed():
+                    with clock.phase(Phase.COMPILE):
+                        self.prepare(on_compile)
+                    with clock.phase(Phase.INIT):
+                        learner = self.learner
+                        evaluate = make_evaluator(self.policy, self.spec, panel, self._team) if every else None
                 self.horizon, self.target, self.panel = horizon, goal, panel
                 if every:
                     self.run_defaults |= {"eval_every": every, "eval_share": share}
@@ -291,16 +298,20 @@ class Agent(Acting):
         unsaid = not self.run_defaults.get("eval_every") and not by_kernels
         return self.usual_eval_every(horizon), self.run_defaults.get("eval_share", _EVAL_SHARE if unsaid else 0.0)
 
-    def _usual_panel(self, target: Target | None) -> Panel:
+    def _usual_panel(self, target: Target | None, horizon: int, share: float) -> Panel:
         """The exam of the training that goes on, or the default one."""
         if self.panel is None:
-            return self.default_panel(target)
+            few = share > 0.0 and target is None
+            episodes = asked.usual_episodes(self.spec, horizon - self.steps) if few else asked.EPISODES
+            return self.default_panel(target, episodes)
         return self.panel if target is None else dataclasses.replace(self.panel, aggregate=str(target.aggregate))
 
     def _checked(self, panel: object) -> Panel:
         return asked.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
 
-    def default_panel(self, target: Target | None = None, episodes: int = 100, success: str | None = None) -> Panel:
+    def default_panel(
+        self, target: Target | None = None, episodes: int = asked.EPISODES, success: str | None = None
+    ) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
         aggregate = "mean_return" if target is None else str(target.aggregate)
         limit = asked.episode_limit(self.spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from typing import Any
@@ -14,11 +15,16 @@ from mileage.ledger.panels import Panel
 
 EPISODE_LIMIT = 1000
 """Steps after which a held-out episode is cut off in an environment that has no time limit."""
+EPISODES = 100
+"""Held-out episodes, where nothing else was asked for and they cost next to nothing."""
+_FEWEST = 5
+# Steps of training for one held-out episode, over the longest that it may be.
+_STEPS_PER_LIMIT = 3
 
 
 def whole(name: str, value: object, least: int) -> int:
     """`value` as an int of at least `least`; 1e6 is a whole number, 1.5 and "10" are not."""
-    right = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    right = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if not right or int(value) != value:  # type: ignore[call-overload]
         raise UsageError(f"{name} must be a whole number, not {value!r}")
     number: int = int(value)  # type: ignore[call-overload]
@@ -31,6 +37,14 @@ def episode_limit(spec: EnvSpec) -> int | None:
     return None if spec.max_steps else EPISODE_LIMIT
 
 
+def usual_episodes(spec: EnvSpec, steps: int) -> int:
+    """Held-out episodes of a training of `steps` that Python steps, where nobody asked for a number.
+
+    From 5 to 100, as many as take a tenth of the training's steps if they are a third as long as they may be.
+    """
+    return min(EPISODES, max(_FEWEST, steps // (_STEPS_PER_LIMIT * (spec.max_steps or EPISODE_LIMIT))))
+
+
 def say_cut(spec: EnvSpec, panel: Panel, cut: int) -> None:
     """Say that `cut` held-out episodes were ended by the default limit of an environment that has none."""
     if cut and not spec.max_steps and panel.max_episode_steps == EPISODE_LIMIT:
@@ -41,15 +55,26 @@ def say_cut(spec: EnvSpec, panel: Panel, cut: int) -> None:
         )
 
 
-def env_and_policy(env: Any, second: Any, policy: Any) -> tuple[Any, Any]:
+def check_callbacks(callbacks: tuple[object, ...]) -> None:
+    """UsageError unless all can be called."""
+    for each in callbacks:
+        if not callable(each):
+            raise UsageError(f"callback must be a function, or several, not {each!r}")
+
+
+def env_and_policy(first: Any, second: Any, env: Any, policy: Any) -> tuple[Any, Any]:
     """Environment and network of `PPO(env)`, and of `PPO("MlpPolicy", env)` as Stable-Baselines3 has it."""
-    if second is None:
-        return env, policy
-    if not isinstance(env, str) or env not in NETWORKS:
-        raise UsageError(f"give one environment, after the name of a network if you like, not {env!r} and {second!r}")
-    if policy is not None:
-        raise UsageError(f"give the network once: it is {env!r} and policy={policy!r}")
-    return second, env
+    given = [each for each in (first, second, env) if each is not None]
+    if len(given) == 2 and isinstance(given[0], str) and given[0] in NETWORKS:
+        if policy is not None:
+            raise UsageError(f"give the network once: it is {given[0]!r} and policy={policy!r}")
+        return given[1], given[0]
+    if len(given) > 1:
+        named = " and ".join(map(repr, given))
+        raise UsageError(f"give one environment, after the name of a network if you like, not {named}")
+    if given and isinstance(given[0], str) and given[0] in NETWORKS:
+        raise UsageError(f"{given[0]!r} is the name of a network: give the environment too")
+    return (given or [None])[0], policy
 
 
 def checked_panel(panel: object, env_id: str, spec: EnvSpec, env_kwargs: Record) -> Panel:

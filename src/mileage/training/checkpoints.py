@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[dict[str, Array], Record]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} does not exist")
+        raise CheckpointError(f"checkpoint {path} {'is a directory' if path.is_dir() else 'does not exist'}")
     try:
         with safe_open(str(path), framework="numpy") as file:
             header = (file.metadata() or {}).get(_KEY)

@@ -104,7 +104,9 @@ class NativeEvaluator:
         if self._faults[0]:
             raise no_way_out(self._env.spec.id)
         successes = self.panel.successes(self._returns, self._lengths, ~self._cut, self._cut)
-        return _finite(Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes), self.panel)
+        found = _finite(Evaluation.of(self.panel.seeds, self._returns, self._lengths, successes), self.panel)
+        say_cut(env.spec, self.panel, int(self._cut.sum()))
+        return found
 
 
 class BridgeEvaluator:

@@ -195,3 +195,20 @@ def test_gymnasium_environments_with_masks_are_known_as_such() -> None:
             np.testing.assert_array_equal(infos["final_masks"][i], inner.unwrapped.action_mask(last))  # type: ignore[attr-defined]
     env.close()
     assert not GymnasiumEnv("FrozenLake-v1").masked
+
+
+@pytest.mark.parametrize(
+    ("space", "odd"),
+    [
+        (spaces.Discrete(5), [-1, 5, 2.5]),
+        (spaces.Discrete(5, start=3), [2, 8]),
+        (spaces.MultiDiscrete([3, 2]), [[3, 0], [0, 2], [-1, 0], [0.5, 0.0]]),
+    ],
+)
+def test_a_choice_that_there_is_not_is_no_observation(space: Any, odd: list[Any]) -> None:
+    codec = SpaceCodec("x", space, spaces.Discrete(2))
+    for each in odd:
+        with pytest.raises(UsageError, match=r"^observation must be one of (Multi)?Discrete"):
+            codec.rows(each)
+    with pytest.raises(UsageError, match="must be whole numbers"):
+        codec.flatten("a")

@@ -22,6 +22,7 @@ def play(spec: Any, n: int = 64, steps: int = 60) -> None:
     vec = VecEnv(spec, n)
     vec.reset()
     for _ in range(steps):
+        _ = vec.masks
         vec.step(np.zeros(n, np.int64) if spec.n_actions else np.zeros((n, 1), np.float32))
 
 
@@ -39,6 +40,13 @@ def play(spec: Any, n: int = 64, steps: int = 60) -> None:
             "start",
         ),
         ("RaisingObserve", "observe() of 'RaisingObserve' raised KeyError", "raising_observe", KeyError, "in step 13"),
+        (
+            "RaisingMask",
+            "mask() of 'RaisingMask' raised ValueError: cannot say",
+            "raising_mask",
+            ValueError,
+            "in step 11",
+        ),
     ],
 )
 def test_an_error_in_compiled_code_is_raised_with_its_line_environment_and_step(
@@ -83,7 +91,7 @@ def test_shards_on_other_threads_fail_like_the_first() -> None:
     vec = VecEnv(broken_envs.Raising, n, threads=2)
     vec.reset()
     vec.state[:, 1] = 0.0
-    vec.state[n - 1] = (10.0, 0.75)
+    vec.state[n - 1] = (10.0, 0.97)
     with pytest.raises(_errors.EnvError, match=f"in environment {n - 1}, in step 1 "):
         vec.step(np.zeros(n, np.int64))
 

@@ -28,6 +28,16 @@ from mileage.envs.native.plain import PlainEnv
         ("NanObserve", "observation of 'NanObserve' is nan in entry 0 after 6 steps"),
         ("Nothing", "reward of 'Nothing' must be a number, not None"),
         ("Infinite", "reward of 'Infinite' is inf in step 20"),
+        ("WideMask", r"mask\(\) of 'WideMask' reaches beyond a row \(.*broken_envs.py, line \d+\): index 5 "),
+        (
+            "RaisingAtOnce",
+            r"step\(\) of 'RaisingAtOnce' raised NotImplementedError: to be written \(.*broken_envs.py, line \d+\) in "
+            "environment 0, in step 1 of its episode",
+        ),
+        (
+            "RaisingStart",
+            r"reset\(\) of 'RaisingStart' raised ValueError: no level \(.*, line \d+\) in environment 0, at the start",
+        ),
     ],
 )
 def test_what_is_wrong_in_the_first_steps_is_one_sentence_before_anything_is_compiled(name: str, said: str) -> None:
@@ -43,8 +53,46 @@ def test_what_step_returns_must_be_two_values() -> None:
     spec = broken_envs.make("One", step=step)
     with pytest.raises(TypeError, match="must return two values"):
         trial.play(spec, spec.source, 0, 10)
-    with pytest.raises(_errors.EnvCompileError, match="must return two values"):
+    with pytest.raises(
+        _errors.EnvCompileError, match=r"step\(\) in .*test_trial.py, line \d+, must return two values: .*, not float32"
+    ):
         VecEnv(spec, 1)
+
+
+def test_a_step_like_gymnasiums_is_told_how_many_values_there_are_to_return() -> None:
+    def step(state: Any, action: int, rng: Any) -> tuple[float, bool, bool, dict[str, int]]:
+        return 1.0, False, False, {}
+
+    with pytest.raises(_errors.EnvCompileError, match=r"must return two values: .*, not 4 values"):
+        VecEnv(broken_envs.make("Four", step=step), 1)
+
+
+def test_what_is_raised_where_python_alone_would_is_left_to_compiled_code() -> None:
+    def step(state: Any, action: int, rng: Any) -> tuple[float, bool]:
+        state[0] += 1.0
+        return 1.0 if 4 // (int(state[0]) - 7) > 9 else 0.0, state[0] > 20.0
+
+    vec = VecEnv(broken_envs.make("Dividing", step=step), 1)
+    vec.reset()
+    for _ in range(10):
+        vec.step(np.zeros(1, np.int64))
+
+
+def test_a_trial_keeps_to_what_the_mask_leaves() -> None:
+    spec = broken_envs.Obeying
+    assert len(trial.play(spec, spec.source, 0, 200)) == 200
+    VecEnv(spec, 1)
+
+
+def test_random_actions_are_spread_over_what_masks_leave() -> None:
+    spec = broken_envs.make("Parts", actions=(3, 2), action_low=[-1.0], action_high=[1.0], mask=broken_envs.odd_mask)
+    masks = np.tile(np.array([1, 0, 1, 0, 1], np.uint8), (400, 1))
+    rows = trial.random_actions(spec, 400, np.random.default_rng(0), masks)
+    counts = np.bincount(rows[:, 0].astype(int), minlength=3)
+    assert counts[1] == 0
+    assert 150 < counts[0] < 250
+    assert (rows[:, 1] == 1.0).all()
+    assert -1.0 <= rows[:, 2].min() < -0.5 < 0.5 < rows[:, 2].max() <= 1.0
 
 
 def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:

@@ -143,6 +143,10 @@ class TestNstepReturns:
         np.testing.assert_array_equal(terminated, column([2.0, 2.0, 4.0]))
         np.testing.assert_array_equal(truncated, column([3.0, 4.0, 4.0]))
 
+    def test_more_steps_than_there_are_reach_the_end(self) -> None:
+        inputs = (column(REWARDS), column(VALUES), column([0, 0, 0], bool), np.float32(LAST))
+        np.testing.assert_array_equal(nstep_returns(*inputs, n=10**30), nstep_returns(*inputs, n=3))
+
     @given(rollouts, st.integers(1, 15), unit)
     def test_equals_reference(self, arrays: dict[str, Any], n: int, gamma: float) -> None:
         for inputs in (arrays, without_truncation(arrays)):
@@ -285,7 +289,7 @@ class TestAllRollouts:
 
     def test_wrong_settings_are_named(self, function: Any, options: Any) -> None:
         arrays = inputs_for(function)
-        wrong: list[dict[str, float]] = [{"gamma": -0.1}, {"gamma": 1.01}, {"gamma": float("nan")}]
+        wrong: list[dict[str, float]] = [{"gamma": -0.1}, {"gamma": 1.01}, {"gamma": float("nan")}, {"gamma": 10**400}]
         wrong += (
             [{"n": 0}, {"n": 2.5}, {"n": 2.0}] if function is nstep_returns else [{"lambda_": -0.5}, {"lambda_": 2.0}]
         )

@@ -102,7 +102,7 @@ def test_wrong_arguments_are_named() -> None:
             moments.update(bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^batch holds nan at index \(0, 1\)"):
         moments.update(np.array([[0.0, np.nan, 0.0]]), check_finite=True)
-    for odd in (None, 2.5, (2.5,), "ab"):
+    for odd in (None, 2.5, (2.5,), "ab", (-1,)):
         with pytest.raises(ValueError, match=r"^shape must be a tuple of whole numbers"):
             RunningMoments(odd)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^other must be RunningMoments, not NoneType"):

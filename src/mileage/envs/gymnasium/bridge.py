@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import iterate
 from numpy.typing import ArrayLike
 
-from mileage._errors import UnknownNameError, UsageError
+from mileage._errors import EnvError, MileageError, UnknownNameError, UsageError
 from mileage._records import Record
 from mileage._types import U8, Array, Bool, Taken
 from mileage.contracts import Step
@@ -23,6 +23,7 @@ from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
 from mileage.envs.gymnasium.codec import SpaceCodec
 from mileage.envs.gymnasium.formed import Formed
+from mileage.envs.native.failures import in_words, place
 from mileage.envs.native.vector import VecEnv
 
 Env = gymnasium.Env[Array, Array | int]
@@ -62,18 +63,25 @@ class GymnasiumEnv(SpacedSpec):
         """Between the environment's own spaces and rows."""
         return self.space_codec
 
-    def made(self) -> Env:
-        """One environment as its author made it; images have their channels in front."""
-        env = Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
+    def made(self, index: int = 0) -> Env:
+        """One environment as its author made it, the one of that number; images have their channels in front."""
+        try:
+            own = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
+        except MileageError:
+            raise
+        except Exception as error:
+            raise EnvError(f"environment {self.id!r} cannot be made: {in_words(error)}{place(error)}") from error
+        env = Formed(own, self.id, index)
         return channels_first(env, self.id) if self.image else env
 
-    def create(self) -> Env:
+    def create(self, index: int = 0) -> Env:
         """Make one environment with flat observations unless they are images, and flat masks if it has any."""
-        env = self.made()
+        env = self.made(index)
         space, codec = env.observation_space, self._make_codec(env)
         if not self.image and (not isinstance(space, spaces.Box) or len(space.shape) != 1):
-            env = gymnasium.wrappers.TransformObservation(env, codec.flatten, codec.flat_space)
-        return FlatMasks(env, codec) if self.masked else env
+            flatten = functools.partial(_flattened, codec.flatten, self.id)
+            env = gymnasium.wrappers.TransformObservation(env, flatten, codec.flat_space)
+        return FlatMasks(env, codec, self.id) if self.masked else env
 
     def flat(self) -> GymnasiumEnv:
         """The same environment with observations as vectors."""
@@ -132,7 +140,8 @@ class BridgedVecEnv(VectorBase):
         kind = AsyncVectorEnv if processes else SyncVectorEnv
         self.pausable = not processes
         # They are copied here in any case.
-        self._envs = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        makers = [functools.partial(spec.create, index) for index in range(n_envs)]
+        self._envs = kind(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         size = sum(spec.choices) if spec.masked else 0
         self._masks: U8 = np.ones((n_envs, size), np.uint8)
         self._final_masks: U8 = np.ones((n_envs, size), np.uint8)
@@ -243,9 +252,9 @@ def tells_masks(env: Env) -> bool:
 class FlatMasks(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
     """Tells in every info what is possible, `action_mask` (M,) uint8, wherever the environment says it."""
 
-    def __init__(self, env: Env, codec: SpaceCodec) -> None:
+    def __init__(self, env: Env, codec: SpaceCodec, name: str) -> None:
         super().__init__(env)
-        self._codec = codec
+        self._codec, self._name = codec, name
         self._ask = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
     def reset(self, *, seed: int | None = None, options: Record | None = None) -> tuple[Array, Record]:
@@ -260,9 +269,28 @@ class FlatMasks(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
 
     def _with_mask(self, info: Record, over: bool = False) -> Record:
         """`info` with a mask; nothing needs to be possible where an episode is `over`."""
-        given = self._ask() if self._ask is not None else info.get("action_mask")
+        try:
+            given = self._ask() if self._ask is not None else info.get("action_mask")
+        except Exception as error:
+            raise EnvError(
+                f"action_masks of environment {self._name!r} raised {in_words(error)}{place(error)}"
+            ) from error
         everything = np.ones(sum(self._codec.branches), np.uint8)
-        return {**info, "action_mask": everything if given is None or over else self._codec.masks(given, 1)[0]}
+        try:
+            return {**info, "action_mask": everything if given is None or over else self._codec.masks(given, 1)[0]}
+        except UsageError as error:
+            raise EnvError(f"environment {self._name!r} has a mask that does not do: {error}") from error
+
+
+def _flattened(flatten: Callable[[Any], Array], name: str, observation: Any) -> Array:
+    """`flatten` of an observation; EnvError if it is not one of its space."""
+    try:
+        return flatten(observation)
+    except Exception as error:
+        raise EnvError(
+            f"environment {name!r} must return observations of its observation_space, not {observation!r} "
+            f"({in_words(error)})"
+        ) from error
 
 
 def _take_masks(infos: Record, out: U8) -> None:

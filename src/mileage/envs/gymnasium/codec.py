@@ -245,8 +245,15 @@ def _encoded(space: Space, values: Array) -> Array:
     if encoded or not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return values.reshape(n, -1)
     start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else np.array([space.start])
-    index = values.reshape(n, -1).astype(np.int64) - start
-    return np.concatenate([index[:, [k]] == np.arange(size) for k, size in enumerate(_choices(space) or ())], axis=1)
+    sizes = _choices(space) or ()
+    if values.dtype.kind not in "biuf":
+        raise UsageError(f"observation must be whole numbers as of {space}, not {values.dtype}")
+    numbers = values.reshape(n, -1) - start
+    outside = (numbers < 0) | (numbers >= np.array(sizes)) | (numbers != np.floor(numbers))
+    if outside.any():
+        raise UsageError(f"observation must be one of {space}, not {values.reshape(n, -1)[outside][0]}")
+    index = numbers.astype(np.int64)
+    return np.concatenate([index[:, [k]] == np.arange(size) for k, size in enumerate(sizes)], axis=1)
 
 
 def _shown(space: Space, columns: Array) -> Array:

@@ -26,10 +26,10 @@ class StructuredEnv(GymnasiumEnv):
         """The arrays of one observation."""
         return tuple(self.codec.leaves or ())
 
-    def create(self) -> Env:
+    def create(self, index: int = 0) -> Env:
         """Make one environment with observations as they are, and flat masks if it has any."""
-        env = self.made()
-        return FlatMasks(env, self._make_codec(env)) if self.masked else env
+        env = self.made(index)
+        return FlatMasks(env, self._make_codec(env), self.id) if self.masked else env
 
     def flat(self) -> GymnasiumEnv:
         """The same environment with observations as vectors."""

@@ -3,9 +3,9 @@
     advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
             final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
     reset(state f32*, elapsed i64*, rng u64*, obs f32*, n i64) -> i64      0
-    mask(state f32*, out u8*, n i64) -> i64      always 0; only of environments that say what is possible
+    mask(state f32*, elapsed i64*, out u8*, n i64) -> i64      0; only of environments that say what is possible
 
-The first two return `failures.FAILED` where one of the user's functions raised, and leave the rest undone.
+They return `failures.FAILED` where one of the user's functions raised, and leave the rest undone.
 
 The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
 arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
@@ -29,8 +29,8 @@ from numba.core.registry import cpu_target
 from numba.core.sigutils import normalize_signature
 
 from mileage._errors import EnvCompileError
-from mileage.envs.native.failures import FAILED, OBSERVE, RESET, STEP
-from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes
+from mileage.envs.native.failures import FAILED, MASK, OBSERVE, RESET, STEP
+from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, Source
 from mileage.envs.native.portable import Portable
 from mileage.kernels.machine.attempt import attempt_2, attempt_3
 from mileage.kernels.machine.jit import KernelCache, kept_on_disk
@@ -45,7 +45,7 @@ _CFunc: Any = vars(ccallback)["CFunc"]
 _CFuncCompiler: Any = vars(ccallback)["_CFuncCompiler"]
 _ADVANCE = numba.int64(_F32, _I64, _U64, _F32, _F32, _F32, _U8, _U8, _F32, numba.int64, numba.int64)
 _RESET = numba.int64(_F32, _I64, _U64, _F32, numba.int64)
-_MASK = numba.int64(_F32, _U8, numba.int64)
+_MASK = numba.int64(_F32, _I64, _U8, numba.int64)
 
 
 class Callback(Protocol):
@@ -57,18 +57,12 @@ class Callback(Protocol):
 class CompiledEnv:
     """The C functions of an environment, each compiled or loaded when first asked for."""
 
-    def __init__(
-        self, functions: Functions, sizes: Sizes, key: str, mask: types.FunctionType | None = None, choices: int = 0,
-        *, checked: bool | None = None,
-    ) -> None:  # fmt: skip
-        """`mask` says which of `choices` are possible.
-
-        With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises.
-        """
+    def __init__(self, source: Source, key: str, *, checked: bool | None = None) -> None:
+        """With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises."""
         checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
-        self._portable, self._functions, self._sizes = Portable(checked=checked), functions, sizes
+        self._portable, self._source = Portable(checked=checked), source
+        self._functions, self._sizes = source.functions, source.sizes
         self._key = f"{key}-checked" if checked else key
-        self._mask, self._choices = mask, choices
 
     @functools.cached_property
     def advance(self) -> Callback:
@@ -83,9 +77,8 @@ class CompiledEnv:
     @functools.cached_property
     def mask(self) -> Callback | None:
         """Says what is possible; None if everything always is."""
-        if self._mask is None:
-            return None
-        return compile_mask(self._portable, self._mask, self._sizes, self._choices, self._key)
+        _, _, function, choices = self._source
+        return None if function is None else compile_mask(self._portable, function, self._sizes, choices, self._key)
 
 
 class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
@@ -97,7 +90,7 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
         return flags
 
 
-def _callback(function: Any, signature: Any, key: str, step: types.FunctionType) -> Callback:
+def _callback(function: Any, signature: Any, key: str, step: types.FunctionType | None) -> Callback:
     options = {"nopython": True, "error_model": "numpy"}
     # Compiled code is found by its name: environments that were compiled in two processes must not share one.
     function.__qualname__ = f"{function.__qualname__}_{key}"
@@ -107,6 +100,8 @@ def _callback(function: Any, signature: Any, key: str, step: types.FunctionType)
     try:
         compiled.compile()
     except NumbaError as error:
+        if step is None:
+            raise
         # What is fixed in here compiles; only the shape of what step() returns is the user's.
         code = step.__code__
         raise EnvCompileError(
@@ -249,13 +244,15 @@ def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes,
     rule_out = portable.make(function)
     state_size = sizes.state
 
-    def mask(state_p: Any, out_p: Any, n: Any) -> Any:
+    def mask(state_p: Any, elapsed_p: Any, out_p: Any, n: Any) -> Any:
         state = carray(state_p, (n, state_size))
         out = carray(out_p, (n, choices))
         for i in range(n):
             for k in range(choices):
                 out[i, k] = np.uint8(1)
-            rule_out(state[i], out[i])
+            failed, _ = attempt_2(rule_out, MASK, elapsed_p, i, state[i], out[i])
+            if failed:
+                return FAILED
         return 0
 
-    return _callback(mask, _MASK, key, function)
+    return _callback(mask, _MASK, key, None)

@@ -15,8 +15,8 @@ from mileage.kernels.machine.noted import Failure, take_noted
 
 FAILED = -(1 << 62)
 """What compiled functions of an environment return where one of the user's raised; sums of it stay below zero."""
-RESET, STEP, OBSERVE = range(3)
-_NAMES = ("reset", "step", "observe")
+RESET, STEP, OBSERVE, MASK = range(4)
+_NAMES = ("reset", "step", "observe", "mask")
 _PACKAGE = str(Path(__file__).parents[2])
 
 
@@ -35,14 +35,20 @@ def raise_noted(name: str, elapsed: I64, locate: Callable[[int, int], str]) -> N
 
 def _env_error(name: str, failure: Failure, line: str, index: int, elapsed: int) -> EnvError:
     """The sentence for a failure of environment number `index` after `elapsed` steps of its episode."""
-    error, function = failure.error, _NAMES[failure.function]
-    text = str(error.args[0]) if len(error.args) == 1 else str(error)
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     when = "at the start of an episode" if failure.function == RESET else f"in step {elapsed + 1} of its episode"
-    return EnvError(f"{function}() of {name!r} raised {said}{line} in environment {index}, {when}")
+    said = in_words(failure.error)
+    return EnvError(f"{_NAMES[failure.function]}() of {name!r} raised {said}{line} in environment {index}, {when}")
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an error, and what it says if it says anything."""
+    text = str(error.args[0]) if len(error.args) == 1 else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def place(error: BaseException) -> str:
     """Where in a user's file an error was raised, in brackets."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
+    # A line of the user's says more than one of the library that it calls.
+    frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -37,6 +37,10 @@ class Source(NamedTuple):
 
     functions: Functions
     sizes: Sizes
+    mask: types.FunctionType | None = None
+    """Says what is possible, if not everything always is."""
+    choices: int = 0
+    """Entries of what it writes."""
 
 
 def version(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage._types import F32, U64
+from mileage._types import F32, U8, U64
 from mileage.envs.native import draw
 from mileage.envs.native.functions import Source
 from mileage.envs.native.refused import refuse
@@ -79,9 +79,12 @@ class PlainEnv:
         self.obs: F32 = np.zeros(source.sizes.obs, np.float32)
         self.rng: U64 = streams(seed, 1, "env")[0]
         plain = (_Strict if strict else Rewriter)(_SUBSTITUTES)
-        reset, step, observe = source.functions
+        self.mask: U8 = np.ones(source.choices, np.uint8)
+        """What is possible, as `rule_out` left it."""
+        (reset, step, observe), _, rule_out, _ = source
         self._reset, self._step = plain.make(reset), plain.make(step)
         self._observe = None if observe is None else plain.make(observe)
+        self._rule_out = None if rule_out is None else plain.make(rule_out)
 
     def reset(self) -> None:
         """Start an episode."""
@@ -103,3 +106,10 @@ class PlainEnv:
                 self.obs[:] = self.state
             else:
                 self._observe(self.state, self.obs)
+
+    def rule_out(self) -> None:
+        """Fill `mask`."""
+        self.mask[:] = 1
+        if self._rule_out is not None:
+            with np.errstate(all="ignore"):
+                self._rule_out(self.state, self.mask)

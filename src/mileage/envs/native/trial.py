@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dis
 import functools
 import hashlib
+import itertools
 import math
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mileage._errors import EnvCompileError, EnvError
-from mileage._types import F32, U64, Array
+from mileage._types import F32, F64, I64, U8, U64, Array
+from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import EnvSpec
-from mileage.envs.native.failures import OBSERVE, RESET, STEP, place
+from mileage.envs.native.failures import MASK, OBSERVE, RESET, STEP, in_words, place
 from mileage.envs.native.functions import Source
 from mileage.envs.native.plain import PlainEnv
 from mileage.kernels.machine.jit import cache_dir
 
 STEPS = 200
 SECONDS = 0.25
-"""What a trial takes at most before training, in all."""
+"""What a trial computes at most before training, in all."""
+# Of these seconds, as many times as many may pass.
+_PATIENCE = 20
 _SEED = 0
 _tried: set[str] = set()
 """What has been tried in this process."""
@@ -36,6 +42,10 @@ _tried: set[str] = set()
 
 class TrialTimeoutError(Exception):
     """A trial that took too long."""
+
+
+class OutcomeError(TypeError):
+    """A step that returns what no compiler would take."""
 
 
 def first_steps(spec: EnvSpec, source: Source) -> None:
@@ -58,6 +68,10 @@ def first_steps(spec: EnvSpec, source: Source) -> None:
                 )
     except (EnvError, EnvCompileError):
         raise
+    except OutcomeError as error:
+        code = source.functions[1].__code__
+        where = f"step() in {code.co_filename}, line {code.co_firstlineno},"
+        raise EnvCompileError(f"{where} {error}") from error
     except Exception:
         _tried.add(key)
         return
@@ -77,7 +91,7 @@ def play(spec: EnvSpec, source: Source, seed: int, steps: int, *, strict: bool =
         if fresh:
             _call(spec, env, "reset")
             _observed(spec, env)
-        outcome = _call(spec, env, "step", _one_action(spec, rng))
+        outcome = _call(spec, env, "step", _possible_action(spec, env, rng))
         reward, terminated = _checked_outcome(spec, env, outcome)
         _observed(spec, env)
         trace.append(env.obs.tobytes() + np.float32(reward).tobytes())
@@ -93,7 +107,7 @@ def locate(spec: EnvSpec, source: Source, function: int, state: F32, rng: U64) -
         env.state[:], env.rng[:] = state, rng
         action = attempt if spec.n_actions else _one_action(spec, draws)
         calls: dict[int, Callable[[], object]] = {
-            RESET: env.reset, STEP: functools.partial(env.step, action), OBSERVE: env.observe
+            RESET: env.reset, STEP: functools.partial(env.step, action), OBSERVE: env.observe, MASK: env.rule_out
         }  # fmt: skip
         try:
             calls[function]()
@@ -104,33 +118,80 @@ def locate(spec: EnvSpec, source: Source, function: int, state: F32, rng: U64) -
     return ""
 
 
-def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator) -> Array:
-    """Indices (n,) int64, or rows (n, A) float32: choices first, then numbers within the bounds if there are any."""
+def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator, masks: U8 | None = None) -> Array:
+    """Indices (n,) int64, or rows (n, A) float32: choices first, then numbers within the bounds if there are any.
+
+    Choices are among those that `masks` (n, M) leave, if given.
+    """
+    chosen = None if masks is None else _possible(spec.choices, rng.random(masks.shape) * masks)
     if spec.n_actions:
-        return rng.integers(spec.n_actions, size=n)
+        return rng.integers(spec.n_actions, size=n) if chosen is None else chosen[:, 0]
     low, high = np.maximum(spec.action_low, -10.0), np.minimum(spec.action_high, 10.0)
     rows = rng.uniform(low, high, (n, spec.action_size)).astype(np.float32)
     branches = spec.branches
-    rows[:, : len(branches)] = rng.integers(branches, size=(n, len(branches)))
+    rows[:, : len(branches)] = rng.integers(branches, size=(n, len(branches))) if chosen is None else chosen
     return rows
 
 
-def _one_action(spec: EnvSpec, rng: np.random.Generator) -> int | F32:
-    action = random_actions(spec, 1, rng)[0]
+def _possible(choices: Sequence[int], weights: F64) -> I64:
+    """Of each part of an action, the choice of the largest weight (n, M); those that are masked have 0."""
+    edges = np.cumsum([0, *choices])
+    return np.stack([weights[:, a:b].argmax(axis=1) for a, b in itertools.pairwise(edges)], axis=1)
+
+
+def _one_action(spec: EnvSpec, rng: np.random.Generator, masks: U8 | None = None) -> int | F32:
+    action = random_actions(spec, 1, rng, masks)[0]
     return int(action) if spec.n_actions else action
 
 
+def _possible_action(spec: EnvSpec, env: PlainEnv, rng: np.random.Generator) -> int | F32:
+    """A random action among those that the environment says are possible."""
+    if not spec.masked:
+        return _one_action(spec, rng)
+    _call(spec, env, "mask")
+    masks = env.mask[None]
+    if leave_nothing(masks, spec.choices):
+        raise no_way_out(spec.id)
+    return _one_action(spec, rng, masks)
+
+
 def _call(spec: EnvSpec, env: PlainEnv, name: str, *arguments: Any) -> Any:
-    """What one of the user's functions returns; EnvError if it leaves a row."""
-    functions: dict[str, Callable[..., object]] = {"reset": env.reset, "step": env.step, "observe": env.observe}
+    """What one of the user's functions returns; EnvError if it leaves a row, or raises by a statement of its own."""
+    functions: dict[str, Callable[..., object]] = {
+        "reset": env.reset, "step": env.step, "observe": env.observe, "mask": env.rule_out
+    }  # fmt: skip
     try:
         return functions[name](*arguments)
     except IndexError as error:
+        if _raised_on_purpose(error):
+            raise _told(spec, env, name, error) from error
         text = traceback.extract_tb(error.__traceback__)[-1].line
         raise EnvError(
             f"{name}() of {spec.id!r} reaches beyond a row{place(error)}: {error} in `{text}`, "
             f"in step {env.elapsed + 1} of an episode"
         ) from error
+    except Exception as error:
+        if not _raised_on_purpose(error):
+            raise
+        raise _told(spec, env, name, error) from error
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """Whether an error comes from `raise` or `assert` in a user's function, which compiled code would raise as well."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not place(error):
+        return False
+    code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
+    return dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS" and module.partition(".")[0] != "numpy"
+
+
+def _told(spec: EnvSpec, env: PlainEnv, name: str, error: Exception) -> EnvError:
+    # What is observed belongs to the step that was taken, what is possible to the next.
+    step = max(1, env.elapsed) if name == "observe" else env.elapsed + 1
+    when = "at the start of an episode" if name == "reset" else f"in step {step} of its episode"
+    return EnvError(f"{name}() of {spec.id!r} raised {in_words(error)}{place(error)} in environment 0, {when}")
 
 
 def _observed(spec: EnvSpec, env: PlainEnv) -> None:
@@ -140,9 +201,10 @@ def _observed(spec: EnvSpec, env: PlainEnv) -> None:
 
 
 def _checked_outcome(spec: EnvSpec, env: PlainEnv, outcome: Any) -> tuple[float, Any]:
-    """Reward and end of a step; TypeError for what a compiler would refuse, EnvError for what it would not."""
+    """Reward and end of a step; EnvError for what a compiler would not see, TypeError for what it will."""
     if not isinstance(outcome, tuple) or len(outcome) != 2:
-        raise TypeError(f"step() must return two values, the reward and terminated, not {outcome!r}")
+        found = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+        raise OutcomeError(f"must return two values: the reward (a number) and terminated (a bool), not {found}")
     reward, terminated = outcome
     if reward is None:
         raise EnvError(f"the reward of {spec.id!r} must be a number, not None, in step {env.elapsed} of an episode")
@@ -161,24 +223,35 @@ def first_odd(row: Array) -> str:
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """TrialTimeoutError in the body, between two instructions of Python, once it has taken this long."""
+    """TrialTimeoutError in the body, between two instructions of Python, once it has computed for this long.
+
+    What others do on the machine does not count, unless the body takes far longer for it.
+    """
     ident, guard, over = threading.get_ident(), threading.Lock(), threading.Event()
+    clock = time.pthread_getcpuclockid(ident)
+    computed, began = time.clock_gettime(clock), time.monotonic()
+
+    def watch() -> None:
+        left = seconds
+        while not over.wait(max(left, 0.01)):
+            spent = time.clock_gettime(clock) - computed
+            left = min(seconds - spent, _PATIENCE * seconds - (time.monotonic() - began))
+            if left <= 0.0:
+                strike()
 
     def strike() -> None:
         with guard:
             if not over.is_set():
                 over.set()
+                struck.append(True)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TrialTimeoutError))
 
-    timer = threading.Timer(seconds, strike)
-    timer.daemon = True
-    timer.start()
+    struck: list[bool] = []
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
         with guard:
-            struck = over.is_set()
             over.set()
         if struck:
             _absorb()

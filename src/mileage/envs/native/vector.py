@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Handing work to another thread costs about as much as stepping this many environments.
 _ENVS_PER_THREAD = 16_384
-_MASK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_MASK = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int64)
 _RESET = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 4, ctypes.c_int64)
 
 
@@ -84,8 +84,9 @@ class NativeEnv(SpacedSpec):
     @functools.cached_property
     def mask_address(self) -> int:
         """Address of the C function `mask`; 0 if everything is always possible."""
-        found = self._compiled.mask
-        return 0 if found is None else found.address
+        with self._way_out():
+            found = self._compiled.mask
+            return 0 if found is None else found.address
 
     @classmethod
     def named(cls, name: str) -> NativeEnv:
@@ -103,14 +104,14 @@ class NativeEnv(SpacedSpec):
     @property
     def source(self) -> Source:
         """The plain functions, and the sizes they are compiled for."""
-        return Source(self.functions, Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0))
+        sizes = Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0)
+        return Source(self.functions, sizes, vars(self)["mask_function"], sum(self.choices))
 
     @functools.cached_property
     def _compiled(self) -> CompiledEnv:
         from mileage.envs.native.compile import CompiledEnv
 
-        mask = vars(self)["mask_function"]
-        return CompiledEnv(*self.source, self.version, mask, sum(self.choices), checked=self.checked)
+        return CompiledEnv(self.source, self.version, checked=self.checked)
 
     @contextlib.contextmanager
     def _way_out(self) -> Iterator[None]:
@@ -228,7 +229,9 @@ class VecEnv(VectorBase):
         return self._masks
 
     def _write_masks(self) -> None:
-        _MASK(self.spec.mask_address)(self.state.ctypes.data, self._masks.ctypes.data, self.num_envs)
+        rows = (self.state, self.elapsed, self._masks)
+        if _MASK(self.spec.mask_address)(*(row.ctypes.data for row in rows), self.num_envs) < 0:
+            self.raise_failure()
 
     def _last_steps(self, actions: Array) -> U8:
         """What will be possible after this step in the environments that a time limit is about to cut off.

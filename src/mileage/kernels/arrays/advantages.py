@@ -120,7 +120,8 @@ def nstep_returns(
     else:
         check_writable("out", out, shape, F32_DTYPE)
         check_disjoint((out,), rollout)
-    run_shards(nstep_columns, shape[1], shape[0] * min(n, shape[0]), *rollout, n, gamma, out)
+    n = min(n, shape[0])
+    run_shards(nstep_columns, shape[1], shape[0] * n, *rollout, n, gamma, out)
     return out
 
 

@@ -49,6 +49,8 @@ class RunningMoments:
             self.shape = tuple(map(operator.index, shape))
         except TypeError:
             raise UsageError(f"shape must be a tuple of whole numbers, not {shape!r}") from None
+        if min(self.shape, default=0) < 0:
+            raise UsageError(f"shape must be a tuple of whole numbers of 0 or more, not {shape!r}")
         self.mean: F64 = np.zeros(self.shape, np.float64)
         self._m2: F64 = np.zeros(self.shape, np.float64)
         self._count: F64 = np.zeros(1, np.float64)

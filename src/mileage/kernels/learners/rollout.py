@@ -185,16 +185,18 @@ def _store_masks(frame: FrameRecord, lo: Index, rows: Count, row: Index) -> None
 
 
 @inner
-def _call_mask(frame: FrameRecord, lo: Index, rows: Count) -> None:
-    """Have the environment write the masks of `rows` environments from `lo` on."""
-    if frame.mask != 0:
-        state, masks = shift(f32(frame.state), lo * frame.state_size), shift(u8(frame.masks), lo * frame.n_choices)
-        call_int64(frame.mask, (state, masks, rows))
+def _call_mask(frame: FrameRecord, lo: Index, rows: Count) -> Count:
+    """Have the environment write the masks of `rows` environments from `lo` on; less than 0 if one failed."""
+    if frame.mask == 0:
+        return 0
+    state, masks = shift(f32(frame.state), lo * frame.state_size), shift(u8(frame.masks), lo * frame.n_choices)
+    return call_int64(frame.mask, (state, shift(i64(frame.elapsed), lo), masks, rows))
 
 
 @inner(masked=_call_mask)
-def ask_masks(frame: FrameRecord, lo: Index, rows: Count) -> None:
+def ask_masks(frame: FrameRecord, lo: Index, rows: Count) -> Count:
     """There are none."""
+    return 0
 
 
 @inner
@@ -274,7 +276,8 @@ def _collect(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) 
     n_envs, sums = frame.n_envs, shift(f64(frame.episode_sums), 3 * b)
     for t in range(frame.n_steps):
         row = t * n_envs + lo
-        ask_masks(frame, lo, rows)
+        if ask_masks(frame, lo, rows) < 0:
+            break
         _policy_step(frame, lo, rows, row, work)
         ended = advance(frame, lo, rows, row)
         if ended < 0:
@@ -350,7 +353,8 @@ def _play(frame: FrameRecord, b: Index, lo: Index, rows: Count, work: Ptr32) -> 
         lengths[i] = 0
     alive = rows
     while alive > 0:
-        ask_masks(frame, lo, rows)
+        if ask_masks(frame, lo, rows) < 0:
+            break
         _evaluate_step(frame, lo, rows, work)
         if advance(frame, lo, rows, lo) < 0:
             break

@@ -88,7 +88,10 @@ def check_number(name: str, value: float) -> float:
     """`value` as a float, raising unless it is a single number."""
     if not isinstance(value, int | float | np.integer | np.floating):
         raise UsageError(f"{name} must be a number, not {_kind(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"{name} must be a number that a float can hold, not one of its size") from None
 
 
 def check_count(name: str, value: int) -> int:
