@@ -7,10 +7,11 @@ import warnings
 from typing import Any
 
 from mileage._errors import UsageError, require
-from mileage._records import Record
+from mileage._records import ReadRecord, Record
 from mileage.algorithms.backends import NETWORKS
 from mileage.contracts import EnvSpec
 from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Target
 
 EPISODE_LIMIT = 1000
 """Steps after which a held-out episode is cut off in an environment that has no time limit."""
@@ -29,6 +30,16 @@ def whole(name: str, value: object, least: int) -> int:
 def episode_limit(spec: EnvSpec) -> int | None:
     """The limit of held-out episodes in an environment that has none; None where it has one."""
     return None if spec.max_steps else EPISODE_LIMIT
+
+
+def default_panel(
+    env_id: str, spec: EnvSpec, env_kwargs: ReadRecord, target: Target | None, episodes: int, success: str | None
+) -> Panel:
+    """The held-out exam of an environment: `episodes` episodes whose seeds training cannot use."""
+    return Panel.default(
+        env_id, episodes, env_kwargs=env_kwargs, env_version=str(spec.version), success=success,
+        aggregate="mean_return" if target is None else str(target.aggregate), max_episode_steps=episode_limit(spec),
+    )  # fmt: skip
 
 
 def say_cut(spec: EnvSpec, panel: Panel, cut: int) -> None:
