@@ -67,7 +67,9 @@ def made() -> Any:
         )  # fmt: skip
     if wanted.env == "Pendulum-v1":
         return SAC("MlpPolicy", wanted.env, learning_rate=1e-3, seed=wanted.seed, device="cpu")
-    envs = VecNormalize(make_vec_env(wanted.env, n_envs=8, seed=wanted.seed), gamma=0.99, clip_obs=10.0, clip_reward=10.0)
+    envs = VecNormalize(
+        make_vec_env(wanted.env, n_envs=8, seed=wanted.seed), gamma=0.99, clip_obs=10.0, clip_reward=10.0
+    )
     return PPO(
         "MlpPolicy", envs, n_steps=256, n_epochs=10, batch_size=256, learning_rate=3e-4, gamma=0.99, gae_lambda=0.95,
         clip_range=0.2, ent_coef=0.0, vf_coef=0.5, max_grad_norm=0.5, seed=wanted.seed, device="cpu",

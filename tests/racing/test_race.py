@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_race import tiny_race
 
 from mileage._errors import UsageError
 from mileage.experiments import Cause
@@ -23,6 +22,7 @@ from mileage.racing import Race, RaceSpec, read_race, run_race
 from mileage.racing.attempts import MARK
 from mileage.racing.journal import FILE, Journal, read_lines
 from mileage.recording.recorder import Ledger
+from tiny_race import tiny_race
 
 
 def raced(folder: Path, **how: object) -> Race:

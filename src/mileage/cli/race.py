@@ -43,19 +43,21 @@ def race(
 
         if out is None or len(what) < 3:
             raise UsageError("name what to merge and where to: mileage race merge DIR DIR --out NEW")
-        found = merge([Path(each) for each in what[1:]], out)
+        place = out
+        found = merge([Path(each) for each in what[1:]], place)
     elif what[0] == "report":
         if len(what) != 2:
             raise UsageError("name one race: mileage race report DIR")
-        found = read_race(Path(what[1]))
+        place = Path(what[1])
+        found = read_race(place)
     else:
         if len(what) != 1:
             raise UsageError("name one race: mileage race SPEC.toml")
         spec = RaceSpec.read(Path(what[0]))
         place = out or Path("runs") / f"race-{spec.name}"
         tell = _say if not (quiet or json_output) else _nothing
-        found = run_race(spec, place, seeds=_seeds(seeds), session_seconds=session or math.inf, tell=tell)
-    _write(found, report, record)
+        found = run_race(spec, place, seeds=seed_list(seeds), session_seconds=session or math.inf, tell=tell)
+    _write(found, place, report, record)
     _show(found, json_output)
     if found.missing and seeds is None:
         raise typer.Exit(1)
@@ -74,14 +76,14 @@ def _show(found: Race, json_output: bool) -> None:
         print(line)
 
 
-def _write(found: Race, report: Path | None, record: Path | None) -> None:
+def _write(found: Race, place: Path, report: Path | None, record: Path | None) -> None:
     from mileage.racing.cost_record import cost_record
 
     texts = {}
     if report is not None:
         texts[report] = found.html() if report.suffix == ".html" else found.markdown()
     if record is not None:
-        texts[record] = strict_json(cost_record(found), indent=1) + "\n"
+        texts[record] = strict_json(cost_record(found, place), indent=1) + "\n"
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ def _check_files(report: Path | None) -> None:
         raise UsageError(f"--report must end in .md or .html, not {report.name!r}")
 
 
-def _seeds(text: str | None) -> list[int] | None:
+def seed_list(text: str | None) -> list[int] | None:
     """Seeds written as 0-2 or 0,3,4 or both."""
     if text is None:
         return None

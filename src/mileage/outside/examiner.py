@@ -154,7 +154,9 @@ class Examiner:
         """Make the environments of `panel` and play it once, so that no attempt pays for what is done once."""
         spec = resolve(panel.env_id, **panel.env_kwargs)
         if spec.branches or spec.leaves is not None:
-            raise UsageError(f"observations and actions of {panel.env_id} must be plain rows for a program to be examined")
+            raise UsageError(
+                f"observations and actions of {panel.env_id} must be plain rows for a program to be examined"
+            )
         self.panel = panel
         self._policy = _Absent(spec)
         self._evaluate = BridgeEvaluator(self._policy, spec, panel)
@@ -251,7 +253,12 @@ class _Sitting:
             line.say({"exam": 1})
             return
         step, claimed = message.get("step"), message.get("claimed") or {}
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**62 or not isinstance(claimed, dict):
+        if (
+            not isinstance(step, int)
+            or isinstance(step, bool)
+            or not 0 <= step < 2**62
+            or not isinstance(claimed, dict)
+        ):
             raise ExamError("a request needs step, a whole number of environment steps")
         assert self._run is not None
         with self._run.phase("eval"):

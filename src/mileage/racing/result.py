@@ -156,7 +156,11 @@ class Race:
             spent = duration(sum(attempt.spent_seconds for attempt in cut))
             said.append(f"{len(cut)} attempts were cut short by the end of the race and do not count ({spent})")
         if self.missing:
-            why = {"budget": "the budget was spent", "interrupted": "it was interrupted", "session": "its session was over"}.get(self.stopped, "not run yet")
+            why = {
+                "budget": "the budget was spent",
+                "interrupted": "it was interrupted",
+                "session": "its session was over",
+            }.get(self.stopped, "not run yet")
             said.append(f"{len(self.missing)} planned attempts are missing: {why}")
         return said
 
@@ -193,6 +197,7 @@ class Race:
 
     def html(self) -> str:
         """The report as one HTML page that needs nothing else."""
+
         def listed(lines: Sequence[str]) -> str:
             return "<ul>" + "".join(f"<li>{html.escape(plain(line, 2000))}</li>" for line in lines) + "</ul>"
 
@@ -227,7 +232,9 @@ class Race:
             "comparisons": {name: each.as_dict() for name, each in self.comparisons.items()},
             "standings": self.standings().records(),
             "lines": self.lines(),
-            "caveats": [{"cause": str(each.cause), "evidence": each.evidence, "arm": each.arm} for each in self.caveats],
+            "caveats": [
+                {"cause": str(each.cause), "evidence": each.evidence, "arm": each.arm} for each in self.caveats
+            ],
         }
 
 
@@ -251,6 +258,7 @@ def _runs(directory: Path, run_ids: Sequence[str]) -> dict[str, RecordedRun]:
     if not run_ids:
         return {}
     with Store.reader(directory / LEDGER) as store:
+
         def found(connection: object) -> list[RecordedRun]:
             records = queries.records(connection, Selector(run_ids=tuple(run_ids)), newest_first=False)  # type: ignore[arg-type]
             return queries.with_phases(connection, records)  # type: ignore[arg-type]
@@ -286,25 +294,39 @@ def _compared(race: Race) -> Race:
 def _caveats(race: Race, lines: Sequence[ReadRecord], cores: int) -> tuple[Caveat, ...]:
     """What speaks against the numbers: the machine, failures, and arms that changed from the first block to the last."""
     names = Reading.__dataclass_fields__
-    readings = [Reading(*(line[name] for name in names if name != "at"), line["at"]) for line in lines if line["event"] == "machine"]
+    readings = [
+        Reading(*(line[name] for name in names if name != "at"), line["at"])
+        for line in lines
+        if line["event"] == "machine"
+    ]
     found = list(conditions(readings[0], readings[-1], cores)) if len(readings) > 1 else []
     order_matters = (Cause.OUTLIERS, Cause.WIDE_SPREAD, Cause.SLOW_START, Cause.DRIFT, Cause.FEW_RUNS)
     # Seeds differ in how long they learn: only failures are read from seconds to target.
     found += [each for each in find_caveats(race.counted) if each.cause not in order_matters]
     for arm in race.arms:
         paced = sorted(zip(arm.attempts, arm.runs, strict=True), key=lambda pair: pair[0].order)
-        paces = [(run.wall_seconds - _startup(run)) / run.steps for _, run in paced if run.steps and _startup(run) < run.wall_seconds]
+        paces = [
+            (run.wall_seconds - _startup(run)) / run.steps
+            for _, run in paced
+            if run.steps and _startup(run) < run.wall_seconds
+        ]
         if len(paces) < 4:
             continue
         half = len(paces) // 2
         change = statistics.median(paces[-half:]) / statistics.median(paces[:half]) - 1.0
         if abs(change) > BLOCK_CHANGE:
-            found.append(Caveat(Cause.DRIFT, f"a step took {change:+.0%} in the last attempts against the first", arm.name))
+            found.append(
+                Caveat(Cause.DRIFT, f"a step took {change:+.0%} in the last attempts against the first", arm.name)
+            )
     return tuple(found)
 
 
 def _startup(run: RecordedRun) -> float:
-    return (run.metric("init_seconds") or 0.0) + (run.metric("compile_seconds") or 0.0) + (run.metric("eval_seconds") or 0.0)
+    return (
+        (run.metric("init_seconds") or 0.0)
+        + (run.metric("compile_seconds") or 0.0)
+        + (run.metric("eval_seconds") or 0.0)
+    )
 
 
 def _rank(side: Side | None) -> tuple[int, float]:

@@ -339,7 +339,9 @@ def _check_arm(arm: ArmSpec) -> None:
         if arm.environment:
             raise UsageError(f"environment of arm {arm.name!r} must be left out: it is for a command")
     elif arm.settings or arm.steps or arm.eval_every or arm.preset != "default":
-        raise UsageError(f"settings, preset, steps and eval_every of arm {arm.name!r} must be left out: its command has them")
+        raise UsageError(
+            f"settings, preset, steps and eval_every of arm {arm.name!r} must be left out: its command has them"
+        )
     unknown = [each for word in arm.command for each in _PLACEHOLDER.findall(word) if each not in PLACEHOLDERS]
     if unknown:
         raise UnknownNameError(f"placeholder in the command of arm {arm.name!r}", unknown[0], PLACEHOLDERS)
