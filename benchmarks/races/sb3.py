@@ -1,6 +1,6 @@
 """Stable-Baselines3, or sbx (the same on JAX), to the target: `sb3.py --library sb3|sbx --algorithm ppo|sac …`.
 
-Settings are those of the authors' RL Zoo for the task; on HalfCheetah-v5 those of `halfcheetah.toml`, the same for all arms.
+Settings are those of the authors' RL Zoo for the task; on HalfCheetah-v5 those of `halfcheetah.toml`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Watch(BaseCallback):  # type: ignore[misc]
 def made() -> Any:
     if wanted.env == "CartPole-v1":
         return PPO(
-            "MlpPolicy", make_vec_env(wanted.env, n_envs=8, seed=wanted.seed), n_steps=32, batch_size=256, gae_lambda=0.8,
-            gamma=0.98, n_epochs=20, ent_coef=0.0, learning_rate=lambda left: left * 1e-3,
+            "MlpPolicy", make_vec_env(wanted.env, n_envs=8, seed=wanted.seed), n_steps=32, batch_size=256,
+            gae_lambda=0.8, gamma=0.98, n_epochs=20, ent_coef=0.0, learning_rate=lambda left: left * 1e-3,
             clip_range=(lambda left: left * 0.2) if wanted.library == "sb3" else 0.2, seed=wanted.seed, device="cpu",
         )  # fmt: skip
     if wanted.env == "Pendulum-v1":

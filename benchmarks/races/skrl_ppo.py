@@ -80,8 +80,8 @@ class Watched(PPO):  # type: ignore[misc]
 
 cfg = PPO_CFG(
     rollouts=ROLLOUT, learning_epochs=10, mini_batches=ENVS * ROLLOUT // 256, discount_factor=0.99, gae_lambda=0.95,
-    learning_rate=3e-4, grad_norm_clip=0.5, ratio_clip=0.2, value_clip=0.0, entropy_loss_scale=0.0, value_loss_scale=0.5,
-    time_limit_bootstrap=True, observation_preprocessor=RunningStandardScaler,
+    learning_rate=3e-4, grad_norm_clip=0.5, ratio_clip=0.2, value_clip=0.0, entropy_loss_scale=0.0,
+    value_loss_scale=0.5, time_limit_bootstrap=True, observation_preprocessor=RunningStandardScaler,
     observation_preprocessor_kwargs={"size": env.observation_space, "device": "cpu"},
     value_preprocessor=RunningStandardScaler, value_preprocessor_kwargs={"size": 1, "device": "cpu"},
 )  # fmt: skip
@@ -89,7 +89,8 @@ cfg.experiment.write_interval = 0
 cfg.experiment.checkpoint_interval = 0
 cfg.experiment.directory = tempfile.mkdtemp()
 agent = Watched(
-    models={"policy": Policy(), "value": Value()}, memory=RandomMemory(memory_size=ROLLOUT, num_envs=ENVS, device="cpu"),
+    models={"policy": Policy(), "value": Value()},
+    memory=RandomMemory(memory_size=ROLLOUT, num_envs=ENVS, device="cpu"),
     observation_space=env.observation_space, action_space=env.action_space, device="cpu", cfg=cfg,
 )  # fmt: skip
 trainer = SequentialTrainer(

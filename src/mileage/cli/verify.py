@@ -50,7 +50,8 @@ def verify(
         )
     else:
         print(
-            f"{record}: a valid cost record of {len(arms)} arms and {runs} runs, panel {found['panel']['panel_id'][:16]}"
+            f"{record}: a valid cost record of {len(arms)} arms and {runs} runs on panel "
+            f"{found['panel']['panel_id'][:16]}"
         )
         if again:
             print(repeated_table(again).text())

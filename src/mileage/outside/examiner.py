@@ -1,8 +1,8 @@
 """The examiner of somebody else's training: it has the environment and the held-out seeds, the program has the policy.
 
-A program connects to a socket and asks to be examined after so many steps; observations go out, actions come back, one
-line of JSON each. All evaluations are played by the code that plays those of our own runs. The program learns whether it
-may stop, and nothing else; the time is on its clock.
+A program connects to a socket and asks to be examined after so many steps; observations go out, actions come back,
+one line of JSON each. All evaluations are played by the code that plays those of our own runs. The program learns
+whether it may stop, and nothing else; the time is on its clock.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     while not exam.look(steps, act):     # act: observations, a list of rows → one action for each
         steps = train_some_more()
 
-Who started the program says in `MILEAGE_EXAM` where the examiner listens. It has the environment and the held-out seeds;
-the program has the policy. Lines of JSON go both ways: docs/race.md. Without an examiner `look` says that training may go
-on, so that the same program also runs alone.
+Who started the program says in `MILEAGE_EXAM` where the examiner listens. It has the environment and the held-out
+seeds; the program has the policy. Lines of JSON go both ways: docs/race.md. Without an examiner `look` says that
+training may go on, so that the same program also runs alone.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class Exam:
     def _hear(self) -> dict[str, list[list[float]]]:
         assert self._file is not None
         line = self._file.readline()
-        told = json.loads(line) if line else {"error": "the examiner has gone"}
-        if "error" in told:
-            raise RuntimeError(f"the exam ended: {told['error']}")
-        found: dict[str, list[list[float]]] = told
-        return found
+        told: dict[str, list[list[float]]] = json.loads(line) if line else {}
+        if "error" in told or not told:
+            raise RuntimeError(f"the exam ended: {told.get('error', 'the examiner has gone')}")
+        return told

@@ -98,7 +98,7 @@ class RaceExecutor:
         return time.monotonic()
 
     def prepare(self, arm: Arm[ArmSpec], kind: str) -> None:
-        """Unpack an arm's revision; let a recipe compile its kernels, which is done once on a machine, and see it run."""
+        """Unpack an arm's revision; let a recipe compile its kernels, which is done once on a machine."""
         found = arm.subject
         if found.revision is not None:
             self._sources[found.name] = unpacked(found, self.spec.directory, self.directory / "revisions")

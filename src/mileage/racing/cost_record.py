@@ -35,7 +35,7 @@ _SAME = 1e-6
 
 
 def episodes_digest(evaluation: Evaluation) -> str:
-    """SHA-256 of the episodes: seed and length as 64-bit integers, return as a 64-bit float, little-endian, in order."""
+    """SHA-256 of the episodes in order: seed and length as 64-bit integers, return as a float64, little-endian."""
     columns = (evaluation.seeds.tolist(), evaluation.lengths.tolist(), evaluation.returns.tolist())
     data = b"".join(struct.pack("<qqd", *episode) for episode in zip(*columns, strict=True))
     return hashlib.sha256(data).hexdigest()

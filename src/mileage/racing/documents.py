@@ -1,7 +1,7 @@
 """The published form of a cost record, and a validator of it that needs nothing but Python.
 
-It knows the part of JSON Schema that `cost-record-1.schema.json` is written in; a word that it does not know is an error of
-the schema and not of a record.
+It knows the part of JSON Schema that `cost-record-1.schema.json` is written in; a word that it does not know is an
+error of the schema and not of a record.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Rule = Callable[[object, object, ReadRecord, ReadRecord, str], Iterator[str]]
 
 
 def _type(value: object, wanted: object, rules: ReadRecord, root: ReadRecord, place: str) -> Iterator[str]:
-    kinds = wanted if isinstance(wanted, list) else [wanted]
+    kinds = [str(kind) for kind in (wanted if isinstance(wanted, list) else [wanted])]
     if not any(_TYPES[kind](value) for kind in kinds):
         yield f"{place} must be {' or '.join(kinds)}, not {_shown(value)}"
 

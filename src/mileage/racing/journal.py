@@ -1,7 +1,7 @@
 """The journal of a race: one line of JSON for everything that happens, on disk before the next thing does.
 
-The ledger has what attempts took; the journal has which run is which attempt. Together they are the state of a race: one
-that was killed at any instant goes on from them, counts no attempt twice and leaves none out.
+The ledger has what attempts took; the journal has which run is which attempt. Together they are the state of a race:
+one that was killed at any instant goes on from them, counts no attempt twice and leaves none out.
 
 Format history (`FORMAT`, in the first line):
     1  first format

@@ -1,4 +1,4 @@
-"""Running a race: rounds in which every arm takes a turn, verdicts at planned looks, seeds where they are still open."""
+"""Running a race: rounds in which every arm takes a turn, verdicts at planned looks, seeds where they are open."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _Stages:
         self._tell(f"{attempt.arm}, seed {attempt.seed}: {how} after {attempt.wall_seconds:.2f} s")
 
     def _read_machine(self) -> None:
-        self._journal.write("machine", **machine.read().as_dict())
+        self._journal.write("machine", host=host_name(), **machine.read().as_dict())
 
     def _open_arms(self) -> list[str]:
         """The arms whose comparison with the reference is undecided, and the reference with them."""

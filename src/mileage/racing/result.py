@@ -110,7 +110,7 @@ class Race:
     def standings(self) -> Table:
         """A row per arm, the cheapest first."""
         ranked = sorted(self.arms, key=lambda arm: _rank(arm.side))
-        header = ["arm", "tuned by", "version", "threads", "reached", "wall-clock to target, median", "expected wall-clock",
+        header = ["arm", "tuned by", "version", "threads", "reached", "seconds to target, median", "expected seconds",
                   "steps to target, median", "evaluating", "peak memory"]  # fmt: skip
         rows = [self._row(arm) for arm in ranked]
         return Table.of(header, rows, left=("arm", "tuned by", "version"), title=f"race {self.name}", key="standings")
@@ -134,7 +134,8 @@ class Race:
         """A row per attempt, in the order in which they were made."""
         header = ("order", "arm", "seed", "end", "seconds to target or stop", "seconds in all", "run")
         rows = [
-            (each.order, each.arm, each.seed, _how(each), f"{each.wall_seconds:.2f}", f"{each.spent_seconds:.2f}", each.run_id)
+            (each.order, each.arm, each.seed, _how(each), f"{each.wall_seconds:.2f}", f"{each.spent_seconds:.2f}",
+             each.run_id)
             for each in sorted(self.attempts, key=lambda each: (each.order, not each.counted))
         ]  # fmt: skip
         return Table.of(header, rows, left=("arm", "end", "run"), key="attempts")
@@ -189,7 +190,8 @@ class Race:
 
     def markdown(self) -> str:
         """The report as a Markdown page."""
-        parts = [f"# Race: {markdown(self.name, 100)}", "\n".join(f"- {markdown(line, 400)}" for line in self.about_lines()),
+        about = "\n".join(f"- {markdown(line, 400)}" for line in self.about_lines())
+        parts = [f"# Race: {markdown(self.name, 100)}", about,
                  "## Standings", self.standings().markdown(), "## Verdicts",
                  "\n".join(f"- {markdown(line, 2000)}" for line in self.lines()), "## Attempts",
                  self.attempt_table().markdown(), "## Arms", self._arms_table().markdown()]  # fmt: skip
@@ -292,14 +294,11 @@ def _compared(race: Race) -> Race:
 
 
 def _caveats(race: Race, lines: Sequence[ReadRecord], cores: int) -> tuple[Caveat, ...]:
-    """What speaks against the numbers: the machine, failures, and arms that changed from the first block to the last."""
-    names = Reading.__dataclass_fields__
-    readings = [
-        Reading(*(line[name] for name in names if name != "at"), line["at"])
-        for line in lines
-        if line["event"] == "machine"
-    ]
-    found = list(conditions(readings[0], readings[-1], cores)) if len(readings) > 1 else []
+    """What speaks against the numbers: the machine, failures, and arms that changed from first block to last."""
+    found: list[Caveat] = []
+    for host in dict.fromkeys(line["host"] for line in lines if line["event"] == "machine"):
+        readings = [_reading(line) for line in lines if line["event"] == "machine" and line["host"] == host]
+        found += conditions(readings[0], readings[-1], cores)
     order_matters = (Cause.OUTLIERS, Cause.WIDE_SPREAD, Cause.SLOW_START, Cause.DRIFT, Cause.FEW_RUNS)
     # Seeds differ in how long they learn: only failures are read from seconds to target.
     found += [each for each in find_caveats(race.counted) if each.cause not in order_matters]
@@ -319,6 +318,10 @@ def _caveats(race: Race, lines: Sequence[ReadRecord], cores: int) -> tuple[Cavea
                 Caveat(Cause.DRIFT, f"a step took {change:+.0%} in the last attempts against the first", arm.name)
             )
     return tuple(found)
+
+
+def _reading(line: ReadRecord) -> Reading:
+    return Reading(**{name: line[name] for name in Reading.__dataclass_fields__})
 
 
 def _startup(run: RecordedRun) -> float:

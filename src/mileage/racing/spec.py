@@ -132,11 +132,12 @@ class RaceSpec:
         object.__setattr__(self, "reference", self.reference or names[0])
         if self.reference not in names:
             raise UnknownNameError("arm", self.reference, names)
-        _check(1 <= self.seeds <= self.most_seeds <= MOST_SEEDS, "seeds and most_seeds", f"from 1 to {MOST_SEEDS}, "
-               "the second not below the first", (self.seeds, self.most_seeds))  # fmt: skip
+        planned, given = "seeds and most_seeds", (self.seeds, self.most_seeds)
+        ordered = 1 <= self.seeds <= self.most_seeds <= MOST_SEEDS
+        _check(ordered, planned, f"from 1 to {MOST_SEEDS}, the second not below the first", given)
         if self.sequential:
-            _check(self.seeds in LOOKS and self.most_seeds in LOOKS, "seeds and most_seeds",
-                   f"planned looks ({', '.join(map(str, LOOKS))}) where they differ", (self.seeds, self.most_seeds))  # fmt: skip
+            looks = ", ".join(map(str, LOOKS))
+            _check(set(given) <= set(LOOKS), planned, f"planned looks ({looks}) where they differ", given)
         check_training_seed(self.first_seed)
         check_training_seed(self.first_seed + self.most_seeds)
         if math.isfinite(self.limits.dollars) and self.frozen_price.usd_per_hour == 0:
