@@ -14,8 +14,11 @@ def needs(extra: str, *modules: str) -> pytest.MarkDecorator:
 
 
 ATARI = needs("atari", "ale_py", "cv2")
+MLFLOW = needs("mlflow", "mlflow")
 MUJOCO = needs("mujoco", "mujoco")
 PARQUET = needs("parquet", "pyarrow")
 POSTGRES = needs("postgres", "psycopg")
 TENSORBOARD = needs("tensorboard", "tensorboard")
 TORCH = needs("torch", "torch")
+TRACKIO = needs("trackio", "trackio")
+WANDB = needs("wandb", "wandb")
