@@ -15,9 +15,12 @@ def needs(extra: str, *modules: str) -> pytest.MarkDecorator:
 
 ATARI = needs("atari", "ale_py", "cv2")
 BOX2D = needs("box2d", "Box2D")
+MLFLOW = needs("mlflow", "mlflow")
 MUJOCO = needs("mujoco", "mujoco")
 ONNX = needs("onnx", "onnxruntime")
 PARQUET = needs("parquet", "pyarrow")
 POSTGRES = needs("postgres", "psycopg")
 TENSORBOARD = needs("tensorboard", "tensorboard")
 TORCH = needs("torch", "torch")
+TRACKIO = needs("trackio", "trackio")
+WANDB = needs("wandb", "wandb")

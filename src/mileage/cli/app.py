@@ -8,7 +8,21 @@ import typer
 from typer import Option
 
 from mileage._version import __version__
-from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, rl_bench, train, warmup
+from mileage.cli import (
+    bench,
+    doctor,
+    env,
+    envs,
+    evaluate,
+    ledger,
+    profile,
+    race,
+    record,
+    rl_bench,
+    train,
+    verify,
+    warmup,
+)
 
 app = typer.Typer(
     name="mileage",
@@ -41,6 +55,8 @@ app.command("envs")(envs.envs)
 app.add_typer(env.app, name="env")
 app.command("profile")(profile.profile)
 app.command("record")(record.record)
+app.command("race")(race.race)
+app.command("verify")(verify.verify)
 app.command("warmup")(warmup.warmup)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

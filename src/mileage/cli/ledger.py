@@ -160,9 +160,12 @@ def export(
         print(strict_json({"runs": runs, "format": format_, "out": str(out)}))
 
 
+_FILES = "JSON or CSV files, a ledger's export among them; event files, W&B's and trackio's logs, Parquet, directories."
+
+
 @app.command("import")
 def import_runs(
-    files: Annotated[list[Path], Argument(help="JSON or CSV files: a ledger export, or one foreign run each.")],
+    files: Annotated[list[Path], Argument(help=_FILES)],
     name: Annotated[str | None, Option(help="Name of the runs (the file's name by default).")] = None,
     framework: Annotated[str, Option(help="What trained them.")] = "unknown",
     algorithm: Annotated[str, Option(help="Such as ppo.")] = "",
@@ -180,12 +183,13 @@ def import_runs(
     db: Db = None,
     json_output: AsJson = False,
 ) -> None:
-    """Take in runs of other tools, or an exported ledger."""
-    from mileage.ledger.formats.foreign import ImportSettings, read_rows
+    """Take in runs of other tools, as claims, or an exported ledger."""
+    from mileage.ledger.formats.foreign import ImportSettings, read_rows, run_rows
     from mileage.ledger.imports import take_in
     from mileage.ledger.panels import Panel
-    from mileage.ledger.rows import EndState
+    from mileage.ledger.rows import MAX_NAME, EndState
     from mileage.ledger.targets import Target
+    from mileage.outside.importing import is_tracker, tracker_runs
 
     if state is not None and state not in set(EndState):
         raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
@@ -198,7 +202,11 @@ def import_runs(
                 price, instance, EndState(state) if state else None, accounting_window=accounting_window,
                 columns=_columns(column or []),
             )  # fmt: skip
-            rows += read_rows(file, settings)
+            if not is_tracker(file):
+                rows += read_rows(file, settings)
+                continue
+            for run, records in tracker_runs(file).items():
+                rows += run_rows(records, replace(settings, name=name or run[:MAX_NAME]))
         done = take_in(store, rows)
     if json_output:
         print(strict_json({"runs": done.run_ids, "added": done.added, "there": done.there}))

@@ -17,9 +17,10 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from mileage._errors import UsageError
 
@@ -67,21 +68,48 @@ class Ended:
         return told + (f"; {self.left} processes it left were ended" if self.left else "")
 
 
+@dataclass(frozen=True)
+class Way:
+    """Where and how a program runs."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beyond those of this process."""
+    directory: Path | None = None
+    """Where it is started; here by default."""
+    log: Path | None = None
+    """File that takes its output and its errors, added to what is there; ours by default."""
+    dies_with_us: bool = False
+    """Whether the system ends it when this process is killed."""
+
+    def found(self, program: str) -> str:
+        """Where `program` is looked for: a path is one from the directory that it is started in."""
+        return str(self.directory / program) if self.directory is not None and "/" in program else program
+
+
 class Program:
     """A command and what it starts; `wait` returns when the last of its processes has ended."""
 
-    def __init__(self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None], way: Way | None = None
+    ) -> None:
         """Start it; `see_output` is shown its standard output, which goes on to ours untouched."""
+        way = way or Way()
         with contextlib.suppress(OSError, AttributeError):  # elsewhere than Linux a daemon is out of sight
             ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
-        if shutil.which(command[0]) is None:
+        if shutil.which(way.found(command[0])) is None:
             raise UsageError(f"{command[0]} cannot be run: there is no such program")
         self._mark = f"{MARK}={run_id}".encode()
         self._seen: dict[int, bool] = {}
         self._see_output = see_output
-        output, theirs = _channel()
+        if way.dies_with_us and shutil.which("setpriv"):
+            command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
+        self._log = None if way.log is None else os.open(way.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        output, theirs = os.pipe() if self._log is not None else _channel()
         try:
-            self._process = subprocess.Popen(command, stdout=theirs, env=os.environ | {MARK: run_id})
+            self._process = subprocess.Popen(
+                command, stdout=theirs, stderr=self._log, cwd=way.directory,
+                env=os.environ | {MARK: run_id} | dict(way.environment),
+            )  # fmt: skip
         except OSError as error:
             os.close(output)
             raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from None
@@ -167,7 +195,7 @@ class Program:
 
     def _alive(self) -> list[int]:
         """Every process of the program that has not ended."""
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        pids = _everyone()
         self._seen = {pid: known for pid, known in self._seen.items() if pid in set(pids)}
         return [pid for pid in pids if self._is_ours(pid) and _runs(pid)]
 
@@ -175,11 +203,7 @@ class Program:
         if pid == self.pid:
             return self._process.returncode is None
         if not (known := self._seen.get(pid, False)):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    known = self._mark in file.read().split(b"\0")
-            except OSError:
-                return False  # it has ended, or is somebody else's
+            known = _is_marked(pid, self._mark)
             # A process that has just been forked still shows its parent's environment: only a yes is kept.
             if known and pid != os.getpid():
                 self._seen[pid] = True
@@ -188,13 +212,41 @@ class Program:
     # Output
 
     def _copy(self, output: int) -> None:
+        out = 1 if self._log is None else self._log
         with contextlib.suppress(OSError):  # the end of a terminal
             while text := os.read(output, 65536):
                 self._see_output(text)
                 with contextlib.suppress(BrokenPipeError):
                     while text:
-                        text = text[os.write(1, text) :]
+                        text = text[os.write(out, text) :]
         os.close(output)
+        if self._log is not None:
+            os.close(self._log)
+
+
+def end_marked(variable: str, value: str) -> int:
+    """End every process of this user whose environment has `variable` at `value`; return how many there were."""
+    mark, ended = f"{variable}={value}".encode(), set()
+    while found := [pid for pid in _everyone() if pid != os.getpid() and _is_marked(pid, mark) and _runs(pid)]:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended.update(found)
+        time.sleep(0.02)
+    return len(ended)
+
+
+def _everyone() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    """Whether a process has `mark` in its environment; not, where it has ended or is somebody else's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def _channel() -> tuple[int, int]:

@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mileage._records import Record
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.secrets import is_secret_variable, scrubbed_value
 from mileage.meter import PhaseClock
-from mileage.outside.program import Ended, How, Program
+from mileage.outside.program import Ended, How, Program, Way
 from mileage.outside.scalars import Files, OutputLines, Scalar
 from mileage.recording.recorder import Ledger, RunRecorder
+
+if TYPE_CHECKING:
+    from mileage.outside.examiner import Examiner
 
 _WRITE_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 5.0
@@ -27,7 +30,8 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
-    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None, **facts: Any,
+    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
+    way: Way | None = None, examiner: Examiner | None = None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
 
@@ -38,6 +42,8 @@ def record(
         directories: where files of trackers are looked for.
         limit_seconds: after which the program is ended.
         started: told the recorder once the run is in the ledger.
+        way: where and how the program runs.
+        examiner: examines its policy while it trains, where it asks to be.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": scrubbed_value(list(command)), "environment": _environment(),
@@ -47,8 +53,16 @@ def record(
     with run:
         started(run)
         figures = _Figures(run, [each.absolute() for each in directories], since)
-        program = Program(command, run.run_id, figures.lines.feed)
-        ended = program.wait(limit_seconds, figures.tick)
+        if examiner is not None:
+            examiner.begin(run, limit_seconds)
+
+        def tick() -> None:
+            if examiner is not None:
+                examiner.tick()
+            figures.tick()
+
+        program = Program(command, run.run_id, figures.lines.feed, way)
+        ended = program.wait(limit_seconds, tick)
         figures.last()
         return run.end(_STATES[ended.how], ended.reason), ended
 

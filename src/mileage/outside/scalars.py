@@ -66,13 +66,14 @@ class OutputLines:
 
 def row_scalars(row: dict[str, object]) -> list[Scalar]:
     """The numbers of a row by name, at its step."""
-    numbers = {str(name): number for name, value in row.items() if (number := _number(value)) is not None}
+    numbers = {str(name): number for name, value in row.items() if (number := number_of(value)) is not None}
     key = next((name for name in STEP_NAMES if name in numbers), None)
     step = None if key is None else int(numbers[key])
     return [Scalar(name, value, step) for name, value in numbers.items() if name != key]
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """`value` as a finite number; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -142,6 +143,11 @@ class EventFile(_Growing):
 
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
+        for _, step, name, value in self.timed():
+            yield Scalar(name, value, step)
+
+    def timed(self) -> Iterator[tuple[float, int, str, float]]:
+        """The same with the time they were written: seconds since the epoch, step, name, value."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.util.tensor_util import make_ndarray
 
@@ -158,7 +164,7 @@ class EventFile(_Growing):
                 else:
                     continue
                 if math.isfinite(number):
-                    yield Scalar(value.tag, number, event.step)
+                    yield event.wall_time, event.step, value.tag, number
 
     def _records(self) -> Iterator[bytes]:
         """Length, its checksum, the record, its checksum; a record that is not whole yet waits."""
@@ -200,6 +206,11 @@ class WandbFile:
 
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
+        for row in wandb_rows(self):
+            yield from (each for each in row_scalars(row) if not each.name.startswith("_"))
+
+    def records(self) -> Iterator[Any]:
+        """W&B's own records that came since the last call."""
         from wandb.proto.wandb_internal_pb2 import Record
         from wandb.sdk.internal.datastore import DataStore
 
@@ -213,15 +224,18 @@ class WandbFile:
                 number += 1
                 if number > self._seen:
                     self._seen = number
-                    yield from _history(Record.FromString(text))
+                    yield Record.FromString(text)
 
 
-def _history(record: Any) -> list[Scalar]:
-    row: dict[str, object] = {}
-    for item in record.history.item:
-        with suppress(ValueError, RecursionError):
-            row[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
-    return [each for each in row_scalars(row) if not each.name.startswith("_")]
+def wandb_rows(file: WandbFile) -> Iterator[dict[str, object]]:
+    """The rows of a W&B run's history that came since the last call, W&B's own columns included."""
+    for record in file.records():
+        row: dict[str, object] = {}
+        for item in record.history.item:
+            with suppress(ValueError, RecursionError):
+                row[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        if row:
+            yield row
 
 
 def source_kind(path: Path) -> Callable[[Path], Source] | None:

@@ -45,6 +45,7 @@ from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
 
 if TYPE_CHECKING:
+    from mileage.recording.mirrors import Mirroring
     from mileage.recording.writer import Writer
 
 PHASES_EVERY_SECONDS = 1.0
@@ -56,15 +57,24 @@ PEAKS_EVERY_SECONDS = 0.5
 class Ledger:
     """The ledger at a path or address; nothing is opened until a run is launched or read."""
 
-    def __init__(self, db: str | os.PathLike[str] | None = None, *, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        db: str | os.PathLike[str] | None = None,
+        *,
+        enabled: bool = True,
+        mirrors: Sequence[str] | None = None,
+    ) -> None:
         """Name the ledger.
 
         Args:
             db: path or address; None takes `MILEAGE_DB` or `runs/mileage.db`.
             enabled: False measures runs and reports them, and writes nothing.
+            mirrors: trackers that are told of every run as it goes on: mlflow, wandb, trackio, tensorboard; None takes
+                those that `MILEAGE_MIRROR` names.
         """
         self.url = database_url(db)
         self.enabled = enabled
+        self.mirrors = mirrors
 
     def run(
         self,
@@ -141,14 +151,23 @@ class Ledger:
             batch_size=batch_size, step_budget=step_budget, step_rule=step_rule, parent_run_id=parent_run_id,
             announced=announced.writer.run if announced else None,
         )  # fmt: skip
-        writer = None
+        writer, mirrors = None, self._mirror_names()
         if self.enabled:
             writer = announced.begin() if announced else self._writer(row)
             row = identified(row, threads, unclocked.begin(clock.times().wall_seconds))
             writer.launch(row)
         return RunRecorder(
-            row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep
-        )
+            row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep,
+            mirrors=mirrors,
+        )  # fmt: skip
+
+    def _mirror_names(self) -> tuple[str, ...]:
+        """What runs are mirrored to; nothing is imported where that is nothing, as it nearly always is."""
+        if not self.enabled or not (self.mirrors or (self.mirrors is None and os.environ.get("MILEAGE_MIRROR"))):
+            return ()
+        from mileage.recording.mirrors import mirror_names
+
+        return mirror_names(self.mirrors)
 
     def _writer(self, row: Run) -> Writer:
         from mileage.recording.writer import Writer  # what a run that is not written need not wait for
@@ -194,6 +213,7 @@ class RunRecorder:
         resources: bool | ResourceSampler = True,
         watch_compilers: bool = True,
         keep: bool = False,
+        mirrors: Sequence[str] = (),
     ) -> None:
         self.row = row
         self.run_id = row.run_id
@@ -221,6 +241,11 @@ class RunRecorder:
             self._watching.enter_context(compile_phase(clock))
         if writer is not None:
             exits.watch(self)
+        self._mirrors: list[Mirroring] = []
+        if mirrors:
+            from mileage.recording.mirrors import mirrored
+
+            self._mirrors = mirrored(row, mirrors)
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -336,6 +361,8 @@ class RunRecorder:
                 rows += self._phase_rows(self.clock.times())
             if self._writer is not None:
                 self._writer.append(rows)
+            for mirror in self._mirrors:
+                mirror.checkpoint(row)
         return row
 
     def record(self, rows: Sequence[Row]) -> None:
@@ -389,6 +416,8 @@ class RunRecorder:
             unclocked.end()
             self._writer.append([*phases, end])
             self._writer.close()
+            for mirror in self._mirrors if not self._writer.forked else ():
+                mirror.end(end)
         return self.result
 
     # Building rows

@@ -313,12 +313,7 @@ class Agent(Acting):
         self, target: Target | None = None, episodes: int = asked.EPISODES, success: str | None = None
     ) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
-        aggregate = "mean_return" if target is None else str(target.aggregate)
-        limit = asked.episode_limit(self.spec)
-        return Panel.default(
-            self.env_id, episodes, env_kwargs=self.env_kwargs, env_version=str(self.spec.version), success=success,
-            aggregate=aggregate, max_episode_steps=limit,
-        )  # fmt: skip
+        return asked.default_panel(self.env_id, self.spec, self.env_kwargs, target, episodes, success)
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
         """Play a held-out panel with the policy as it is."""

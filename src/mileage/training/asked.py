@@ -8,10 +8,11 @@ import warnings
 from typing import Any
 
 from mileage._errors import UsageError, require
-from mileage._records import Record
+from mileage._records import ReadRecord, Record
 from mileage.algorithms.backends import NETWORKS
 from mileage.contracts import EnvSpec
 from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Target
 
 EPISODE_LIMIT = 1000
 """Steps after which a held-out episode is cut off in an environment that has no time limit."""
@@ -43,6 +44,16 @@ def usual_episodes(spec: EnvSpec, steps: int) -> int:
     From 5 to 100, as many as take a tenth of the training's steps if they are a third as long as they may be.
     """
     return min(EPISODES, max(_FEWEST, steps // (_STEPS_PER_LIMIT * (spec.max_steps or EPISODE_LIMIT))))
+
+
+def default_panel(
+    env_id: str, spec: EnvSpec, env_kwargs: ReadRecord, target: Target | None, episodes: int, success: str | None
+) -> Panel:
+    """The held-out exam of an environment: `episodes` episodes whose seeds training cannot use."""
+    return Panel.default(
+        env_id, episodes, env_kwargs=env_kwargs, env_version=str(spec.version), success=success,
+        aggregate="mean_return" if target is None else str(target.aggregate), max_episode_steps=episode_limit(spec),
+    )  # fmt: skip
 
 
 def say_cut(spec: EnvSpec, panel: Panel, cut: int) -> None:
