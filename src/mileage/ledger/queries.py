@@ -103,6 +103,18 @@ def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
     return found
 
 
+def phase_history(connection: sa.Connection, run_id: str) -> list[Phase]:
+    """All phase totals of a run, in the order in which they were taken."""
+    return _rows(connection, Phase, schema.phase, run_id, "seq")
+
+
+def last_examined(connection: sa.Connection, run_id: str) -> int | None:
+    """`seq` of the last checkpoint whose held-out episodes are there."""
+    table = schema.episode
+    found = connection.execute(sa.select(sa.func.max(table.c.seq)).where(table.c.run_id == run_id)).scalar()
+    return None if found is None else int(found)
+
+
 def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> list[Episode]:
     """The evaluation episodes of a run, or of its checkpoint `seq`."""
     table = schema.episode
@@ -172,9 +184,14 @@ def with_notes(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[R
 
 
 def records(
-    connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
+    connection: sa.Connection,
+    selector: Selector | None = None,
+    *,
+    limit: int | None = None,
+    newest_first: bool = True,
+    only: Sequence[str] | None = None,
 ) -> list[RecordedRun]:
-    """The selected runs with their ends and no other rows, by launch time."""
+    """The selected runs with their ends and no other rows, by launch time; `only` are ids to choose from."""
     own, presumed, of_run = schema.end.alias("own"), schema.end.alias("presumed"), schema.run.c.run_id
     state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
     by_itself = own.c.run_id.is_not(None)  # a run's own end counts as a whole, absent figures included
@@ -185,6 +202,8 @@ def records(
     )
     if selector is not None:
         statement = statement.where(*_conditions(selector, state))
+    if only is not None:
+        statement = statement.where(of_run.in_(only))
     order = (schema.run.c.launched_at, schema.run.c.run_id)
     statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
     if limit is not None:

@@ -1,0 +1,78 @@
+"""A whole page: head, style, script, and the policy that keeps it from asking anybody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from mileage._version import __version__
+from mileage.charts.markup import Child, Html, join, tag
+from mileage.charts.palette import chart_style, theme
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+@cache
+def style() -> str:
+    """The one style sheet of all pages."""
+    return theme() + chart_style() + (_ASSETS / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """The one script of all pages."""
+    return (_ASSETS / "page.js").read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+@cache
+def file_policy() -> str:
+    """The content security policy of a page in a file: its own style, its own script, and no request."""
+    return (
+        f"default-src 'none'; style-src '{_digest(style())}'; script-src '{_digest(script())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+SERVED_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""The content security policy of pages that `mileage serve` sends."""
+
+
+def file_page(title: str, *content: Child) -> Html:
+    """A page that is one file: it opens from disk and asks nobody for anything."""
+    head = join((
+        Html('<meta http-equiv="Content-Security-Policy" content="'), Html(file_policy()), Html('"/>'),
+        tag("style", Html(style())),
+    ))  # fmt: skip
+    bar = tag("header", tag("span", "mileage", class_="brand"), tag("span", title, class_="small"), theme_button(), class_="bar")
+    return _page(title, head, bar, join(content), tag("script", Html(script())))
+
+
+def served_page(title: str, bar: Html, *content: Child) -> Html:
+    """A page that `mileage serve` sends, with style and script beside it."""
+    head = join((tag("link", rel="stylesheet", href="/static/page.css"), tag("script", src="/static/page.js", defer=True)))
+    return _page(title, head, bar, join(content), Html(""))
+
+
+def theme_button() -> Html:
+    """Turns the page dark or light."""
+    return tag("button", "Dark", type="button", class_="theme end", hidden=True, title="Change between light and dark")
+
+
+def _page(title: str, head: Html, bar: Html, content: Html, end: Html) -> Html:
+    first = join((
+        Html('<meta charset="utf-8"/>'), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title} · mileage"), tag("meta", name="referrer", content="no-referrer"), head,
+    ))  # fmt: skip
+    skip = tag("a", "Skip to the content", href="#content", class_="skip")
+    foot = tag("footer", f"mileage {__version__}. Every number has its denominator; failed runs are counted.")
+    body = tag("body", skip, bar, tag("main", content, foot, id="content"), end)
+    return Html(f"<!doctype html>\n{tag('html', tag('head', first), body, lang='en')}\n")
