@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 from mileage._version import __version__
-from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, report, rl_bench, train, warmup
+from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, report, rl_bench, serve, train, warmup
 
 app = typer.Typer(
     name="mileage",
@@ -46,4 +46,5 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.add_typer(ledger.app, name="ledger")
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("rl-bench")(rl_bench.rl_bench)

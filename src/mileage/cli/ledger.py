@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,26 +45,12 @@ def list_runs(
     json_output: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    from mileage.ledger import queries
-    from mileage.ledger.runs import STATES
-    from mileage.ledger.selectors import Selector
+    from mileage.report import answers
 
-    if limit < 0:
-        raise UsageError(f"--limit must be 0 or more, not {limit}")
-    if state is not None and state not in STATES:
-        raise UsageError(f"--state {state!r} is not known: use one of {', '.join(STATES)}")
     with open_ledger(db) as store:
-        if selection is None:
-            selector = Selector(fields=() if state is None else (("state", state),))
-            records = store.read(queries.records, selector, limit=limit or None)
-        else:
-            found = store.read(queries.select_records, selection)
-            records = [record for record in reversed(found) if state in (None, record.state)][: limit or None]
-        records = store.read(queries.with_parents, records)
+        records = answers.listed(store, selection, state=state, limit=limit)
     if json_output:
-        from mileage.ledger.formats.flat import run_row, unpacked
-
-        print(strict_json([unpacked(run_row(record)) for record in records]))
+        print(strict_json(answers.list_answer(records)))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -81,24 +66,12 @@ def show(
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
-    from mileage.ledger import queries
-    from mileage.ledger.formats import json_format
-    from mileage.ledger.formats.flat import policy_row
-    from mileage.ledger.rejudging import rejudged
-    from mileage.ledger.targets import Target
-    from mileage.report.cost import CostReport
+    from mileage.report import answers
 
     with open_ledger(db) as store:
-        (found,) = store.read(queries.with_parents, [store.read(queries.only_record, run)])
-        recorded = store.read(queries.complete, found, episodes_too=target is not None)
-    if target is not None:
-        recorded = replace(rejudged(recorded, Target.parse(target)), episodes=())
+        recorded = answers.shown(store, run, target=target)
     if json_output:
-        content = json_format.as_dict(recorded)
-        content["report"] = CostReport(recorded).as_dict() if recorded.end else None
-        content["policy"] = policy_row(recorded.checkpoints)
-        content["so_far"] = None if recorded.end else recorded.metrics
-        print(strict_json(content))
+        print(strict_json(answers.run_answer(recorded)))
         return
     from mileage.cli.ledger_tables import print_run
 

@@ -145,3 +145,9 @@ def version(connection: sa.Connection, run_id: str) -> tuple[int, int, bool]:
     ended = sa.select(sa.func.count()).select_from(schema.end).where(schema.end.c.run_id == run_id)
     row = connection.execute(sa.select(last.scalar_subquery(), phase.scalar_subquery(), ended.scalar_subquery())).one()
     return row[0], row[1], bool(row[2])
+
+
+def build_runs(connection: sa.Connection, most: int) -> list[str]:
+    """Ids of the newest runs that are build benchmarks."""
+    ids = sa.select(schema.kpi.c.run_id).distinct().order_by(schema.kpi.c.run_id.desc()).limit(most)
+    return [row[0] for row in connection.execute(ids)]

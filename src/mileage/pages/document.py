@@ -11,6 +11,11 @@ from mileage._version import __version__
 from mileage.charts.markup import Child, Html, join, tag
 from mileage.charts.palette import chart_style, theme
 
+# A picture in the address itself: a browser would ask for one otherwise.
+_ICON = Html(
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 14 6 6l4 4 5-8' "
+    "fill='none' stroke='%230b62a8' stroke-width='2.4'/%3E%3C/svg%3E"
+)
 _ASSETS = Path(__file__).parent / "assets"
 
 
@@ -70,7 +75,8 @@ def theme_button() -> Html:
 def _page(title: str, head: Html, bar: Html, content: Html, end: Html) -> Html:
     first = join((
         Html('<meta charset="utf-8"/>'), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{title} · mileage"), tag("meta", name="referrer", content="no-referrer"), head,
+        tag("title", f"{title} · mileage"), tag("meta", name="referrer", content="no-referrer"),
+        tag("link", rel="icon", href=_ICON), head,
     ))  # fmt: skip
     skip = tag("a", "Skip to the content", href="#content", class_="skip")
     foot = tag("footer", f"mileage {__version__}. Every number has its denominator; failed runs are counted.")

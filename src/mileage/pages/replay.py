@@ -18,6 +18,7 @@ from mileage._errors import MileageError
 from mileage._records import strict_json
 from mileage.charts.markup import Html, join, number, tag
 from mileage.charts.plot import path as path_data
+from mileage.ledger.address import is_opened
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.pages.arms import Exam
@@ -150,7 +151,7 @@ def saved(run: RecordedRun) -> Checkpoint | None:
 
 def _is_file(path: Path, sha256: str) -> bool:
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST_FILE:
+        if is_opened(path) or not path.is_file() or path.stat().st_size > LARGEST_FILE:
             return False
         return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
     except OSError:
