@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from ledger_scale import CHECKPOINTS, RUNS, fill
 
+from ledger_scale import CHECKPOINTS, RUNS, fill
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 from mileage.meter import fingerprint
@@ -114,7 +114,9 @@ def train(db: Path, base: str | None, seed: int) -> float:
         sys.executable, "-c", code, "train", "ppo", "CartPole-v1", "--steps", "3000000", "--eval-every", "100000",
         "--seed", str(seed), "--threads", "1", "--db", str(db), "--out", str(db.parent / "runs"), "--json",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    )
     stop = threading.Event()
     if base is not None:
         run_id = _running(db)

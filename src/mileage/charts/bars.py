@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mileage.charts.markup import Html, join, number, tag
 from mileage.charts.plot import Area, Point, colour, line, path, words
-from mileage.charts.scales import Spell, padded, seconds
+from mileage.charts.scales import Scale, Spell, padded, seconds
 from mileage.metrics import Phase, duration, percent
 
 _KNOWN = {str(phase) for phase in Phase}
@@ -44,9 +44,18 @@ def phase_bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> Html:
             spent = phases[name]
             share = spent / total if total else 0.0
             wide = x(start + spent) - x(start)
-            said = tag("title", f"{label}: {name} {duration(spent)}, {percent(share)}")
-            parts.append(tag("rect", said, x=number(x(start)), y=number(top), width=number(max(wide, 0.3)),
-                             height=28, class_=phase_class(name)))  # fmt: skip
+            hover = tag("title", f"{label}: {name} {duration(spent)}, {percent(share)}")
+            parts.append(
+                tag(
+                    "rect",
+                    hover,
+                    x=number(x(start)),
+                    y=number(top),
+                    width=number(max(wide, 0.3)),
+                    height=28,
+                    class_=phase_class(name),
+                )
+            )
             if wide > 8 + 7 * len(name):
                 parts.append(words(x(start) + wide / 2, top + 18, name, "inside", "middle"))
             start += spent
@@ -63,7 +72,7 @@ def _short(label: str, most: int = 20) -> str:
 
 
 def phases_over_time(readings: Sequence[tuple[float, Mapping[str, float]]]) -> Html:
-    """The share of each phase between one reading of a run's clock and the next, stacked; readings are running totals."""
+    """The share of each phase between one reading of a run's clock, which are running totals, and the next."""
     area = Area(height=240)
     most = readings[-1][0] or 1.0
     x, y = area.x(0.0, most), area.y(0.0, 1.0)
@@ -76,9 +85,16 @@ def phases_over_time(readings: Sequence[tuple[float, Mapping[str, float]]]) -> H
         for name in order if whole > 0 else ():
             share = spent[name] / whole
             if share > 0:
-                parts.append(tag("rect", x=number(x(before_wall)), y=number(y(level + share)),
-                                 width=number(max(x(wall) - x(before_wall), 0.4)),
-                                 height=number(y(level) - y(level + share)), class_=phase_class(name)))  # fmt: skip
+                parts.append(
+                    tag(
+                        "rect",
+                        x=number(x(before_wall)),
+                        y=number(y(level + share)),
+                        width=number(max(x(wall) - x(before_wall), 0.4)),
+                        height=number(y(level) - y(level + share)),
+                        class_=phase_class(name),
+                    )
+                )
             level += share
         before_wall, before = wall, {name: totals.get(name, before[name]) for name in order}
     return area.svg("Share of each phase over the time of the run", *parts)
@@ -119,10 +135,7 @@ def interval_chart(spans: Sequence[Span], title: str, spell: Spell) -> Html:
     return area.svg(f"{title}. {said}", *parts)
 
 
-def _span(span: Span, index: int, middle: float, area: Area, x: Spell | object) -> Html:
-    from mileage.charts.scales import Scale
-
-    assert isinstance(x, Scale)
+def _span(span: Span, index: int, middle: float, area: Area, x: Scale) -> Html:
     class_ = colour(index)
     parts = [words(area.left - 10, middle + 4, _short(span.name), "name", "end")]
     if span.low is not None:
@@ -131,8 +144,16 @@ def _span(span: Span, index: int, middle: float, area: Area, x: Spell | object) 
         ends = [x(span.low), *([] if span.high is None else [high])]
         parts += [line((end, middle - 6), (end, middle + 6), f"interval {class_}") for end in ends]
     if span.value is not None:
-        parts.append(tag("circle", tag("title", f"{span.name}: {span.said}"), cx=number(x(span.value)),
-                         cy=number(middle), r=5.5, class_=f"dot {class_}"))  # fmt: skip
+        parts.append(
+            tag(
+                "circle",
+                tag("title", f"{span.name}: {span.said}"),
+                cx=number(x(span.value)),
+                cy=number(middle),
+                r=5.5,
+                class_=f"dot {class_}",
+            )
+        )
     for cost, reached in span.samples:
         place = (x(cost), middle + 19)
         if reached:

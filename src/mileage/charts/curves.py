@@ -34,9 +34,14 @@ class Axis:
 
 
 def curve_chart(
-    curves: Sequence[Curve], x_axis: Axis, y_axis: Axis, *, target: float | None = None, area: Area | None = None,
+    curves: Sequence[Curve],
+    x_axis: Axis,
+    y_axis: Axis,
+    *,
+    target: float | None = None,
+    area: Area | None = None,
     from_zero: bool = False,
-) -> Html:  # fmt: skip
+) -> Html:
     """The curves over one axis, with the target line and the first target-reaching evaluation of every run."""
     area = area or Area()
     x, y = _scales(curves, target, area, from_zero=from_zero)
@@ -65,8 +70,8 @@ def _drawn(curve: Curve, index: int, x: Scale, y: Scale, y_axis: Axis) -> Html:
         places = [x(at) for at, _ in curve.points]
         around = band(places, [y(value) for value in curve.low], [y(value) for value in curve.high])
         parts.append(tag("path", d=around, class_=f"band {class_}"))
-    for seed in curve.seeds:
-        parts.append(tag("path", d=path((x(a), y(b)) for a, b in seed), class_=f"seed {class_}"))
+    thin = f"seed {class_}"
+    parts += [tag("path", d=path((x(a), y(b)) for a, b in seed), class_=thin) for seed in curve.seeds]
     if len(curve.points) > 1:
         drawn = path((x(a), y(b)) for a, b in curve.points)
         parts.append(tag("path", d=drawn, class_=f"curve {class_}", stroke_dasharray=dash(index)))

@@ -36,8 +36,15 @@ class Area:
     def svg(self, label: str, *parts: str) -> Html:
         """The whole picture; `label` says in words what it shows."""
         box = f"0 0 {self.width} {self.height}"
-        return tag("svg", join(parts), viewBox=box, role="img", aria_label=label, class_="chart",
-                   xmlns=Html("http://www.w3.org/2000/svg"))  # fmt: skip
+        return tag(
+            "svg",
+            join(parts),
+            viewBox=box,
+            role="img",
+            aria_label=label,
+            class_="chart",
+            xmlns=Html("http://www.w3.org/2000/svg"),
+        )
 
     def axes(self, x: Scale, y: Scale, x_title: str, y_title: str, spell_x: Spell, spell_y: Spell) -> Html:
         """Grid lines, numbers beside them, and what they count."""

@@ -47,7 +47,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 def decades(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten between `low` and `high`, thinned where there are many."""
     first, last = math.floor(math.log10(max(low, 1e-300))), math.ceil(math.log10(max(high, 1e-300)))
-    factors = (1.0, 2.0, 5.0) if last - first <= 2 else (1.0,)
+    factors = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
     stride = max(1, (last - first) // 6)
     found = [factor * 10.0**power for power in range(first, last + 1, stride) for factor in factors]
     return [value for value in found if low * 0.999 <= value <= high * 1.001]
@@ -73,7 +73,13 @@ def compact(value: float) -> str:
 
 def seconds(value: float) -> str:
     """A time for an axis."""
-    return f"{value:.4g} s" if abs(value) < 600 else f"{value / 60:.4g} min" if abs(value) < 7200 else f"{value / 3600:.4g} h"
+    return (
+        f"{value:.4g} s"
+        if abs(value) < 600
+        else f"{value / 60:.4g} min"
+        if abs(value) < 7200
+        else f"{value / 3600:.4g} h"
+    )
 
 
 def usd(value: float) -> str:

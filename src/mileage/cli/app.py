@@ -8,7 +8,21 @@ import typer
 from typer import Option
 
 from mileage._version import __version__
-from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, report, rl_bench, serve, train, warmup
+from mileage.cli import (
+    bench,
+    doctor,
+    env,
+    envs,
+    evaluate,
+    ledger,
+    profile,
+    record,
+    report,
+    rl_bench,
+    serve,
+    train,
+    warmup,
+)
 
 app = typer.Typer(
     name="mileage",

@@ -14,7 +14,8 @@ def serve(
     host: Annotated[str, Option(help="Address to listen on; any but this machine's own needs a token.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen on; 0 takes a free one.")] = 8350,
     token: Annotated[
-        str | None, Option(help="What browsers must show (MILEAGE_TOKEN); made up where one is needed.", envvar="MILEAGE_TOKEN")
+        str | None,
+        Option(help="What browsers must show (MILEAGE_TOKEN); made up where one is needed.", envvar="MILEAGE_TOKEN"),
     ] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False,
     db: options.Database = None,
@@ -56,7 +57,11 @@ def serve(
 
             webbrowser.open(address)
         config = uvicorn.Config(
-            make_app(store, token), log_level="warning", access_log=False, server_header=False, lifespan="off",
+            make_app(store, token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
             timeout_graceful_shutdown=1,
-        )  # fmt: skip
+        )
         uvicorn.Server(config).run(sockets=[listening])

@@ -53,9 +53,9 @@ def _ends() -> tuple[Any, Any, Any]:
 
 def _joined(own: Any, presumed: Any) -> Any:
     of_run = schema.run.c.run_id
-    return schema.run.outerjoin(
-        own, (own.c.run_id == of_run) & (own.c.closed_by == ClosedBy.SELF.value)
-    ).outerjoin(presumed, (presumed.c.run_id == of_run) & (presumed.c.closed_by == ClosedBy.OPENER.value))
+    return schema.run.outerjoin(own, (own.c.run_id == of_run) & (own.c.closed_by == ClosedBy.SELF.value)).outerjoin(
+        presumed, (presumed.c.run_id == of_run) & (presumed.c.closed_by == ClosedBy.OPENER.value)
+    )
 
 
 def _where(asked: Asked, state: Any) -> list[Any]:
@@ -79,10 +79,16 @@ def runs(connection: sa.Connection, asked: Asked) -> tuple[list[RecordedRun], in
 
     run = schema.run.c
     column = {
-        "launched": run.launched_at, "name": run.name, "seed": run.seed, "state": state, "steps": either("env_steps"),
-        "wall": either("wall_seconds"), "to_target": either("wall_to_target"), "return": either("mean_return"),
+        "launched": run.launched_at,
+        "name": run.name,
+        "seed": run.seed,
+        "state": state,
+        "steps": either("env_steps"),
+        "wall": either("wall_seconds"),
+        "to_target": either("wall_to_target"),
+        "return": either("mean_return"),
         "cost": either("cost_usd"),
-    }[asked.sort]  # fmt: skip
+    }[asked.sort]
     where, joined = _where(asked, state), _joined(own, presumed)
     # Those without the figure come last in either direction.
     order = (column.is_(None), column.asc() if asked.ascending else column.desc(), run.run_id.desc())
@@ -111,14 +117,18 @@ def recipes(connection: sa.Connection, asked: Asked) -> tuple[list[Recipe], int]
     newest = sa.func.max(schema.run.c.run_id)
     grouped = (
         sa.select(
-            newest.label("newest"), sa.func.count().label("runs"), sa.func.count(end["wall_to_target"]),
-            sa.func.sum(sa.case((state == RUNNING, 1), else_=0)), sa.func.avg(end["wall_to_target"]),
-            sa.func.coalesce(sa.func.sum(end["cost_usd"]), 0.0), sa.func.max(end["mean_return"]),
+            newest.label("newest"),
+            sa.func.count().label("runs"),
+            sa.func.count(end["wall_to_target"]),
+            sa.func.sum(sa.case((state == RUNNING, 1), else_=0)),
+            sa.func.avg(end["wall_to_target"]),
+            sa.func.coalesce(sa.func.sum(end["cost_usd"]), 0.0),
+            sa.func.max(end["mean_return"]),
         )
         .select_from(_joined(own, presumed))
         .where(*_where(asked, state))
         .group_by(*columns)
-    )  # fmt: skip
+    )
     rows = connection.execute(grouped.order_by(newest.desc()).limit(asked.limit).offset(asked.offset)).all()
     of_id = {run.run_id: run.run for run in by_ids(connection, [row[0] for row in rows])}
     total = connection.execute(sa.select(sa.func.count()).select_from(grouped.subquery())).scalar_one()

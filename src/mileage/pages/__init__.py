@@ -1,1 +1,1 @@
-"""Pages to look at: reports as one file, the live pages, figures for papers; all made of the charts of `mileage.charts`."""
+"""Pages to look at: reports as one file, live pages, figures for papers; all are made of `mileage.charts`."""

@@ -53,17 +53,29 @@ SERVED_POLICY = (
 
 def file_page(title: str, *content: Child) -> Html:
     """A page that is one file: it opens from disk and asks nobody for anything."""
-    head = join((
-        Html('<meta http-equiv="Content-Security-Policy" content="'), Html(file_policy()), Html('"/>'),
-        tag("style", Html(style())),
-    ))  # fmt: skip
-    bar = tag("header", tag("span", "mileage", class_="brand"), tag("span", title, class_="small"), theme_button(), class_="bar")
+    head = join(
+        (
+            Html('<meta http-equiv="Content-Security-Policy" content="'),
+            Html(file_policy()),
+            Html('"/>'),
+            tag("style", Html(style())),
+        )
+    )
+    bar = tag(
+        "header",
+        tag("span", "mileage", class_="brand"),
+        tag("span", title, class_="small"),
+        theme_button(),
+        class_="bar",
+    )
     return _page(title, head, bar, join(content), tag("script", Html(script())))
 
 
 def served_page(title: str, bar: Html, *content: Child) -> Html:
     """A page that `mileage serve` sends, with style and script beside it."""
-    head = join((tag("link", rel="stylesheet", href="/static/page.css"), tag("script", src="/static/page.js", defer=True)))
+    head = join(
+        (tag("link", rel="stylesheet", href="/static/page.css"), tag("script", src="/static/page.js", defer=True))
+    )
     return _page(title, head, bar, join(content), Html(""))
 
 
@@ -73,11 +85,16 @@ def theme_button() -> Html:
 
 
 def _page(title: str, head: Html, bar: Html, content: Html, end: Html) -> Html:
-    first = join((
-        Html('<meta charset="utf-8"/>'), tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{title} · mileage"), tag("meta", name="referrer", content="no-referrer"),
-        tag("link", rel="icon", href=_ICON), head,
-    ))  # fmt: skip
+    first = join(
+        (
+            Html('<meta charset="utf-8"/>'),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("title", f"{title} · mileage"),
+            tag("meta", name="referrer", content="no-referrer"),
+            tag("link", rel="icon", href=_ICON),
+            head,
+        )
+    )
     skip = tag("a", "Skip to the content", href="#content", class_="skip")
     foot = tag("footer", f"mileage {__version__}. Every number has its denominator; failed runs are counted.")
     body = tag("body", skip, bar, tag("main", content, foot, id="content"), end)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mileage._errors import UnmatchedError, UsageError
 from mileage._records import ReadRecord
 from mileage.charts.bars import Span, interval_chart
-from mileage.charts.scales import seconds
+from mileage.charts.scales import seconds, usd
 from mileage.experiments import Arm as Compared
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import duration, percent
@@ -34,13 +34,16 @@ def comparison_parts(found: Comparison) -> list[Part]:
     for side in (found.a, found.b):
         expected = side.expected
         ends = (None, None) if expected.interval is None else expected.interval.as_list()
-        words = f"not reached, {found.spell(expected.spent)} spent" if expected.value is None else found.spell(expected.value)
-        samples = tuple(zip((float(cost) for cost in side.costs.costs), (bool(each) for each in side.costs.reached),
-                            strict=True))  # fmt: skip
+        words = (
+            f"not reached, {found.spell(expected.spent)} spent"
+            if expected.value is None
+            else found.spell(expected.value)
+        )
+        samples = tuple(
+            zip((float(cost) for cost in side.costs.costs), (bool(each) for each in side.costs.reached), strict=True)
+        )
         spans.append(Span(side.label, expected.value, ends[0], ends[1], samples, words))
     title = "expected cost to target, dollars" if found.unit == "USD" else "expected time to target, seconds"
-    from mileage.charts.scales import usd
-
     svg = interval_chart(spans, title, usd if found.unit == "USD" else seconds)
     caption = "Expected cost to target with its 95 % interval; small marks are single runs, a cross is one that failed."
     return [*said, Picture(svg, caption), Grid(found.table())]
@@ -75,15 +78,36 @@ def builds(runs: Sequence[RecordedRun]) -> Section | None:
     parts: list[Part] = []
     for run in measured:
         rows: list[tuple[Cell, ...]] = [
-            (plain(str(kpi.mode), 60), _s(kpi.baseline_cold_secs), _s(kpi.slicer_cold_secs),
-             _speedup(kpi.speedup, kpi.speedup_low, kpi.speedup_high), plain(kpi.verdict or "–", 60),
-             _n(kpi.slicer_throughput_per_hr, ".1f"), _s(kpi.baseline_incr_secs), _s(kpi.slicer_incr_secs),
-             "–" if kpi.pass_rate is None else percent(kpi.pass_rate), _s(kpi.secs_per_valid_sample),
-             _n(kpi.training_loop_per_cluster_hr, ".1f"), _n(kpi.training_loop_gain, ".2f"))
+            (
+                plain(str(kpi.mode), 60),
+                _s(kpi.baseline_cold_secs),
+                _s(kpi.slicer_cold_secs),
+                _speedup(kpi.speedup, kpi.speedup_low, kpi.speedup_high),
+                plain(kpi.verdict or "–", 60),
+                _n(kpi.slicer_throughput_per_hr, ".1f"),
+                _s(kpi.baseline_incr_secs),
+                _s(kpi.slicer_incr_secs),
+                "–" if kpi.pass_rate is None else percent(kpi.pass_rate),
+                _s(kpi.secs_per_valid_sample),
+                _n(kpi.training_loop_per_cluster_hr, ".1f"),
+                _n(kpi.training_loop_gain, ".2f"),
+            )
             for kpi in run.kpis
-        ]  # fmt: skip
-        header = ("mode", "baseline cold", "cold", "speedup", "verdict", "samples/h", "baseline edit→check", "edit→check",
-                  "pass rate", "s/valid sample", "samples/cluster-h", "loop gain")  # fmt: skip
+        ]
+        header = (
+            "mode",
+            "baseline cold",
+            "cold",
+            "speedup",
+            "verdict",
+            "samples/h",
+            "baseline edit→check",
+            "edit→check",
+            "pass rate",
+            "s/valid sample",
+            "samples/cluster-h",
+            "loop gain",
+        )
         title = f"{plain(run.kpis[0].project or run.run.name, 80)} ({run.run_id})"
         parts.append(Grid(Table.of(header, rows, left=("mode", "verdict"), title=title)))
         parts += _samples(run)
@@ -102,14 +126,29 @@ def _samples(run: RecordedRun) -> list[Part]:
         said = "no valid sample" if middle is None else f"median {duration(middle)} of {len(good)}"
         spans.append(Span(f"{arm}, {kind}", middle, samples=marks, said=said))
     rows: list[tuple[Cell, ...]] = [
-        (s.order, s.round, s.arm, s.kind, s.outcome, s.exit_code, f"{s.wall_seconds:.3f}", f"{s.cpu_seconds:.3f}",
-         f"{s.peak_rss_bytes / 2**20:.0f}", plain(s.diagnostic, 100))
+        (
+            s.order,
+            s.round,
+            s.arm,
+            s.kind,
+            s.outcome,
+            s.exit_code,
+            f"{s.wall_seconds:.3f}",
+            f"{s.cpu_seconds:.3f}",
+            f"{s.peak_rss_bytes / 2**20:.0f}",
+            plain(s.diagnostic, 100),
+        )
         for s in run.samples
-    ]  # fmt: skip
+    ]
     header = ("order", "round", "arm", "kind", "outcome", "exit", "wall s", "CPU s", "peak MiB", "first line")
     table = Table.of(header, rows, left=("arm", "kind", "outcome", "first line"))
-    caption = "Every timed build: a mark each, a cross for one that failed; the dot is the median of those that did not."
-    return [Picture(interval_chart(spans, "seconds of a build", seconds), caption), Folded("Raw samples", (Grid(table),))]
+    caption = (
+        "Every timed build: a mark each, a cross for one that failed; the dot is the median of those that did not."
+    )
+    return [
+        Picture(interval_chart(spans, "seconds of a build", seconds), caption),
+        Folded("Raw samples", (Grid(table),)),
+    ]
 
 
 def _s(value: float | None) -> str:
@@ -166,4 +205,6 @@ def _plain_table(rows: Sequence[ReadRecord], keys: Sequence[str], title: str) ->
         return "–" if value is None else plain(str(value), 300)
 
     cells = [tuple(shown(key, row.get(key)) for key in keys) for row in rows]
-    return Table.of([key.replace("_", " ") for key in keys], cells, left=[key.replace("_", " ") for key in keys], title=title)
+    return Table.of(
+        [key.replace("_", " ") for key in keys], cells, left=[key.replace("_", " ") for key in keys], title=title
+    )

@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 KINDS = ("pdf", "svg", "png")
 _WIDTH, _HEIGHT = 5.5, 3.2  # inches: a column of text
 _STYLE = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
-    "grid.linewidth": 0.6, "legend.frameon": False, "pdf.fonttype": 42, "svg.hashsalt": "mileage", "savefig.dpi": 200,
-}  # fmt: skip
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "mileage",
+    "savefig.dpi": 200,
+}
 
 
 def write_figures(exams: Sequence[Exam], directory: Path) -> list[Path]:

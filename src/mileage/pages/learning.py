@@ -22,9 +22,9 @@ GRID = 40
 MOST_SEEDS = 12
 """More runs than this are shown by their line and band alone."""
 BAND = (
-    f"line: interquartile mean over seeds; band: 95 % interval by bootstrap over seeds ({RESAMPLES:,} resamples), from the "
-    "point on at which every seed has been evaluated; a seed between two evaluations is on the straight line between "
-    "them, and one that has ended keeps its last value"
+    f"line: interquartile mean over seeds; band: 95 % interval by bootstrap over seeds ({RESAMPLES:,} resamples), from "
+    "the point on at which every seed has been evaluated; a seed between two evaluations is on the straight line "
+    "between them, and one that has ended keeps its last value"
 )
 
 
@@ -44,7 +44,9 @@ WAYS: dict[str, Way] = {
     way.key: way
     for way in (
         Way("steps", Axis("environment steps", compact), "step", "env_steps"),
-        Way("seconds", Axis("wall-clock since the start, evaluation included", seconds), "wall_seconds", "wall_seconds"),
+        Way(
+            "seconds", Axis("wall-clock since the start, evaluation included", seconds), "wall_seconds", "wall_seconds"
+        ),
         Way("dollars", Axis("dollars billed since the start", usd), "cost_usd", "cost_usd"),
     )
 }
@@ -111,8 +113,9 @@ def common_grid(lines: Sequence[Sequence[Point]]) -> np.ndarray[tuple[int], np.d
 
 def final_returns(run: RecordedRun) -> tuple[float, ...]:
     """Returns of the held-out episodes at the first evaluation that met the target, otherwise at the last one."""
-    met = next((row.seq for row, _ in evaluated(run) if row.target_met), None)
-    seq = met if met is not None else max((episode.seq for episode in run.episodes), default=None)
+    there = {episode.seq for episode in run.episodes}
+    met = next((row.seq for row, _ in evaluated(run) if row.target_met and row.seq in there), None)
+    seq = met if met is not None else max(there, default=None)
     return tuple(e.episode_return for e in run.episodes if e.seq == seq and e.episode_return is not None)
 
 

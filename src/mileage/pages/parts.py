@@ -111,11 +111,14 @@ class Figures:
     def html(self) -> Html:
         """As markup."""
         items = [
-            tag("li", tag("span", each.label, class_="label"),
+            tag(
+                "li",
+                tag("span", each.label, class_="label"),
                 tag("span", each.value, class_=f"value {each.mood or ''}".strip()),
-                tag("span", each.note, class_="note") if each.note else None)
+                tag("span", each.note, class_="note") if each.note else None,
+            )
             for each in self.figures
-        ]  # fmt: skip
+        ]
         return tag("ul", *items, class_="figures")
 
     def markdown(self) -> str:

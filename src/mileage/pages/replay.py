@@ -90,19 +90,42 @@ def _part(name: str, *inside: Html, **attributes: str) -> Html:
 def _drawings() -> dict[str, Drawing]:
     ground = tag("line", x1=0, y1=165, x2=400, y2=165, class_="ground")
     pole = _part("pole", tag("line", x1=0, y1=0, x2=0, y2=-95, class_="rod"))
-    cart = _part("cart", tag("rect", x=-28, y=-14, width=56, height=24, rx=4, class_="body"), pole,
-                 tag("circle", cx=0, cy=0, r=4, class_="joint"))  # fmt: skip
+    cart = _part(
+        "cart",
+        tag("rect", x=-28, y=-14, width=56, height=24, rx=4, class_="body"),
+        pole,
+        tag("circle", cx=0, cy=0, r=4, class_="joint"),
+    )
     rod = _part("rod", tag("line", x1=0, y1=0, x2=0, y2=-75, class_="rod"))
     pendulum = tag("g", rod, tag("circle", cx=0, cy=0, r=6, class_="joint"), transform="translate(200 100)")
     hill = tag("path", d=path_data(_hill(-1.2 + 1.8 * i / 60) for i in range(61)), class_="ground")
     goal = [_hill(x) for x in (0.5, 0.45)]
-    flags = [tag("path", d=path_data([(x, y), (x, y - 32), (x + 16, y - 26), (x, y - 20)]), class_="flag") for x, y in goal]
-    car = _part("car", tag("rect", x=-15, y=-16, width=30, height=11, rx=3, class_="body"),
-                tag("circle", cx=-9, cy=-4, r=4, class_="joint"), tag("circle", cx=9, cy=-4, r=4, class_="joint"))  # fmt: skip
-    lower = tag("g", _part("lower", tag("line", x1=0, y1=0, x2=0, y2=45, class_="rod"),
-                           tag("circle", cx=0, cy=0, r=4, class_="joint")), transform="translate(0 45)")  # fmt: skip
-    upper = tag("g", _part("upper", tag("line", x1=0, y1=0, x2=0, y2=45, class_="rod"), lower,
-                           tag("circle", cx=0, cy=0, r=5, class_="joint")), transform="translate(200 100)")  # fmt: skip
+    flags = [
+        tag("path", d=path_data([(x, y), (x, y - 32), (x + 16, y - 26), (x, y - 20)]), class_="flag") for x, y in goal
+    ]
+    car = _part(
+        "car",
+        tag("rect", x=-15, y=-16, width=30, height=11, rx=3, class_="body"),
+        tag("circle", cx=-9, cy=-4, r=4, class_="joint"),
+        tag("circle", cx=9, cy=-4, r=4, class_="joint"),
+    )
+    lower = tag(
+        "g",
+        _part(
+            "lower", tag("line", x1=0, y1=0, x2=0, y2=45, class_="rod"), tag("circle", cx=0, cy=0, r=4, class_="joint")
+        ),
+        transform="translate(0 45)",
+    )
+    upper = tag(
+        "g",
+        _part(
+            "upper",
+            tag("line", x1=0, y1=0, x2=0, y2=45, class_="rod"),
+            lower,
+            tag("circle", cx=0, cy=0, r=5, class_="joint"),
+        ),
+        transform="translate(200 100)",
+    )
     line = tag("line", x1=40, y1=55, x2=360, y2=55, class_="goal")
     return {
         "CartPole-v1": Drawing(ground, cart, ("cart", "pole"), _cart, 0.02),
@@ -211,14 +234,25 @@ def _box(episode: Episode, drawing: Drawing) -> Html:
     for part, transform in zip(drawing.parts, frames[0], strict=True):  # as it stands before a script moves it
         moving = Html(moving.replace(f'data-part="{part}"', f'data-part="{part}" transform="{transform}"', 1))
     svg = tag("svg", drawing.still, moving, viewBox="0 0 400 200", role="img", aria_label=label, class_="chart")
-    same = "" if math.isclose(episode.recorded, episode.played, rel_tol=1e-6, abs_tol=1e-6) else (
-        f"; when it was recorded, {episode.recorded:,.1f}"
-    )  # fmt: skip
-    title = tag("p", tag("strong", f"{episode.name.capitalize()} episode"), f", held-out seed {episode.seed}: return "
-                f"{episode.played:,.1f} in {len(episode.states)} steps{same}")  # fmt: skip
-    slider = tag("input", type="range", min=0, max=len(frames) - 1, value=0, aria_label=f"step of the {episode.name} episode")
-    controls = tag("div", tag("button", "Play", type="button"), slider, tag("output", "step 0"), class_="controls", hidden=True)
-    packed = tag("script", Html(strict_json(data, separators=(",", ":")).replace("<", "\\u003c")), type="application/json")
+    same = (
+        ""
+        if math.isclose(episode.recorded, episode.played, rel_tol=1e-6, abs_tol=1e-6)
+        else (f"; when it was recorded, {episode.recorded:,.1f}")
+    )
+    title = tag(
+        "p",
+        tag("strong", f"{episode.name.capitalize()} episode"),
+        f", held-out seed {episode.seed}: return {episode.played:,.1f} in {len(episode.states)} steps{same}",
+    )
+    slider = tag(
+        "input", type="range", min=0, max=len(frames) - 1, value=0, aria_label=f"step of the {episode.name} episode"
+    )
+    controls = tag(
+        "div", tag("button", "Play", type="button"), slider, tag("output", "step 0"), class_="controls", hidden=True
+    )
+    packed = tag(
+        "script", Html(strict_json(data, separators=(",", ":")).replace("<", "\\u003c")), type="application/json"
+    )
     return tag("div", title, svg, controls, packed, class_="replay")
 
 

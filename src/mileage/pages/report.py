@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -26,9 +27,15 @@ from mileage.text import markdown, plain
 FORMATS = (".html", ".md", ".pdf", ".png")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _QUIET = (
-    "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-quic", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+    "--hide-scrollbars",
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,9 @@ class Report:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made_at))
         several = (
             f" They sat {len(self.exams)} different exams, which are shown apart and never in one picture."
-            if len(self.exams) > 1 else ""
-        )  # fmt: skip
+            if len(self.exams) > 1
+            else ""
+        )
         return f"{runs} run{'' if runs == 1 else 's'}, {day}.{several}"
 
     def html(self) -> Html:
@@ -123,12 +131,14 @@ def _printed(page: str, path: Path) -> None:
             if path.suffix == ".pdf"
             else [f"--screenshot={made}", "--window-size=1200,2400"]
         )
-        sandbox = ["--no-sandbox"] if _is_root() else []
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [browser, *_QUIET, *sandbox, f"--user-data-dir={directory}/profile", *how, source.as_uri()]
         try:
             done = subprocess.run(command, capture_output=True, timeout=120, check=False)
         except subprocess.TimeoutExpired:
-            raise MileageError(f"{browser} took more than two minutes to print the report: write .html instead") from None
+            raise MileageError(
+                f"{browser} took more than two minutes to print the report: write .html instead"
+            ) from None
         if done.returncode or not made.is_file():
             raise MileageError(f"{browser} could not print the report: write .html instead")
         try:
@@ -136,9 +146,3 @@ def _printed(page: str, path: Path) -> None:
             shutil.copyfile(made, path)
         except OSError as error:
             raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
-
-
-def _is_root() -> bool:
-    import os
-
-    return os.geteuid() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 from mileage.charts.bars import Span, interval_chart, ordered_phases, phase_bars, phase_class, phases_over_time
 from mileage.charts.curves import Axis, curve_chart, profile_chart
-from mileage.charts.markup import Html
+from mileage.charts.markup import Html, join
 from mileage.charts.plot import colour, legend
 from mileage.charts.scales import compact, seconds, usd
 from mileage.ledger.rows import EndState
@@ -25,8 +26,8 @@ from mileage.tables import Cell, Column, Table
 from mileage.text import plain
 
 _WHY_COST = (
-    "Expected cost to target: what all runs cost up to their target or their stop, failed ones included, over the number "
-    "that reached it. Interval: 95 %, posterior with Beta(1/2, 1/2) on success and log-normal cost given success."
+    "Expected cost to target: what all runs cost up to their target or their stop, failed ones included, over the "
+    "number that reached it. Interval: 95 %, posterior with Beta(1/2, 1/2) on success, log-normal cost given success."
 )
 _WHY_IQM = "Interquartile mean over seeds with its 95 % stratified bootstrap interval."
 
@@ -39,8 +40,14 @@ def spell(unit: str) -> Callable[[float], str]:
 def exam_sections(exam: Exam) -> list[Section]:
     """All sections that there is something to say for, in the order of a report."""
     made = (
-        overview(exam), curves(exam), costs(exam), phases(exam), profiles(exam), memory(exam), seeds(exam),
-    )  # fmt: skip
+        overview(exam),
+        curves(exam),
+        costs(exam),
+        phases(exam),
+        profiles(exam),
+        memory(exam),
+        seeds(exam),
+    )
     return [section for section in made if section is not None]
 
 
@@ -104,15 +111,30 @@ def arm_table(exam: Exam) -> Table:
         value, note = ("–", "") if expected is None else _expected_words(expected, exam.unit)
         returned, interval = ("–", "") if arm.iqm_return is None else estimate_words(arm.iqm_return, "{:,.1f}".format)
         rows.append((arm.label, len(arm.runs), arm.reached, arm.failed, arm.running, value, note, returned, interval))
-    header = ("arm", "seeds", "reached", "failed", "running", "expected cost", "its interval", "return", "its interval ")
+    header = (
+        "arm",
+        "seeds",
+        "reached",
+        "failed",
+        "running",
+        "expected cost",
+        "its interval",
+        "return",
+        "its interval ",
+    )
     return Table.of(header, rows, left=("arm", "its interval", "its interval "))
 
 
 def why() -> Folded:
     """What every number is counted in."""
-    rows = [(metric.title, metric.unit, (metric.of.__doc__ or "").strip().rstrip(".")) for metric in METRICS
-            if metric.of.__name__ != "<lambda>" or metric.unit]  # fmt: skip
-    table = Table.of(("number", "unit and denominator", "what it is"), rows, left=("number", "unit and denominator", "what it is"))
+    rows = [
+        (metric.title, metric.unit, (metric.of.__doc__ or "").strip().rstrip("."))
+        for metric in METRICS
+        if metric.of.__name__ != "<lambda>" or metric.unit
+    ]
+    table = Table.of(
+        ("number", "unit and denominator", "what it is"), rows, left=("number", "unit and denominator", "what it is")
+    )
     return Folded("Why these numbers", (Words(_WHY_COST, "small"), Words(_WHY_IQM, "small"), Grid(table)))
 
 
@@ -130,8 +152,6 @@ def curves(exam: Exam) -> Section | None:
 
 
 def _key(exam: Exam) -> str:
-    import hashlib
-
     return hashlib.sha256(exam.first.run_id.encode()).hexdigest()[:8]
 
 
@@ -162,8 +182,13 @@ def costs(exam: Exam) -> Section | None:
     title = "expected cost to target, dollars" if exam.unit == "USD" else "expected time to target, seconds"
     svg = interval_chart(spans, title, usd if exam.unit == "USD" else seconds)
     rows = [(span.name, span.said) for span in spans]
-    caption = "Large dot and line: expected cost and its 95 % interval; a line to the edge has no upper bound. Small marks: single runs up to their target, a cross for one that failed."
-    return Section("Cost to target", (Picture(svg, caption), Grid(Table.of(("arm", "cost"), rows, left=("arm", "cost")))))
+    caption = (
+        "Large dot and line: expected cost and its 95 % interval; a line to the edge has no upper bound. Small marks: "
+        "single runs up to their target, a cross for one that failed."
+    )
+    return Section(
+        "Cost to target", (Picture(svg, caption), Grid(Table.of(("arm", "cost"), rows, left=("arm", "cost"))))
+    )
 
 
 def phases(exam: Exam) -> Section | None:
@@ -188,10 +213,15 @@ def phases(exam: Exam) -> Section | None:
         parts.append(Picture(phases_over_time(readings), "Between one reading of the run's clock and the next."))
     wall = [sum(totals.values()) or math.inf for _, totals in rows]
     cells: list[tuple[Cell, ...]] = [
-        (name, *(f"{totals.get(name, 0.0):.3f} s, {percent(totals.get(name, 0.0) / whole)}"
-                 for (_, totals), whole in zip(rows, wall, strict=True)))
+        (
+            name,
+            *(
+                f"{totals.get(name, 0.0):.3f} s, {percent(totals.get(name, 0.0) / whole)}"
+                for (_, totals), whole in zip(rows, wall, strict=True)
+            ),
+        )
         for _, name in names
-    ]  # fmt: skip
+    ]
     header = [Column("phase"), *(Column(label, right=True) for label, _ in rows)]
     return Section("Where the time went", (*parts, Folded("As a table", (Grid(Table.of(header, cells)),))))
 
@@ -202,11 +232,13 @@ def profiles(exam: Exam) -> Section | None:
     if not found:
         return None
     by_return = exam.target is None or "return" in str(exam.target.aggregate)
-    svg = profile_chart(found, Axis("return of a held-out episode", compact), target=exam.threshold if by_return else None)
+    svg = profile_chart(
+        found, Axis("return of a held-out episode", compact), target=exam.threshold if by_return else None
+    )
     names = [(colour(index), each.name) for index, each in enumerate(found)]
     caption = (
-        "Share of held-out episodes that returned at least so much, over all seeds, at the evaluation that a run is judged "
-        "by; band: 95 % interval by bootstrap over seeds."
+        "Share of held-out episodes that returned at least so much, over all seeds, at the evaluation that a run is "
+        "judged by; band: 95 % interval by bootstrap over seeds."
     )
     return Section("Performance profile", (Picture(svg, caption, legend(names)),))
 
@@ -216,7 +248,9 @@ def memory(exam: Exam) -> Section | None:
     found = [line for arm in exam.arms if (line := learning.memory(arm)) is not None and len(line.points) > 1]
     if not found:
         return None
-    svg = curve_chart(found, Axis("wall-clock since the start", seconds), Axis("peak memory, GB", "{:.3g}".format), from_zero=True)
+    svg = curve_chart(
+        found, Axis("wall-clock since the start", seconds), Axis("peak memory, GB", "{:.3g}".format), from_zero=True
+    )
     names = [(colour(index), each.name) for index, each in enumerate(found)]
     caption = "Highest resident memory of the process tree so far, of the run of each arm that used most."
     return Section("Memory", (Picture(svg, caption, legend(names)),))
@@ -229,14 +263,28 @@ def seeds(exam: Exam) -> Section:
 
 def seed_table(arm: Arm, unit: str) -> Table:
     """The runs of an arm."""
-    names = ("env_steps", "wall_seconds", "wall_to_target", "success_rate", "mean_return", "steps_per_second",
-             "steady_steps_per_second", *(("cost_usd",) if unit == "USD" else ()), "peak_rss_gb")  # fmt: skip
+    names = (
+        "env_steps",
+        "wall_seconds",
+        "wall_to_target",
+        "success_rate",
+        "mean_return",
+        "steps_per_second",
+        "steady_steps_per_second",
+        *(("cost_usd",) if unit == "USD" else ()),
+        "peak_rss_gb",
+    )
     metrics = [BY_NAME[name] for name in names if any(run.metric(name) is not None for run in arm.runs)]
     rows = [
         (str(run.seed), run.run_id, state_words(run), *(each.spelled(run.metric(each.name)) for each in metrics))
         for run in arm.runs
     ]
-    header = [Column("seed", right=True), Column("run"), Column("ended"), *(Column(m.heading, right=True) for m in metrics)]
+    header = [
+        Column("seed", right=True),
+        Column("run"),
+        Column("ended"),
+        *(Column(m.heading, right=True) for m in metrics),
+    ]
     return Table.of(header, rows, title=f"{arm.label}: {arm.seeds}")
 
 
@@ -268,7 +316,10 @@ def contract(exam: Exam) -> Section:
     parts.append(Grid(Table.of(header, rows, left=header, title="What each arm ran with")))
     for arm in exam.arms:
         config = {plain(str(name), 60): plain(json.dumps(value), 200) for name, value in arm.first.config.items()}
-        command = {"command": plain(arm.first.run.command, 500), "revision": plain(arm.first.run.git_revision or "none", 80)}
+        command = {
+            "command": plain(arm.first.run.command, 500),
+            "revision": plain(arm.first.run.git_revision or "none", 80),
+        }
         parts.append(Folded(f"Configuration of {arm.label}", (Facts(command | config),)))
     return Section("Contract, machine and versions", parts)
 
@@ -284,6 +335,4 @@ def _versions(run: RecordedRun) -> str:
 
 def markup(sections: list[Section]) -> Html:
     """Sections one after the other."""
-    from mileage.charts.markup import join
-
     return join(section.html() for section in sections)

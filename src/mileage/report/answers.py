@@ -1,4 +1,4 @@
-"""What `ledger list` and `ledger show` answer: the same for a program that asks by `--json` and one that asks a server."""
+"""What `ledger list` and `ledger show` answer, the same by `--json` and from a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from mileage.ledger.targets import Target
 from mileage.report.cost import CostReport
 
 
-def listed(store: Store, selection: str | None = None, *, state: str | None = None, limit: int = 50) -> list[RecordedRun]:
+def listed(
+    store: Store, selection: str | None = None, *, state: str | None = None, limit: int = 50
+) -> list[RecordedRun]:
     """The newest `limit` runs of a selection, all for 0, with what those have used that they resume."""
     if limit < 0:
         raise UsageError(f"--limit must be 0 or more, not {limit}")

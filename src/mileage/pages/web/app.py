@@ -1,4 +1,4 @@
-"""The server: addresses, what answers them, and errors in one sentence. Read-only by construction: see `Store.viewer`."""
+"""The server: addresses, what answers them, and errors in one sentence. It can only read: see `Store.viewer`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from mileage._records import strict_json
 from mileage._version import __version__
 from mileage.ledger.store import Store
 from mileage.pages.document import script, style
-from mileage.pages.web import views
+from mileage.pages.web import lists, views
 from mileage.pages.web.access import Guard
+from mileage.pages.web.frame import message, number
 from mileage.pages.web.live import MOST_WATCHERS, Watch
 from mileage.report import answers
 from mileage.report.compare import compare_selections
@@ -32,8 +33,8 @@ def make_app(store: Store, token: str | None = None) -> Starlette:
     """The pages of `store`; with a token, for whoever has it."""
     pages = _Pages(store)
     routes = [
-        Route("/", pages.html(lambda request: views.runs(store, request.query_params))),
-        Route("/recipes", pages.html(lambda request: views.recipes(store, request.query_params))),
+        Route("/", pages.html(lambda request: lists.runs(store, request.query_params))),
+        Route("/recipes", pages.html(lambda request: lists.recipes(store, request.query_params))),
         Route("/recipes/{run_id}", pages.html(lambda request: views.recipe(store, request.path_params["run_id"]))),
         Route("/runs/{run_id}", pages.run),
         Route("/runs/{run_id}/live", pages.part),
@@ -103,7 +104,7 @@ class _Pages:
 
 def _list(store: Store, request: Request) -> object:
     query = request.query_params
-    limit = views.number(query, "limit", 50, 10_000_000)
+    limit = number(query, "limit", 50, 10_000_000)
     return answers.list_answer(
         answers.listed(store, query.get("selection") or None, state=query.get("state") or None, limit=limit)
     )
@@ -119,9 +120,13 @@ def _compare(store: Store, request: Request) -> object:
     query = request.query_params
     allow, sequential = query.getlist("allow_unmatched"), query.get("sequential", "") in _TRUE
     found = compare_selections(
-        store, query.get("a", ""), query.get("b", ""), allow=allow, sequential=sequential,
+        store,
+        query.get("a", ""),
+        query.get("b", ""),
+        allow=allow,
+        sequential=sequential,
         target=query.get("target") or None,
-    )  # fmt: skip
+    )
     return found.as_dict()
 
 
@@ -130,7 +135,7 @@ def _said(request: Request, sentence: str, status: int) -> Response:
     if request.url.path.startswith("/api/"):
         return JSONResponse({"error": sentence}, status)
     title = {404: "Not found", 503: "The ledger cannot be read"}.get(status, "That cannot be shown")
-    return HTMLResponse(views.message(title, plain(sentence, 1000)), status)
+    return HTMLResponse(message(title, plain(sentence, 1000)), status)
 
 
 async def _mistake(request: Request, error: Exception) -> Response:
@@ -163,8 +168,12 @@ def openapi() -> dict[str, object]:
             {"name": name, "in": where, "required": where == "path", "schema": {"type": kind}}
             for name, where, kind in parameters
         ]
-        kinds = {"200": "the answer", "400": "what is wrong with the question", "404": "nothing there",
-                 "409": "sets of runs that may not be compared"}  # fmt: skip
+        kinds = {
+            "200": "the answer",
+            "400": "what is wrong with the question",
+            "404": "nothing there",
+            "409": "sets of runs that may not be compared",
+        }
         answers_ = {code: {"description": said} for code, said in kinds.items()}
         return {"get": {"summary": summary, "parameters": asked, "responses": answers_}}
 
@@ -179,9 +188,15 @@ def openapi() -> dict[str, object]:
         "/runs/{run_id}/live": get("What changes on its page", run_id),
         "/compare": get("Two selections against each other", *sides),
         "/builds": get("Build benchmarks"),
-        "/api/runs.json": get("What `mileage ledger list --json` prints", ("selection", "query", "string"),
-                              ("state", "query", "string"), ("limit", "query", "integer")),
-        "/api/runs/{run_id}.json": get("What `mileage ledger show --json` prints", run_id, ("target", "query", "string")),
+        "/api/runs.json": get(
+            "What `mileage ledger list --json` prints",
+            ("selection", "query", "string"),
+            ("state", "query", "string"),
+            ("limit", "query", "integer"),
+        ),
+        "/api/runs/{run_id}.json": get(
+            "What `mileage ledger show --json` prints", run_id, ("target", "query", "string")
+        ),
         "/api/compare.json": get("What `mileage ledger compare --json` prints", *sides),
-    }  # fmt: skip
+    }
     return {"openapi": "3.1.0", "info": {"title": "mileage", "version": __version__}, "paths": paths}
