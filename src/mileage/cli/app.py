@@ -22,6 +22,7 @@ from mileage.cli import (
     serve,
     train,
     warmup,
+    watch,
 )
 
 app = typer.Typer(
@@ -61,4 +62,5 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(ledger.app, name="ledger")
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
+app.command("watch")(watch.watch)
 app.command("rl-bench")(rl_bench.rl_bench)

@@ -10,6 +10,7 @@ import numpy as np
 from mileage.charts.curves import Axis, Curve, Steps
 from mileage.charts.plot import Point
 from mileage.charts.scales import compact, seconds, usd
+from mileage.ledger.notebook import evaluated as checkpoints_evaluated
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import highest
@@ -59,12 +60,7 @@ def ways(exam: Exam) -> list[Way]:
 
 def evaluated(run: RecordedRun) -> list[tuple[Checkpoint, float]]:
     """The evaluated checkpoints of a run with the number that its target looks at, else the mean return."""
-    found = []
-    for row in run.checkpoints:
-        value = row.target_value if row.target_value is not None else row.mean_return
-        if value is not None:
-            found.append((row, value))
-    return found
+    return checkpoints_evaluated(run.checkpoints)
 
 
 def points(run: RecordedRun, way: Way) -> tuple[Point, ...]:
@@ -93,7 +89,7 @@ def curve(arm: Arm, way: Way) -> Curve:
     if not lines:
         return Curve(name, ())
     grid = common_grid(lines)
-    values = np.array([np.interp(grid, *zip(*line, strict=True)) for line in lines])
+    values = np.array([np.interp(grid, [x for x, _ in line], [y for _, y in line]) for line in lines])
     estimates = [iqm_estimate(column, resamples=RESAMPLES) for column in values.T]
     middle = tuple((float(x), float(each.value or 0.0)) for x, each in zip(grid, estimates, strict=True))
     if len(lines) < FEWEST_RUNS:

@@ -52,7 +52,7 @@ def make_app(store: Store, token: str | None = None) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers=handlers,  # type: ignore[arg-type]
+        exception_handlers=handlers,
     )
 
 

@@ -13,7 +13,6 @@ from mileage.ledger import listing, queries
 from mileage.ledger.listing import Asked
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.metrics import dollars, duration
 from mileage.pages import extras, loading, sections
 from mileage.pages.arms import Exam, exams
 from mileage.pages.learning import evaluated
@@ -22,6 +21,7 @@ from mileage.pages.web.frame import Query, address, page, state_mark
 from mileage.pages.web.lists import selection
 from mileage.pages.web.live import spelled
 from mileage.report.compare import compare_selections
+from mileage.report.glance import progress_line
 from mileage.tables import Table
 from mileage.text import plain
 
@@ -108,29 +108,9 @@ def run_part(store: Store, run_id: str) -> Html:
 
 def _status(found: RecordedRun) -> Html:
     values = [value for _, value in evaluated(found)]
-    last = "" if not values else f", last held-out value {values[-1]:,.4g}"
-    cost = f", {dollars(found.metric('cost_usd') or 0.0)} so far" if found.end is None and found.priced else ""
-    said = f" · {found.steps:,} steps in {duration(found.wall_seconds)}{cost}{last}"
-    spark = sparkline(values, 60)
-    return tag(
-        "p",
-        state_mark(found),
-        said,
-        " ",
-        tag("span", spark, aria_hidden="true") if spark else None,
-        tag("span", _left(found), class_="small"),
-        role="status",
-    )
-
-
-def _left(found: RecordedRun) -> str:
-    """How long a run that goes on has left at most, if it keeps its pace."""
-    budget = found.run.step_budget
-    if found.end is not None or not budget or found.totals.env_steps <= 0:
-        return ""
-    share = min(found.totals.env_steps / budget, 1.0)
-    left = found.wall_seconds * (1.0 - share) / share
-    return f" {100 * share:.0f} % of its step budget; at most {duration(left)} left at this pace"
+    last = f", last held-out value {values[-1]:,.4g} " if values else " "
+    spark = tag("span", sparkline(values, 60), aria_hidden="true") if values else None
+    return tag("p", state_mark(found), f" · {progress_line(found)}{last}", spark, role="status")
 
 
 def _panel(found: RecordedRun) -> Section:
