@@ -45,7 +45,8 @@ def new_axes(axes: Axes | None) -> Axes:
         from matplotlib import pyplot
     except ImportError:
         raise MissingExtraError("plot", "notebook") from None
-    return pyplot.subplots(layout="constrained")[1]
+    made: Axes = pyplot.subplots(layout="constrained")[1]
+    return made
 
 
 def draw_phases(axes: Axes, rows: Sequence[tuple[str, Mapping[str, float]]]) -> Axes:

@@ -35,7 +35,7 @@ NOT_COLD = "not cold"
 TOO_FEW_RUNS = "too few runs to tell"
 
 
-def _median(estimate: Estimate | None) -> str:
+def _spelled(estimate: Estimate | None) -> str:
     """A median with its interval, in seconds."""
     if estimate is None or estimate.value is None:
         return NO_VALID_SAMPLE
@@ -118,7 +118,9 @@ class BenchReport:
         return self.arms[0]
 
     def _repr_html_(self) -> str:
-        rows = [(arm.name, arm.about, _median(arm.cold), _median(arm.incremental), arm.pass_rate) for arm in self.arms]
+        rows = [
+            (arm.name, arm.about, _spelled(arm.cold), _spelled(arm.incremental), arm.pass_rate) for arm in self.arms
+        ]
         header = ("arm", "what", "cold build", "edit to check", "pass rate")
         return shown(Html(Table.of(header, rows, left=header).html()))
 

@@ -161,3 +161,9 @@ def build_runs(connection: sa.Connection, most: int) -> list[str]:
     """Ids of the newest runs that are build benchmarks."""
     ids = sa.select(schema.kpi.c.run_id).distinct().order_by(schema.kpi.c.run_id.desc()).limit(most)
     return [row[0] for row in connection.execute(ids)]
+
+
+def newest(connection: sa.Connection, most: int) -> list[Run]:
+    """The runs that were launched last."""
+    rows = connection.execute(sa.select(schema.run).order_by(schema.run.c.launched_at.desc()).limit(most))
+    return [Run(*row) for row in rows]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mileage._errors import MissingExtraError, UsageError
+from mileage._records import Record
 from mileage.charts.bars import ordered_phases, phase_class
 from mileage.charts.palette import ARMS, PHASES
 from mileage.charts.plot import DASHES
@@ -86,7 +87,7 @@ def _charts(exam: Exam) -> dict[str, Callable[[Axes], None]]:
     return found
 
 
-def _line(index: int) -> dict[str, object]:
+def _line(index: int) -> Record:
     dash = DASHES[index % len(DASHES)]
     style: object = "-" if dash is None else (0, tuple(float(each) / 2 for each in dash.split()))
     return {"color": ARMS[index % len(ARMS)], "linestyle": style}
@@ -105,7 +106,7 @@ def draw_curves(axes: Axes, exam: Exam, way: learning.Way) -> None:
         for seed in curve.seeds:
             axes.plot(*zip(*seed, strict=True), color=style["color"], linewidth=0.6, alpha=0.4)
         if curve.reached:
-            axes.scatter(*zip(*curve.reached, strict=True), marker="D", s=18, color=style["color"], zorder=3)
+            axes.plot(*zip(*curve.reached, strict=True), "D", markersize=4, color=style["color"], zorder=3)
     if exam.threshold is not None:
         axes.axhline(exam.threshold, color="#b42318", linestyle="--", linewidth=1)
     axes.set_xlabel(way.axis.title)

@@ -15,7 +15,7 @@ from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import highest
 from mileage.pages.arms import Arm, Exam
-from mileage.stats import FEWEST_RUNS, iqm_estimate
+from mileage.stats import FEWEST_RUNS, iqm_band
 
 RESAMPLES = 1_000
 GRID = 40
@@ -90,7 +90,7 @@ def curve(arm: Arm, way: Way) -> Curve:
         return Curve(name, ())
     grid = common_grid(lines)
     values = np.array([np.interp(grid, [x for x, _ in line], [y for _, y in line]) for line in lines])
-    estimates = [iqm_estimate(column, resamples=RESAMPLES) for column in values.T]
+    estimates = iqm_band(values, resamples=RESAMPLES)
     middle = tuple((float(x), float(each.value or 0.0)) for x, each in zip(grid, estimates, strict=True))
     if len(lines) < FEWEST_RUNS:
         return Curve(name, middle, seeds=seeds, reached=reached)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from mileage._errors import UsageError
 from mileage.ledger import queries
+from mileage.ledger.rows import Episode
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 
@@ -33,25 +34,31 @@ def loaded(store: Store, runs: Sequence[RecordedRun], *, episodes: bool = True) 
 
 def _loaded(connection: sa.Connection, runs: Sequence[RecordedRun], episodes: bool) -> list[RecordedRun]:
     found = queries.with_phases(connection, queries.with_parents(connection, runs))
-    alone = len(found) == 1
-    return [_filled(connection, run, episodes=episodes, alone=alone) for run in found]
-
-
-def _filled(connection: sa.Connection, run: RecordedRun, *, episodes: bool, alone: bool) -> RecordedRun:
-    run_id = run.run_id
-    filled = replace(
-        run,
-        checkpoints=tuple(queries.checkpoints(connection, run_id)),
-        profiles=tuple(queries.profiles(connection, run_id)),
-        kpis=tuple(queries.kpis(connection, run_id)),
-    )
-    if alone:
-        filled = replace(filled, phase_history=tuple(queries.phase_history(connection, run_id)))
-    if filled.kpis:
-        filled = replace(filled, samples=tuple(queries.samples(connection, run_id)))
-    if episodes:
-        judged = run.end.target_seq if run.end is not None else None
-        seq = judged if judged is not None else queries.last_examined(connection, run_id)
-        if seq is not None:
-            filled = replace(filled, episodes=tuple(queries.episodes(connection, run_id, seq)))
+    ids = [run.run_id for run in found]
+    checkpoints = queries.rows_by_run(connection, "checkpoint", ids, "run_id", "seq")
+    profiles = queries.rows_by_run(connection, "profile", ids, "seq")
+    kpis = queries.rows_by_run(connection, "kpi", ids, "seq")
+    samples = queries.rows_by_run(connection, "sample", list(kpis), "order")
+    played = _judged(connection, found) if episodes else {}
+    filled = [
+        replace(
+            run,
+            checkpoints=tuple(checkpoints.get(run.run_id, ())),
+            profiles=tuple(profiles.get(run.run_id, ())),
+            kpis=tuple(kpis.get(run.run_id, ())),
+            samples=tuple(samples.get(run.run_id, ())),
+            episodes=tuple(played.get(run.run_id, ())),
+        )
+        for run in found
+    ]
+    if len(filled) == 1:
+        history = queries.phase_history(connection, filled[0].run_id)
+        return [replace(filled[0], phase_history=tuple(history))]
     return filled
+
+
+def _judged(connection: sa.Connection, runs: Sequence[RecordedRun]) -> dict[str, list[Episode]]:
+    """The episodes of the first checkpoint that met the target, otherwise of the last that has some."""
+    met = {run.run_id: run.end.target_seq for run in runs if run.end is not None and run.end.target_seq is not None}
+    others = [run.run_id for run in runs if run.run_id not in met]
+    return queries.judged_episodes(connection, met | queries.last_examined(connection, others))

@@ -25,6 +25,7 @@ from mileage.stats import Estimate, ExpectedCost
 from mileage.tables import Cell, Column, Table
 from mileage.text import plain
 
+CURVES = "Learning curve"
 _WHY_COST = (
     "Expected cost to target: what all runs cost up to their target or their stop, failed ones included, over the "
     "number that reached it. Interval: 95 %, posterior with Beta(1/2, 1/2) on success, log-normal cost given success."
@@ -37,11 +38,11 @@ def spell(unit: str) -> Callable[[float], str]:
     return dollars if unit == "USD" else duration
 
 
-def exam_sections(exam: Exam) -> list[Section]:
-    """All sections that there is something to say for, in the order of a report."""
+def exam_sections(exam: Exam, curve: Section | None = None) -> list[Section]:
+    """All sections that there is something to say for, in the order of a report; `curve` in place of all curves."""
     made = (
         overview(exam),
-        curves(exam),
+        curve or curves(exam),
         costs(exam),
         phases(exam),
         profiles(exam),
@@ -142,13 +143,15 @@ def curves(exam: Exam) -> Section | None:
     """Learning curves against steps, seconds and dollars."""
     if not any(learning.evaluated(run) for run in exam.runs):
         return None
-    tabs = []
-    for way in learning.ways(exam):
-        drawn = [learning.curve(arm, way) for arm in exam.arms]
-        svg = curve_chart(drawn, way.axis, Axis(exam.measure, "{:,.4g}".format), target=exam.threshold)
-        names = [(colour(index), each.name) for index, each in enumerate(drawn)]
-        tabs.append((way.key, Picture(svg, _reading(exam), legend(names))))
-    return Section("Learning curve", (Tabs(f"x{_key(exam)}", "against", tuple(tabs)),))
+    tabs = tuple((way.key, curve_picture(exam, way)) for way in learning.ways(exam))
+    return Section(CURVES, (Tabs(f"x{_key(exam)}", "against", tabs),))
+
+
+def curve_picture(exam: Exam, way: learning.Way) -> Picture:
+    """The learning curves of all arms against one thing."""
+    drawn = [learning.curve(arm, way) for arm in exam.arms]
+    svg = curve_chart(drawn, way.axis, Axis(exam.measure, "{:,.4g}".format), target=exam.threshold)
+    return Picture(svg, _reading(exam), legend([(colour(index), each.name) for index, each in enumerate(drawn)]))
 
 
 def _key(exam: Exam) -> str:

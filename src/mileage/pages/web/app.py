@@ -35,7 +35,10 @@ def make_app(store: Store, token: str | None = None) -> Starlette:
     routes = [
         Route("/", pages.html(lambda request: lists.runs(store, request.query_params))),
         Route("/recipes", pages.html(lambda request: lists.recipes(store, request.query_params))),
-        Route("/recipes/{run_id}", pages.html(lambda request: views.recipe(store, request.path_params["run_id"]))),
+        Route(
+            "/recipes/{run_id}",
+            pages.html(lambda request: views.recipe(store, request.path_params["run_id"], request.query_params)),
+        ),
         Route("/runs/{run_id}", pages.run),
         Route("/runs/{run_id}/live", pages.part),
         Route("/events/{run_id}", pages.events),
@@ -183,7 +186,7 @@ def openapi() -> dict[str, object]:
     paths = {
         "/": get("All runs", *text, ("page", "query", "integer")),
         "/recipes": get("Runs by recipe", *text, ("page", "query", "integer")),
-        "/recipes/{run_id}": get("The seeds of a recipe", run_id),
+        "/recipes/{run_id}": get("The seeds of a recipe", run_id, ("x", "query", "string")),
         "/runs/{run_id}": get("One run", run_id),
         "/runs/{run_id}/live": get("What changes on its page", run_id),
         "/compare": get("Two selections against each other", *sides),

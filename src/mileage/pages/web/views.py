@@ -6,17 +6,16 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 
-from mileage._errors import MileageError, UnmatchedError
+from mileage._errors import MileageError, UnmatchedError, UsageError
 from mileage.charts.markup import Html, join, tag
 from mileage.charts.text import sparkline
 from mileage.ledger import listing, queries
-from mileage.ledger.listing import Asked
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.pages import extras, loading, sections
+from mileage.pages import extras, learning, loading, sections
 from mileage.pages.arms import Exam, exams
 from mileage.pages.learning import evaluated
-from mileage.pages.parts import Folded, Grid, Section, Words
+from mileage.pages.parts import Folded, Grid, Made, Section, Words
 from mileage.pages.web.frame import Query, address, page, state_mark
 from mileage.pages.web.lists import selection
 from mileage.pages.web.live import spelled
@@ -27,9 +26,30 @@ from mileage.text import plain
 
 MOST_SHOWN = 200
 """Runs of a recipe that its page draws."""
+MOST_DRAWN = 40
+"""Runs whose curves a comparison draws without being asked."""
 
 
-def recipe(store: Store, run_id: str) -> Html:
+def chosen_curve(exam: Exam, path: str, query: Query) -> Section | None:
+    """The learning curve against what the address says; the others are a click away."""
+    if not any(evaluated(run) for run in exam.runs):
+        return None
+    ways = {way.key: way for way in learning.ways(exam)}
+    chosen = query.get("x") or "steps"
+    if chosen not in ways:
+        raise UsageError(f"x must be one of {', '.join(ways)}, not {plain(chosen, 40)!r}")
+    kept = {name: value for name, value in query.items() if name != "x"}
+    links = [
+        tag("a", key, href=address(path, **kept, x=key), aria_current="true" if key == chosen else None, class_="pill")
+        for key in ways
+    ]
+    bar = Made(
+        tag("nav", tag("span", "against ", class_="small"), *links, class_="pills", aria_label="Learning curve against")
+    )
+    return Section(sections.CURVES, (bar, sections.curve_picture(exam, ways[chosen])))
+
+
+def recipe(store: Store, run_id: str, query: Query) -> Html:
     """The panel of a recipe: its curve with the band of its seeds, its costs, a row for each seed."""
     (found,) = _one(store, run_id)
     same = store.read(listing.of_recipe, found.run, most=MOST_SHOWN)
@@ -46,7 +66,7 @@ def recipe(store: Store, run_id: str) -> Html:
         class_="small",
     )
     arm = exam.arms[0]
-    shown = sections.markup([*sections.exam_sections(exam), *more])
+    shown = sections.markup([*sections.exam_sections(exam, chosen_curve(exam, f"/recipes/{run_id}", query)), *more])
     return page(
         arm.label, "/recipes", tag("h1", arm.label), tag("p", f"{arm.seeds}.{full}", class_="lead"), links, shown
     )
@@ -160,8 +180,8 @@ def compare(store: Store, query: Query) -> tuple[Html, int]:
             ("Judge by target", "target", target, "the runs' own"),
         )
     ]
-    newest, _ = store.read(listing.recipes, Asked(limit=40))
-    names = tag("datalist", *(tag("option", value=selection(each.newest)) for each in newest), id="names")
+    newest = dict.fromkeys(selection(each) for each in store.read(listing.newest, 200))
+    names = tag("datalist", *(tag("option", value=each) for each in list(newest)[:40]), id="names")
     check = tag(
         "label", "Planned looks", tag("input", type="checkbox", name="sequential", value="1", checked=sequential)
     )
@@ -181,7 +201,7 @@ def compare(store: Store, query: Query) -> tuple[Html, int]:
     except MileageError as error:
         return page("Compare", "/compare", *top, tag("div", str(error), class_="refusal", role="alert")), 400
     shown = Section("A against B", extras.comparison_parts(found))
-    drawn = _drawn_together(store, a, b)
+    drawn = _drawn_together(store, a, b, query)
     return page("Compare", "/compare", *top, shown.html(), drawn), 200
 
 
@@ -199,14 +219,18 @@ def _refusal(said: str) -> Html:
     )
 
 
-def _drawn_together(store: Store, a: str, b: str) -> Html | None:
-    """The curves of both sides in one picture, where they sat one exam."""
+def _drawn_together(store: Store, a: str, b: str, query: Query) -> Html | None:
+    """The curves of both sides in one picture, where they sat one exam; of many runs when they are asked for."""
     chosen = loading.select(store, [a, b])
-    if len(chosen) > MOST_SHOWN:
-        return tag("p", f"More than {MOST_SHOWN} runs: no curves are drawn.", class_="small")
+    if len(chosen) > MOST_DRAWN and not query.get("x"):
+        there = address("/compare", **query, x="steps")
+        return tag("p", tag("a", f"Draw the learning curves of all {len(chosen)} runs", href=there))
+    if len(chosen) > 2 * MOST_SHOWN:
+        return tag("p", f"More than {2 * MOST_SHOWN} runs: no curves are drawn.", class_="small")
     found = exams(loading.loaded(store, chosen, episodes=False))
-    made = [sections.curves(exam) for exam in found[:1]] if len(found) == 1 else []
-    made += [sections.phases(Exam(found[0].arms))] if len(found) == 1 else []
+    if len(found) != 1:
+        return None
+    made = (chosen_curve(found[0], "/compare", query), sections.phases(found[0]))
     return sections.markup([section for section in made if section is not None])
 
 
