@@ -111,11 +111,11 @@ def main() -> None:
         mileage("report", "preset", "-o", "panel.html", db=db)
         with sync_playwright() as playwright, served(db) as base:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-            photograph(browser, (directory / "panel.html").as_uri(), "report", width=1100, height=940)
+            photograph(browser, (directory / "panel.html").as_uri(), "report", width=1100, height=930)
             photograph(
                 browser, (directory / "report.html").as_uri(), "report-arms", width=1100, height=1150, scheme="dark"
             )
-            photograph(browser, f"{base}recipes", "recipes", width=1100, height=430)
+            photograph(browser, f"{base}recipes", "recipes", width=1100, height=460)
             compare = f"{base}compare?a=name%3Dpreset&b=name%3Dsmall-step"
             photograph(browser, compare, "compare", width=1100, height=760)
             photograph(

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mileage._errors import MileageError, UsageError
+from mileage.charts.document import file_page
 from mileage.charts.markup import Html, join, tag
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.pages import loading
 from mileage.pages.arms import Exam, exams
-from mileage.pages.document import file_page
 from mileage.pages.extras import builds, comparisons, findings
 from mileage.pages.parts import Section, Words
 from mileage.pages.replay import replays

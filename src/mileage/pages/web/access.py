@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mileage.pages.document import SERVED_POLICY
+from mileage.charts.document import SERVED_POLICY
 
 COOKIE = "mileage_token"
 SHORTEST_TOKEN = 16

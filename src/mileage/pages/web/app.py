@@ -15,8 +15,8 @@ from starlette.routing import Route
 from mileage._errors import LedgerError, MileageError, UnmatchedError
 from mileage._records import strict_json
 from mileage._version import __version__
+from mileage.charts.document import script, style
 from mileage.ledger.store import Store
-from mileage.pages.document import script, style
 from mileage.pages.web import lists, views
 from mileage.pages.web.access import Guard
 from mileage.pages.web.frame import message, number

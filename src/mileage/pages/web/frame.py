@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from mileage._errors import UsageError
+from mileage.charts.document import served_page, theme_button
 from mileage.charts.markup import Child, Html, tag
 from mileage.ledger.runs import RUNNING, RecordedRun
-from mileage.pages.document import served_page, theme_button
 from mileage.text import plain
 
 Query = Mapping[str, str]

@@ -124,19 +124,7 @@ def recipes(store: Store, query: Query) -> Html:
     """Runs by recipe: seeds counted, failed ones included."""
     wanted = asked(query)
     found, total = store.read(listing.recipes, wanted)
-    names = (
-        "A",
-        "B",
-        "recipe",
-        "trained",
-        "target",
-        "seeds",
-        "reached",
-        "running",
-        "mean to target",
-        "best return",
-        "spent",
-    )
+    names = ("A", "B", "recipe", "trained", "target", "seeds", "reached", "failed", "to target", "return", "spent")
     left = names[:5]
     head = [tag("th", name, scope="col", class_=None if name in left else "number") for name in names]
     rows = [_recipe_row(recipe) for recipe in found] or [
@@ -146,7 +134,10 @@ def recipes(store: Store, query: Query) -> Html:
     box = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Recipes")
     go = tag("p", tag("button", "Compare A with B", type="submit", class_="primary"))
     form = tag("form", box, go, method="get", action="/compare")
-    said = "A recipe is everything but the seed. Failed runs are counted: seeds less those that reached and run on."
+    said = (
+        "A recipe is everything but the seed. Failed are those that ended without reaching the target; to target is the mean "
+        "of those that did, return the best, spent is of all."
+    )
     return page(
         "Recipes",
         "/recipes",
@@ -182,12 +173,14 @@ def _recipe_row(recipe: Recipe) -> Html:
     reach = "–" if recipe.mean_to_target is None else duration(recipe.mean_to_target)
     best = "–" if recipe.best_return is None else f"{recipe.best_return:,.1f}"
     spent = dollars(recipe.cost_usd) if run.price_usd_per_hour > 0 else "no price"
-    numbers = (str(recipe.runs), str(recipe.reached), str(recipe.running), reach, best, spent)
+    failed = recipe.runs - recipe.reached - recipe.running if run.target else 0
+    seeds = f"{recipe.runs}" + (f" ({recipe.running} running)" if recipe.running else "")
+    numbers = (seeds, str(recipe.reached), str(failed), reach, best, spent)
     return tag(
         "tr",
         *chosen,
         tag("td", tag("a", plain(run.name or "run", 80), href=address(f"/recipes/{run.run_id}")), class_="wide"),
-        *(tag("td", word) for word in words),
+        *(tag("td", word, class_="wide") for word in words),
         *(tag("td", each, class_="number") for each in numbers),
     )
 

@@ -36,12 +36,11 @@ def _digest(content: str) -> str:
 
 
 @cache
-def file_policy() -> str:
-    """The content security policy of a page in a file: its own style, its own script, and no request."""
-    return (
-        f"default-src 'none'; style-src '{_digest(style())}'; script-src '{_digest(script())}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def file_policy(*, scripted: bool = True) -> str:
+    """The content security policy of a page in a file: its own style, its own script if it has one, and no request."""
+    scripts = f" script-src '{_digest(script())}';" if scripted else ""
+    own = f"style-src '{_digest(style())}';{scripts}"
+    return f"default-src 'none'; {own} img-src data:; base-uri 'none'; form-action 'none'"
 
 
 SERVED_POLICY = (
@@ -51,12 +50,12 @@ SERVED_POLICY = (
 """The content security policy of pages that `mileage serve` sends."""
 
 
-def file_page(title: str, *content: Child) -> Html:
-    """A page that is one file: it opens from disk and asks nobody for anything."""
+def file_page(title: str, *content: Child, scripted: bool = True) -> Html:
+    """A page that is one file: it opens from disk and asks nobody for anything; without a script it is text alone."""
     head = join(
         (
             Html('<meta http-equiv="Content-Security-Policy" content="'),
-            Html(file_policy()),
+            Html(file_policy(scripted=scripted)),
             Html('"/>'),
             tag("style", Html(style())),
         )
@@ -65,10 +64,10 @@ def file_page(title: str, *content: Child) -> Html:
         "header",
         tag("span", "mileage", class_="brand"),
         tag("span", title, class_="small"),
-        theme_button(),
+        theme_button() if scripted else None,
         class_="bar",
     )
-    return _page(title, head, bar, join(content), tag("script", Html(script())))
+    return _page(title, head, bar, join(content), tag("script", Html(script())) if scripted else Html(""))
 
 
 def served_page(title: str, bar: Html, *content: Child) -> Html:
