@@ -12,7 +12,8 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) install --constraint constraints.txt --editable '.[atari,box2d,coderl,dev,docs,figures,mujoco,notebook,parquet,postgres,tensorboard,torch,web]'
+	$(PIP) install --constraint constraints.txt --editable \
+		'.[atari,box2d,coderl,dev,docs,figures,mujoco,notebook,onnx,parquet,postgres,tensorboard,torch,web]'
 	@touch $@
 
 demo: $(VENV)/.base

@@ -135,8 +135,8 @@ def recipes(store: Store, query: Query) -> Html:
     go = tag("p", tag("button", "Compare A with B", type="submit", class_="primary"))
     form = tag("form", box, go, method="get", action="/compare")
     said = (
-        "A recipe is everything but the seed. Failed are those that ended without reaching the target; to target is the mean "
-        "of those that did, return the best, spent is of all."
+        "A recipe is everything but the seed. Failed are those that ended without reaching the target; to target is "
+        "the mean of those that did, return the best, spent is of all."
     )
     return page(
         "Recipes",
