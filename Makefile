@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-minimal test-slow services check bench docs clean
+.PHONY: demo docs-site test test-minimal test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,12 +12,14 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) install --constraint constraints.txt --editable '.[atari,box2d,coderl,dev,mujoco,onnx,parquet,postgres,tensorboard,torch]'
+	$(PIP) install --constraint constraints.txt --editable \
+		'.[atari,box2d,coderl,dev,docs,figures,mujoco,notebook,onnx,parquet,postgres,tensorboard,torch,web]'
 	@touch $@
 
 demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
-	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20
+	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20 --eval-every 1024
+	@echo 'See the learning curve in a browser: $(BIN)/mileage report ppo-CartPole-v1 --open'
 
 # What tests start beside Python packages, from Debian, where apt-get and the right to use it are there; a machine without
 # them keeps what it has, and tests name what is missing.
@@ -61,6 +63,10 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/build_reference.py
 	$(BIN)/python docs/build_layers.py
 	$(BIN)/python benchmarks/readme_table.py
+
+# The documentation as a site: strict, offline, into site/.
+docs-site: $(VENV)/.dev
+	$(BIN)/python docs/build_site.py
 
 clean:
 	rm -rf $(VENV) $(MINIMAL) .mypy_cache .pytest_cache .ruff_cache

@@ -18,10 +18,13 @@ from mileage.cli import (
     profile,
     race,
     record,
+    report,
     rl_bench,
+    serve,
     train,
     verify,
     warmup,
+    watch,
 )
 
 app = typer.Typer(
@@ -61,4 +64,7 @@ app.command("warmup")(warmup.warmup)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.add_typer(ledger.app, name="ledger")
+app.command("report")(report.report)
+app.command("serve")(serve.serve)
+app.command("watch")(watch.watch)
 app.command("rl-bench")(rl_bench.rl_bench)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,26 +45,12 @@ def list_runs(
     json_output: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    from mileage.ledger import queries
-    from mileage.ledger.runs import STATES
-    from mileage.ledger.selectors import Selector
+    from mileage.report import answers
 
-    if limit < 0:
-        raise UsageError(f"--limit must be 0 or more, not {limit}")
-    if state is not None and state not in STATES:
-        raise UsageError(f"--state {state!r} is not known: use one of {', '.join(STATES)}")
-    with _open(db) as store:
-        if selection is None:
-            selector = Selector(fields=() if state is None else (("state", state),))
-            records = store.read(queries.records, selector, limit=limit or None)
-        else:
-            found = store.read(queries.select_records, selection)
-            records = [record for record in reversed(found) if state in (None, record.state)][: limit or None]
-        records = store.read(queries.with_parents, records)
+    with open_ledger(db) as store:
+        records = answers.listed(store, selection, state=state, limit=limit)
     if json_output:
-        from mileage.ledger.formats.flat import run_row, unpacked
-
-        print(strict_json([unpacked(run_row(record)) for record in records]))
+        print(strict_json(answers.list_answer(records)))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -81,24 +66,12 @@ def show(
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
-    from mileage.ledger import queries
-    from mileage.ledger.formats import json_format
-    from mileage.ledger.formats.flat import policy_row
-    from mileage.ledger.rejudging import rejudged
-    from mileage.ledger.targets import Target
-    from mileage.report.cost import CostReport
+    from mileage.report import answers
 
-    with _open(db) as store:
-        (found,) = store.read(queries.with_parents, [store.read(queries.only_record, run)])
-        recorded = store.read(queries.complete, found, episodes_too=target is not None)
-    if target is not None:
-        recorded = replace(rejudged(recorded, Target.parse(target)), episodes=())
+    with open_ledger(db) as store:
+        recorded = answers.shown(store, run, target=target)
     if json_output:
-        content = json_format.as_dict(recorded)
-        content["report"] = CostReport(recorded).as_dict() if recorded.end else None
-        content["policy"] = policy_row(recorded.checkpoints)
-        content["so_far"] = None if recorded.end else recorded.metrics
-        print(strict_json(content))
+        print(strict_json(answers.run_answer(recorded)))
         return
     from mileage.cli.ledger_tables import print_run
 
@@ -123,7 +96,7 @@ def compare(
     """Compare two sets of runs that sat the same exam: expected cost to target, with a verdict."""
     from mileage.report.compare import compare_selections
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         allowed = allow_unmatched or ()
         comparison = compare_selections(store, a, b, allow=allowed, sequential=sequential, target=target)
     if json_output:
@@ -154,7 +127,7 @@ def export(
     if out is None and (json_output or format_ in ("parquet", "tensorboard")):
         raise UsageError(f"--format {format_} with these options needs --out PATH")
     table_kind(table)
-    with _open(db) as store:
+    with open_ledger(db) as store:
         runs = store.read(lambda connection: _export(streams(connection, selection), format_, table, out))
     if json_output:
         print(strict_json({"runs": runs, "format": format_, "out": str(out)}))
@@ -193,7 +166,7 @@ def import_runs(
 
     if state is not None and state not in set(EndState):
         raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         rows: list[Row] = []
         for file in files:
             settings = ImportSettings(
@@ -220,7 +193,7 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
     from mileage.ledger.checks import check_store
     from mileage.text import plain
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         checks = check_store(store)
     healthy = all(check.ok for check in checks)
     if json_output:
@@ -241,7 +214,7 @@ def backup(
     """Copy the whole ledger, consistent while runs go on."""
     from mileage.ledger.backup import back_up
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         size = back_up(store.engine, store.url, file)
     print(strict_json({"file": str(file), "bytes": size}) if json_output else f"wrote {file} ({size / 1e6:,.1f} MB)")
 
@@ -276,7 +249,7 @@ def redact(
     json_output: AsJson = False,
 ) -> None:
     """Empty a field of a run's record for good, and keep a note of who did it and when."""
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         note = store.redact(_run_id(store, run), field, reason)
     print(strict_json(note._asdict()) if json_output else f"redacted {field} of run {note.run_id}")
 
@@ -284,7 +257,7 @@ def redact(
 def _note(db: str | None, run: str, kind: NoteKind, text: str, json_output: bool) -> None:
     from mileage.ledger.redaction import new_note
 
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         note = new_note(_run_id(store, run), kind, text)
         store.deliver_together([note])
     print(strict_json(note._asdict()) if json_output else f"{kind.value} noted on run {note.run_id}")
@@ -296,7 +269,7 @@ def _run_id(store: Store, run: str) -> str:
     return store.read(queries.only_record, run).run_id
 
 
-def _open(db: str | None, *, create: bool = False) -> Store:
+def open_ledger(db: str | None, *, create: bool = False) -> Store:
     """The ledger; one that is only read need not be writable, and says on standard error why it is not."""
     from mileage.ledger.store import Store
     from mileage.text import plain

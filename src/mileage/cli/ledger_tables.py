@@ -14,6 +14,7 @@ from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import RunMetric, Shown, dollars, duration, shown
 from mileage.report.cost import CostReport
+from mileage.report.glance import curve_lines, phase_lines, progress_line
 from mileage.tables import Column, Table
 from mileage.text import plain
 
@@ -101,13 +102,18 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
         console.print(
             f"[bold]{_shown(what)}[/bold]: {_shown(note.text) or 'no reason given'} ({_shown(note.noted_by)}, {day})"
         )
+    for line in curve_lines(recorded):
+        console.print(_shown(line))
     if recorded.end is None:
-        cost = f", {dollars(recorded.metric('cost_usd') or 0.0)} so far" if recorded.priced else ""
-        console.print(f"state: running, {duration(recorded.wall_seconds)}{cost}")
+        console.print(f"state: running, {_shown(progress_line(recorded))}")
+        for line in phase_lines(recorded):
+            console.print(escape(line))
     else:
         report = CostReport(recorded)
         for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
             console.print(_shown(line))
+        for line in phase_lines(recorded):
+            console.print(escape(line))
         phases = Table.of(("phase", "seconds", "share", "entries"), report.phase_table(), left=("phase",))
         console.print(phases.terminal(boxed=False))
     if rows and checkpoints:

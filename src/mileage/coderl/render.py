@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Sequence
 
 from mileage._records import strict_json
+from mileage.charts.document import file_page
+from mileage.charts.markup import Html, tag
 from mileage.coderl.report import NO_VALID_SAMPLE, NOT_COLD, ArmReport, BenchReport, Comparison, verdict_words
 from mileage.experiments import Estimate, Verdict
 from mileage.stats import verdict_of_ratio
@@ -14,11 +15,6 @@ from mileage.tables import Table
 from mileage.text import markdown, plain
 
 RAW = "Raw samples"
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{border:1px solid #8884;padding:.25rem .6rem;"
-    "text-align:left}td{font-variant-numeric:tabular-nums}td.number{text-align:right}"
-)
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[tuple[str, ...]]) -> Table:
@@ -174,15 +170,14 @@ def sample_table(report: BenchReport) -> Table:
 
 
 def to_html(report: BenchReport) -> str:
-    """The report as one self-contained page."""
-    parts = [f"<h1>rl-bench: {html.escape(plain(report.project))}</h1>"]
-    for table in tables(report):
-        parts += [f"<h2>{html.escape(table.title)}</h2>", table.html()]
-    parts += ["<h2>Conditions</h2><ul>", *[f"<li>{html.escape(fact)}</li>" for fact in _facts(report)], "</ul>"]
-    parts += [f"<h2>{RAW}</h2>", sample_table(report).html()]
-    title = html.escape(f"rl-bench: {plain(report.project)}")
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    """The report as one page that opens from disk, in the style of all pages."""
+    parts = [tag("h1", f"rl-bench: {plain(report.project)}")]
+    for table in (*tables(report), sample_table(report)):
+        box = tag("div", Html(table.html()), class_="scroll", tabindex="0", role="region", aria_label=table.title)
+        parts.append(tag("section", tag("h2", table.title), box, class_="card"))
+    facts = tag("ul", *(tag("li", fact) for fact in _facts(report)))
+    parts.insert(-1, tag("section", tag("h2", "Conditions"), facts, class_="card"))
+    return file_page(f"rl-bench: {plain(report.project)}", *parts, scripted=False)
 
 
 def to_json(report: BenchReport) -> str:

@@ -6,14 +6,22 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mileage._records import Record
+from mileage.charts.markup import Html
+from mileage.charts.notebook import draw_intervals, frame, new_axes, shown
 from mileage.coderl.kpi import ArmFigures, ArmKpis, KpiSettings, PassRateSource, arm_kpis, training_loop_gain
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild
 from mileage.coderl.project.fingerprint import Difference, Fingerprint
 from mileage.coderl.project.modes import BASELINE
 from mileage.experiments import Cause, Caveat, Estimate, Outcome, Verdict, find_caveats
 from mileage.stats import Interval, median_estimate, median_ratio_estimate, verdict_of_ratio
+from mileage.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 # 1: first version.
 FORMAT_VERSION = 1
@@ -25,6 +33,14 @@ _WORDS = {Verdict.B_CHEAPER: "faster", Verdict.A_CHEAPER: "slower", Verdict.UNDE
 NO_VALID_SAMPLE = "no valid sample"
 NOT_COLD = "not cold"
 TOO_FEW_RUNS = "too few runs to tell"
+
+
+def _spelled(estimate: Estimate | None) -> str:
+    """A median with its interval, in seconds."""
+    if estimate is None or estimate.value is None:
+        return NO_VALID_SAMPLE
+    interval = "" if estimate.interval is None else f" [{estimate.interval.spelled('{:.3g}'.format, ', ')}]"
+    return f"{estimate.value:.3g} s{interval}"
 
 
 def verdict_words(speedup: Estimate | None) -> str:
@@ -100,6 +116,25 @@ class BenchReport:
     def baseline(self) -> ArmReport:
         """The arm all others are compared with."""
         return self.arms[0]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (arm.name, arm.about, _spelled(arm.cold), _spelled(arm.incremental), arm.pass_rate) for arm in self.arms
+        ]
+        header = ("arm", "what", "cold build", "edit to check", "pass rate")
+        return shown(Html(Table.of(header, rows, left=header).html()))
+
+    def to_frame(self) -> DataFrame:
+        """Every timed build as a data frame of pandas, one row each."""
+        return frame(dataclasses.asdict(sample) for sample in self.samples)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Median cold builds of every arm with their intervals, as a plot of matplotlib."""
+        rows = []
+        for arm in self.arms:
+            ends = (None, None) if arm.cold is None or arm.cold.interval is None else arm.cold.interval.as_list()
+            rows.append((arm.name, None if arm.cold is None else arm.cold.value, ends[0], ends[1]))
+        return draw_intervals(new_axes(axes), rows, "seconds of a cold build, median and interval")
 
     def as_dict(self) -> Record:
         """The report as plain JSON data."""

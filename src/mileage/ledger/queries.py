@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from mileage.ledger.runs import RUNNING, Before, RecordedRun, Sighting
 from mileage.ledger.selectors import Selector
 
 Made = TypeVar("Made")
+Item = TypeVar("Item")
 
 
 def _rows(connection: sa.Connection, make: Callable[..., Made], table: sa.Table, run_id: str, *by: str) -> list[Made]:
@@ -110,6 +111,43 @@ def phases_of(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, li
     return found
 
 
+def rows_by_run(connection: sa.Connection, kind: str, run_ids: Sequence[str], *by: str) -> dict[str, list[Any]]:
+    """What one kind of row says of each of several runs, in the order of the columns `by`."""
+    table, make = schema.TABLES[kind], ROW_TYPES[kind]
+    found: dict[str, list[Any]] = {}
+    for chunk in _chunks(run_ids):
+        statement = sa.select(table).where(table.c.run_id.in_(chunk)).order_by(*(table.c[name] for name in by))
+        for row in connection.execute(statement):
+            found.setdefault(row[0], []).append(make(*row))
+    return found
+
+
+def judged_episodes(connection: sa.Connection, seqs: Mapping[str, int]) -> dict[str, list[Episode]]:
+    """The held-out episodes of one checkpoint of each run, by `seq`."""
+    table = schema.episode
+    found: dict[str, list[Episode]] = {}
+    for chunk in _chunks(list(seqs.items()), 200):
+        statement = sa.select(table).where(sa.tuple_(table.c.run_id, table.c.seq).in_(chunk)).order_by(table.c.episode)
+        for row in connection.execute(statement):
+            found.setdefault(row[0], []).append(Episode(*row))
+    return found
+
+
+def last_examined(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, int]:
+    """`seq` of the last checkpoint of each run whose held-out episodes are there."""
+    table = schema.episode
+    found: dict[str, int] = {}
+    for chunk in _chunks(run_ids):
+        last = sa.select(table.c.run_id, sa.func.max(table.c.seq)).where(table.c.run_id.in_(chunk))
+        found.update((row[0], row[1]) for row in connection.execute(last.group_by(table.c.run_id)))
+    return found
+
+
+def phase_history(connection: sa.Connection, run_id: str) -> list[Phase]:
+    """All phase totals of a run, in the order in which they were taken."""
+    return _rows(connection, Phase, schema.phase, run_id, "seq")
+
+
 def episodes(connection: sa.Connection, run_id: str, seq: int | None = None) -> list[Episode]:
     """The evaluation episodes of a run, or of its checkpoint `seq`."""
     table = schema.episode
@@ -179,9 +217,14 @@ def with_notes(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[R
 
 
 def records(
-    connection: sa.Connection, selector: Selector | None = None, *, limit: int | None = None, newest_first: bool = True
+    connection: sa.Connection,
+    selector: Selector | None = None,
+    *,
+    limit: int | None = None,
+    newest_first: bool = True,
+    only: Sequence[str] | None = None,
 ) -> list[RecordedRun]:
-    """The selected runs with their ends and no other rows, by launch time."""
+    """The selected runs with their ends and no other rows, by launch time; `only` are ids to choose from."""
     own, presumed, of_run = schema.end.alias("own"), schema.end.alias("presumed"), schema.run.c.run_id
     state = sa.func.coalesce(own.c.state, presumed.c.state, RUNNING)
     by_itself = own.c.run_id.is_not(None)  # a run's own end counts as a whole, absent figures included
@@ -192,6 +235,8 @@ def records(
     )
     if selector is not None:
         statement = statement.where(*_conditions(selector, state))
+    if only is not None:
+        statement = statement.where(of_run.in_(only))
     order = (schema.run.c.launched_at, schema.run.c.run_id)
     statement = statement.order_by(*(column.desc() if newest_first else column for column in order))
     if limit is not None:
@@ -301,5 +346,5 @@ def only_record(connection: sa.Connection, text: str) -> RecordedRun:
     return found[0]
 
 
-def _chunks(items: Sequence[str], size: int = 500) -> list[Sequence[str]]:
+def _chunks(items: Sequence[Item], size: int = 500) -> list[Sequence[Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]

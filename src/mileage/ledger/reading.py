@@ -13,13 +13,14 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from mileage._errors import LedgerError, SchemaError
-from mileage.ledger.database import BUSY_TIMEOUT_SECONDS, open_engine, schema_version
+from mileage.ledger.database import BUSY_TIMEOUT_SECONDS, connect, open_engine, reason, schema_version, shown
 from mileage.ledger.schema import HEAD
 
 _ROOMS = (None, "/dev/shm", "/tmp")
@@ -62,10 +63,37 @@ def _readable(path: Path) -> Iterator[sa.Engine]:
             continue
 
 
+def open_read_only(url: str) -> sa.Engine:
+    """An engine on the ledger at `url` that the database itself keeps from writing; its schema must be the newest."""
+    if url.startswith("sqlite:///"):
+        path = Path(url.removeprefix("sqlite:///"))
+        if not path.is_file():
+            raise LedgerError(f"there is no ledger at {path}: train something first, or name another with --db")
+        engine = _uri_engine(f"file:{quote(str(path))}?mode=ro")
+    else:
+        engine = connect(url)
+        sa.event.listen(engine, "connect", _only_read)
+    try:
+        version = schema_version(engine)
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        engine.dispose()
+        raise LedgerError(f"the ledger at {shown(url)} cannot be opened: {reason(error)}") from error
+    if version != HEAD:
+        engine.dispose()
+        raise SchemaError(f"the ledger at {shown(url)} has schema {version} and not {HEAD}: open it with this version")
+    return engine
+
+
+def _only_read(connection: Any, _: object) -> None:
+    """Every transaction of a server's connection is one that reads."""
+    connection.read_only = True
+
+
 def _uri_engine(uri: str) -> sa.Engine:
     def opened() -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS, check_same_thread=False)
         connection.isolation_level = None
+        connection.execute("PRAGMA query_only=ON")
         return connection
 
     return sa.create_engine("sqlite://", creator=opened, poolclass=sa.QueuePool)

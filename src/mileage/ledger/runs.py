@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mileage._records import ReadRecord
 from mileage.ledger import liveness
@@ -31,6 +31,10 @@ from mileage.ledger.rows import (
 from mileage.ledger.targets import Evaluation, Target
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals, duration
 from mileage.metrics import Phase as PhaseName
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 RUNNING = "running"
 STATES = (*(state.value for state in EndState), RUNNING)
@@ -132,6 +136,25 @@ class RecordedRun:
             f"  {self.steps:,} steps, {self.wall_seconds:.2f} s, {score} at the end of {len(self.evaluations)} "
             "evaluations>"
         )
+
+    # In a notebook
+
+    def _repr_html_(self) -> str:
+        from mileage.ledger.notebook import run_html
+
+        return run_html(self)
+
+    def to_frame(self) -> DataFrame:
+        """The checkpoints as a data frame of pandas, one row each."""
+        from mileage.ledger.notebook import run_frame
+
+        return run_frame(self)
+
+    def plot(self, axes: Axes | None = None, *, against: str = "steps") -> Axes:
+        """The learning curve with its target as a plot of matplotlib, against `steps`, `seconds` or `dollars`."""
+        from mileage.ledger.notebook import run_plot
+
+        return run_plot(self, axes, against)
 
     # What was launched
 

@@ -13,6 +13,7 @@ _TEXTS = (
     "launched_by", "parent_run_id", "mileage_version",
 )  # fmt: skip
 FIELDS = (*_TEXTS, *_INTEGERS, "state")
+_LARGEST = 2**63 - 1
 _ID_PREFIX = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 
 
@@ -45,6 +46,9 @@ def _field(part: str) -> tuple[str, str | int]:
     if name not in _INTEGERS:
         return name, value
     try:
-        return name, int(value)
+        number = int(value)
     except ValueError:
         raise UsageError(f"{name} is a whole number, so it cannot be {value[:80]!r}") from None
+    if not -_LARGEST <= number <= _LARGEST:
+        raise UsageError(f"{name} is a whole number that a database can hold, so it cannot be {value[:80]!r}")
+    return name, number

@@ -20,7 +20,7 @@ from mileage._errors import LedgerError, LedgerMovedError
 from mileage.ledger import liveness, queries, schema, spool
 from mileage.ledger.address import database_url
 from mileage.ledger.database import open_engine, reason, settle, shown, writing
-from mileage.ledger.reading import open_to_read
+from mileage.ledger.reading import open_read_only, open_to_read
 from mileage.ledger.redaction import redact
 from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Note, Phase, Row, Run
 from mileage.ledger.secrets import scrubbed_row
@@ -72,6 +72,18 @@ class Store:
     def reader(cls, db: str | os.PathLike[str] | None = None) -> Store:
         """The ledger at `db` for reading; where it cannot be written, `trouble` says why."""
         return cls(db, create=False, reading=True)
+
+    @classmethod
+    def viewer(cls, db: str | os.PathLike[str] | None = None) -> Store:
+        """The ledger at `db` for showing it: what waits is delivered once, and from then on nothing can be written."""
+        with cls.reader(db) as first:
+            url, trouble = first.url, first.trouble
+            if trouble is not None:
+                return cls(url, create=False, reading=True, recover=False)
+        store = cls(url, create=False, recover=False)
+        store.engine.dispose()
+        store.engine, store.trouble = open_read_only(url), "it was opened for reading alone"
+        return store
 
     def _recover_or_tell(self, reading: bool) -> None:
         try:

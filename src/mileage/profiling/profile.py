@@ -7,12 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from mileage._records import ReadRecord, Record
+from mileage.charts.bars import phase_bars
+from mileage.charts.markup import Html, tag
+from mileage.charts.notebook import draw_phases, frame, new_axes, shown
 from mileage.meter import Phase, PhaseClock
+from mileage.metrics import percent
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
+from mileage.tables import Table
 from mileage.training.agents import agent_class
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
     from mileage.profiling.calibration import Calibration
 
 # What replaying needs is imported after the run: it must not count as the run's start-up.
@@ -44,6 +52,22 @@ class Profile:
         # A short run mostly starts up, which a longer one does not: what the training itself waits for is said as well.
         of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
         return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
+
+    def _repr_html_(self) -> str:
+        rows = [(f.bottleneck.label, percent(f.share), f.evidence, f.suggestion) for f in self.findings]
+        table = Table.of(("finding", "share", "evidence", "try"), rows, left=("finding", "evidence", "try"))
+        bars = phase_bars([(str(self.workload["algorithm"] or "run"), self.run.phases)])
+        return shown(tag("p", self.verdict, class_="verdict"), bars, Html(table.html()))
+
+    def to_frame(self) -> DataFrame:
+        """The phases as a data frame of pandas, one row each."""
+        return frame(
+            {"phase": name, "seconds": spent, "share": self.run.share(name)} for name, spent in self.run.phases.items()
+        )
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Seconds per phase as a plot of matplotlib."""
+        return draw_phases(new_axes(axes), [(str(self.workload["algorithm"] or "run"), self.run.phases)])
 
     def as_dict(self) -> Record:
         """Plain data."""

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
 from mileage._records import Record
+from mileage.charts.markup import Html, tag
+from mileage.charts.notebook import draw_intervals, frame, new_axes
+from mileage.charts.notebook import shown as shown_html
 from mileage.experiments import Arm, Cause, Caveat
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rejudging import rejudged, stopped_short
@@ -36,6 +39,9 @@ from mileage.tables import Table
 from mileage.text import plain
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
     from mileage.ledger.store import Store
 
 FASTER = 0.05
@@ -88,6 +94,21 @@ class Comparison:
             said.append(f"probability that B returns more than A: {_estimate(self.improvement, '{:.2f}')}")
         warnings = (f"warning: {each.evidence}" for each in self.warnings)
         return [*said, *self.reasons, *warnings, f"verdict: {self.verdict}"]
+
+    def _repr_html_(self) -> str:
+        return shown_html(tag("p", f"verdict: {self.verdict}", class_="verdict"), Html(self.table().html()))
+
+    def to_frame(self) -> DataFrame:
+        """What is compared as a data frame of pandas, one row each."""
+        return frame(self.table().records())
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Expected cost to target of both sides with their intervals, as a plot of matplotlib."""
+        rows = []
+        for side in (self.a, self.b):
+            ends = (None, None) if side.expected.interval is None else side.expected.interval.as_list()
+            rows.append((side.label, side.expected.value, ends[0], ends[1]))
+        return draw_intervals(new_axes(axes), rows, f"expected cost to target, {self.unit}, 95 % interval")
 
     def as_dict(self) -> Record:
         """The comparison as plain JSON values."""

@@ -5,14 +5,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mileage._records import Record
+from mileage.charts.markup import Html, tag
+from mileage.charts.notebook import frame, new_axes
+from mileage.charts.notebook import shown as shown_html
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
 from mileage.report.cost import CostReport, report_lines
 from mileage.report.sides import run_costs
 from mileage.stats import ExpectedCost, expected_cost
 from mileage.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,21 @@ class SeedPanel:
     def reports(self) -> tuple[CostReport, ...]:
         """One per run."""
         return tuple(CostReport(run) for run in self.runs)
+
+    def _repr_html_(self) -> str:
+        said = [tag("p", line) for line in self._summary()]
+        return shown_html(Html(self._run_table().html()), *said, Html(self._phase_table().html()))
+
+    def to_frame(self) -> DataFrame:
+        """The runs as a data frame of pandas, one row each with all metrics."""
+        return frame({"seed": run.seed, "state": str(run.state), **run.metrics} for run in self.runs)
+
+    def plot(self, axes: Axes | None = None, *, against: str = "steps") -> Axes:
+        """The learning curves of all seeds as a plot of matplotlib, against `steps`, `seconds` or `dollars`."""
+        drawn = new_axes(axes)
+        for run in self.runs:
+            run.plot(drawn, against=against)
+        return drawn
 
     def as_dict(self) -> Record:
         """The panel as plain JSON values."""

@@ -67,6 +67,19 @@ def iqm_estimate(
     return Estimate(iqm(matrix), quantile_interval(bootstrap_draws(matrix, resamples=resamples, seed=seed), level))
 
 
+def iqm_band(values: ArrayLike, *, resamples: int = DEFAULT_RESAMPLES, seed: int = 0) -> list[Estimate]:
+    """The IQM of every column of `values`, (runs, points), with the interval that `iqm_estimate` gives it.
+
+    Runs are drawn once for all columns, which is what the same seed would draw for each.
+    """
+    matrix = scores_matrix(values)
+    runs = len(matrix)
+    if runs < FEWEST_RUNS:
+        return [Estimate(iqm(column), None, too_few(runs)) for column in matrix.T]
+    drawn = np.random.default_rng(seed).integers(0, runs, (resamples, runs))
+    return [Estimate(iqm(column), quantile_interval(_iqm_last_axis(column[drawn]))) for column in matrix.T.copy()]
+
+
 def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> float:
     """Probability that a run of `a` scores above a run of `b` on a task drawn at random; ties count half.
 

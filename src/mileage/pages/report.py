@@ -1,0 +1,148 @@
+"""`mileage report`: everything about a selection of runs in one file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mileage._errors import MileageError, UsageError
+from mileage.charts.document import file_page
+from mileage.charts.markup import Html, join, tag
+from mileage.ledger.runs import RecordedRun
+from mileage.ledger.store import Store
+from mileage.pages import loading
+from mileage.pages.arms import Exam, exams
+from mileage.pages.extras import builds, comparisons, findings
+from mileage.pages.parts import Section, Words
+from mileage.pages.replay import replays
+from mileage.pages.sections import contract, exam_sections
+from mileage.text import markdown, plain
+
+FORMATS = (".html", ".md", ".pdf", ".png")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_QUIET = (
+    "--headless",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+    "--hide-scrollbars",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report: what it is of, and its sections."""
+
+    title: str
+    exams: tuple[Exam, ...]
+    sections: tuple[Section, ...]
+    made_at: float
+
+    @property
+    def _lead(self) -> str:
+        runs = sum(len(exam.runs) for exam in self.exams)
+        day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.made_at))
+        several = (
+            f" They sat {len(self.exams)} different exams, which are shown apart and never in one picture."
+            if len(self.exams) > 1
+            else ""
+        )
+        return f"{runs} run{'' if runs == 1 else 's'}, {day}.{several}"
+
+    def html(self) -> Html:
+        """As one page that opens from disk."""
+        parts = [section.html() for section in self.sections]
+        return file_page(self.title, tag("h1", self.title), tag("p", self._lead, class_="lead"), join(parts))
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        return "\n\n".join((f"# {markdown(self.title)}", self._lead, *(s.markdown() for s in self.sections))) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write it in the format that the file's name ends with."""
+        kind = path.suffix.lower()
+        if kind not in FORMATS:
+            raise UsageError(f"--out {path} must end with one of {', '.join(FORMATS)}")
+        if kind in (".pdf", ".png"):
+            _printed(self.html(), path)
+            return
+        _written(path, self.html() if kind == ".html" else self.markdown())
+
+
+def report_on(store: Store, selections: Sequence[str], *, replay: bool = True, now: float | None = None) -> Report:
+    """The report on the runs that `selections` name."""
+    return report_of(loading.loaded(store, loading.select(store, selections)), replay=replay, now=now)
+
+
+def report_of(runs: Sequence[RecordedRun], *, replay: bool = True, now: float | None = None) -> Report:
+    """The report on runs that were read with their checkpoints, phases and episodes."""
+    found = tuple(exams(runs))
+    sections: list[Section] = []
+    for exam in found:
+        trained = Exam(tuple(arm for arm in exam.arms if not all(run.kpis for run in arm.runs)))
+        if trained.arms:
+            sections += exam_sections(trained)
+            more = (comparisons(trained), replays(trained) if replay else None, contract(trained))
+            sections += [section for section in more if section is not None]
+    sections += [section for section in (builds(runs), findings(runs)) if section is not None]
+    if len(found) > 1:
+        said = "Runs that sat different exams are not compared: " + "; ".join(exam.title for exam in found) + "."
+        sections.insert(0, Section("Different exams", (Words(said, "refusal"),)))
+    return Report(_title(found), found, tuple(sections), time.time() if now is None else now)
+
+
+def _title(found: Sequence[Exam]) -> str:
+    names = list(dict.fromkeys(arm.label for exam in found for arm in exam.arms))
+    shown = " and ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more"
+    return plain(shown, 120)
+
+
+def _written(path: Path, content: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(content, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _printed(page: str, path: Path) -> None:
+    """Have a browser print the page, without a network."""
+    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        raise MileageError(f"{path.suffix} needs Chromium, which is not installed: write .html and print that")
+    with tempfile.TemporaryDirectory(prefix="mileage-report-") as directory:
+        source, made = Path(directory, "report.html"), Path(directory, f"made{path.suffix}")
+        source.write_text(page, encoding="utf-8")
+        how = (
+            [f"--print-to-pdf={made}", "--no-pdf-header-footer"]
+            if path.suffix == ".pdf"
+            else [f"--screenshot={made}", "--window-size=1200,2400"]
+        )
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        command = [browser, *_QUIET, *sandbox, f"--user-data-dir={directory}/profile", *how, source.as_uri()]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            raise MileageError(
+                f"{browser} took more than two minutes to print the report: write .html instead"
+            ) from None
+        if done.returncode or not made.is_file():
+            raise MileageError(f"{browser} could not print the report: write .html instead")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made, path)
+        except OSError as error:
+            raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None

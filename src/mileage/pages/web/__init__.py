@@ -1,0 +1,1 @@
+"""The live pages: `mileage serve`. Nothing here can write to the ledger."""

@@ -1,0 +1,193 @@
+"""Lists of runs and of recipes: filtered, sorted, a page at a time."""
+
+from __future__ import annotations
+
+import math
+
+from mileage._errors import UsageError
+from mileage.charts.markup import Html, tag
+from mileage.ledger import listing
+from mileage.ledger.listing import SORTS, Asked, Recipe
+from mileage.ledger.rows import Run
+from mileage.ledger.runs import STATES, RecordedRun
+from mileage.ledger.store import Store
+from mileage.metrics import BY_NAME, dollars, duration
+from mileage.pages.web.frame import Query, address, number, page, state_mark
+from mileage.text import plain
+
+PAGE = 50
+_HEADINGS = {
+    "launched": "run",
+    "name": "name",
+    "seed": "seed",
+    "state": "state",
+    "steps": "steps",
+    "wall": "wall",
+    "to_target": "to target",
+    "return": "return",
+    "cost": "cost",
+}
+
+
+def asked(query: Query) -> Asked:
+    """What part of a list an address wants."""
+    state = query.get("state") or None
+    if state is not None and state not in STATES:
+        raise UsageError(f"state must be one of {', '.join(STATES)}, not {plain(state, 40)!r}")
+    sort = query.get("sort") or "launched"
+    if sort not in SORTS:
+        raise UsageError(f"sort must be one of {', '.join(SORTS)}, not {plain(sort, 40)!r}")
+    first = number(query, "page", 1, 1_000_000)
+    return Asked(query.get("q", "")[:200], state, sort, query.get("order") == "up", PAGE, PAGE * (max(first, 1) - 1))
+
+
+def _filter(action: str, wanted: Asked) -> Html:
+    options = [tag("option", "any state", value="")]
+    options += [tag("option", s.replace("_", " "), value=s, selected=wanted.state == s) for s in STATES]
+    search = tag("input", type="search", name="q", value=wanted.search, placeholder="name, algorithm, environment, id")
+    return tag(
+        "form",
+        tag("label", "Search", search, class_="grow"),
+        tag("label", "State", tag("select", *options, name="state")),
+        tag("button", "Show", type="submit", class_="primary"),
+        method="get",
+        action=action,
+        class_="filter",
+        role="search",
+    )
+
+
+def _pages(path: str, wanted: Asked, total: int) -> Html:
+    here, last = wanted.offset // wanted.limit + 1, max(1, math.ceil(total / wanted.limit))
+    state = {
+        "q": wanted.search,
+        "state": wanted.state,
+        "sort": wanted.sort if wanted.sort != "launched" else None,
+        "order": "up" if wanted.ascending else None,
+    }
+    steps = [("Newer", here - 1, here > 1), ("Older", here + 1, here < last)]
+    links = [tag("a", name, href=address(path, **state, page=to)) if there else None for name, to, there in steps]
+    return tag(
+        "nav",
+        *links,
+        tag("span", f"page {here} of {last}, {total:,} in all", class_="small"),
+        class_="pages",
+        aria_label="Pages of the list",
+    )
+
+
+def runs(store: Store, query: Query) -> Html:
+    """All runs: filtered, sorted, one page at a time."""
+    wanted = asked(query)
+    found, total = store.read(listing.runs, wanted)
+    head = []
+    for key in SORTS:
+        chosen = key == wanted.sort
+        up = chosen and not wanted.ascending
+        there = address("/", q=wanted.search, state=wanted.state, sort=key, order="up" if up else None)
+        direction = ("ascending" if wanted.ascending else "descending") if chosen else None
+        arrow = (" ▲" if wanted.ascending else " ▼") if chosen else ""
+        kind = None if key in ("launched", "name", "state") else "number"
+        head.append(
+            tag("th", tag("a", _HEADINGS[key] + arrow, href=there), aria_sort=direction, class_=kind, scope="col")
+        )
+    rows = [_run_row(run) for run in found] or [tag("tr", tag("td", "No run matches.", colspan=str(len(SORTS))))]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    box = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Runs")
+    return page(
+        "Runs", "/", tag("h1", "Runs"), _filter("/", wanted), tag("div", box, class_="card"), _pages("/", wanted, total)
+    )
+
+
+def _run_row(run: RecordedRun) -> Html:
+    def cell(name: str) -> Html:
+        metric = BY_NAME[name]
+        value = None if metric.priced and not run.priced else run.metric(name)
+        return tag("td", metric.spelled(value, absent="–"), class_="number")
+
+    row = run.run
+    return tag(
+        "tr",
+        tag("td", tag("a", row.run_id, href=address(f"/runs/{row.run_id}")), class_="id"),
+        tag("td", plain(row.name, 80)),
+        tag("td", "–" if row.seed is None else str(row.seed), class_="number"),
+        tag("td", state_mark(run)),
+        cell("env_steps"),
+        cell("wall_seconds"),
+        cell("wall_to_target"),
+        cell("mean_return"),
+        cell("cost_usd"),
+    )
+
+
+def recipes(store: Store, query: Query) -> Html:
+    """Runs by recipe: seeds counted, failed ones included."""
+    wanted = asked(query)
+    found, total = store.read(listing.recipes, wanted)
+    names = ("A", "B", "recipe", "trained", "target", "seeds", "reached", "failed", "to target", "return", "spent")
+    left = names[:5]
+    head = [tag("th", name, scope="col", class_=None if name in left else "number") for name in names]
+    rows = [_recipe_row(recipe) for recipe in found] or [
+        tag("tr", tag("td", "No run matches.", colspan=str(len(names))))
+    ]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    box = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Recipes")
+    go = tag("p", tag("button", "Compare A with B", type="submit", class_="primary"))
+    form = tag("form", box, go, method="get", action="/compare")
+    said = (
+        "A recipe is everything but the seed. Failed are those that ended without reaching the target; to target is "
+        "the mean of those that did, return the best, spent is of all."
+    )
+    return page(
+        "Recipes",
+        "/recipes",
+        tag("h1", "Recipes"),
+        tag("p", said, class_="lead"),
+        _filter("/recipes", wanted),
+        tag("div", form, class_="card"),
+        _pages("/recipes", wanted, total),
+    )
+
+
+def _recipe_row(recipe: Recipe) -> Html:
+    run = recipe.newest
+    chosen = [
+        tag(
+            "td",
+            tag(
+                "input",
+                type="radio",
+                name=side,
+                value=selection(run),
+                aria_label=f"{side.upper()}: {plain(run.name, 60)}",
+            ),
+        )
+        for side in ("a", "b")
+    ]
+    trained = (
+        f"{plain(run.algorithm or run.framework, 40)} on {plain(run.env_id, 60)}"
+        if run.env_id
+        else plain(run.framework, 40)
+    )
+    words = (trained, plain(run.target or "none", 60))
+    reach = "–" if recipe.mean_to_target is None else duration(recipe.mean_to_target)
+    best = "–" if recipe.best_return is None else f"{recipe.best_return:,.1f}"
+    spent = dollars(recipe.cost_usd) if run.price_usd_per_hour > 0 else "no price"
+    failed = recipe.runs - recipe.reached - recipe.running if run.target else 0
+    seeds = f"{recipe.runs}" + (f" ({recipe.running} running)" if recipe.running else "")
+    numbers = (seeds, str(recipe.reached), str(failed), reach, best, spent)
+    return tag(
+        "tr",
+        *chosen,
+        tag("td", tag("a", plain(run.name or "run", 80), href=address(f"/recipes/{run.run_id}")), class_="wide"),
+        *(tag("td", word, class_="wide") for word in words),
+        *(tag("td", each, class_="number") for each in numbers),
+    )
+
+
+def selection(run: Run) -> str:
+    """What selects the runs of a recipe by what can be written in a selection; otherwise the run alone."""
+    fields = {"name": run.name, "algorithm": run.algorithm, "env_id": run.env_id}
+    parts = [f"{name}={value}" for name, value in fields.items() if value]
+    plain_ = all("," not in value and value == value.strip() and value.isprintable() for value in fields.values())
+    return ",".join(parts) if plain_ and parts else run.run_id
