@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,8 +70,14 @@ class Ended:
 class Program:
     """A command and what it starts; `wait` returns when the last of its processes has ended."""
 
-    def __init__(self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None]) -> None:
-        """Start it; `see_output` is shown its standard output, which goes on to ours untouched."""
+    def __init__(
+        self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Start it; `see_output` is shown its standard output, which goes on to ours untouched.
+
+        `environment` are variables that it gets besides those of this process.
+        """
         with contextlib.suppress(OSError, AttributeError):  # elsewhere than Linux a daemon is out of sight
             ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
         if shutil.which(command[0]) is None:
@@ -80,8 +86,9 @@ class Program:
         self._seen: dict[int, bool] = {}
         self._see_output = see_output
         output, theirs = _channel()
+        variables = {**os.environ, **(environment or {}), MARK: run_id}
         try:
-            self._process = subprocess.Popen(command, stdout=theirs, env=os.environ | {MARK: run_id})
+            self._process = subprocess.Popen(command, stdout=theirs, env=variables)
         except OSError as error:
             os.close(output)
             raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
-    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None, **facts: Any,
+    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
+    environment: Mapping[str, str] | None = None, begun: Callable[[Program], None] = lambda _: None,
+    tick: Callable[[], None] = lambda: None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
 
@@ -38,6 +40,9 @@ def record(
         directories: where files of trackers are looked for.
         limit_seconds: after which the program is ended.
         started: told the recorder once the run is in the ledger.
+        environment: variables that the program gets besides those of this process.
+        begun: told the program once it runs.
+        tick: called from time to time while it runs.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": [scrubbed_command([word]) for word in command], "environment": _environment(),
@@ -47,8 +52,9 @@ def record(
     with run:
         started(run)
         figures = _Figures(run, [each.absolute() for each in directories], since)
-        program = Program(command, run.run_id, figures.lines.feed)
-        ended = program.wait(limit_seconds, figures.tick)
+        program = Program(command, run.run_id, figures.lines.feed, environment)
+        begun(program)
+        ended = program.wait(limit_seconds, lambda: (figures.tick(), tick())[0])
         figures.last()
         return run.end(_STATES[ended.how], ended.reason), ended
 
