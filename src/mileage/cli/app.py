@@ -9,6 +9,7 @@ from typer import Option
 
 from mileage._version import __version__
 from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, rl_bench, train, warmup
+from mileage.cli.program_words import ProgramCommand
 
 app = typer.Typer(
     name="mileage",
@@ -39,7 +40,7 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("envs")(envs.envs)
 app.add_typer(env.app, name="env")
-app.command("profile")(profile.profile)
+app.command("profile", cls=ProgramCommand)(profile.profile)
 app.command("record")(record.record)
 app.command("warmup")(warmup.warmup)
 app.command("bench")(bench.bench)

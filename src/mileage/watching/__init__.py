@@ -1,4 +1,4 @@
-"""Training programs of others, watched from within while they run: where their time goes, by their own files and lines."""
+"""Training programs of others, watched from within while they run: where their time goes, by their own lines."""
 
 from __future__ import annotations
 

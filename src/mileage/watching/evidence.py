@@ -43,7 +43,7 @@ class Evidence:
         return float(self.run.seconds[~self.run.of(Layer.IMPORT, Layer.COMPILE)].sum())
 
     def where_it_is_done(self, run: Layered, layers: tuple[Layer, ...]) -> tuple[Layered, Bool]:
-        """Whose samples show the lines of `layers`: those of the busiest worker where the run only waits for workers."""
+        """Whose samples show the lines of `layers`: the busiest worker's where the run only waits for workers."""
         chosen = run.of(*layers)
         leaves = run.process.main[:, 3][chosen]
         frames = run.process.frames

@@ -166,7 +166,7 @@ def _of_layers(about: _About, evidence: Evidence, run: Layered) -> Finding | Non
     if place is not None:
         beside = "" if source is run else f" in {len(evidence.workers)} worker processes"
         part = place.seconds / max(1e-9, float(source.seconds[picked].sum()))
-        text += f"; {part:.0%} of it at {place}{beside}{_how(place)}"
+        text += f"; {part:.0%} of it at {place}{beside}{'' if about.trouble in ONCE else _how(place)}"
     settings = _settings(evidence, about.settings)
     once = about.trouble in ONCE
     share = seconds / (evidence.wall_seconds if once else evidence.loop_seconds)
@@ -182,7 +182,8 @@ def _per_call(run: Layered, layers: Sequence[Layer]) -> str:
         return ""
     number = int(run.process.calls.count[KINDS.index(str(layers[0]))])
     p50, p99 = np.quantile(own, [0.5, 0.99]) / 1e6
-    return f" in {number:,} calls (p50 {p50:.3g} ms, p99 {p99:.3g} ms)"
+    waited = ", waiting for a core included" if run.waited_seconds.sum() > _WAITED_SHARE * run.total else ""
+    return f" in {number:,} calls (p50 {p50:.3g} ms, p99 {p99:.3g} ms{waited})"
 
 
 def _how(place: Place) -> str:
@@ -285,13 +286,23 @@ def _memory(evidence: Evidence) -> Finding | None:
             f"second half of the run")  # fmt: skip
     if growth.hours_left is not None:
         text += f"; what is free now lasts {growth.hours_left:.1f} hours"
-    return Finding(Trouble.MEMORY, 0.0, 0.0, text, "look for what is kept at every step: lists, figures, graphs of losses")
+    return Finding(
+        Trouble.MEMORY, 0.0, 0.0, text, "look for what is kept at every step: lists, figures, graphs of losses"
+    )
 
 
 def _drift(evidence: Evidence, run: Layered) -> list[Finding]:
     """Calls that get slower as the run goes on; what that cost is measured against their first quarter."""
     found = []
-    for layer in (Layer.STEP, Layer.RESET, Layer.BACKWARD, Layer.OPTIMIZER, Layer.LOGGING, Layer.REPLAY, Layer.CALLBACK):
+    for layer in (
+        Layer.STEP,
+        Layer.RESET,
+        Layer.BACKWARD,
+        Layer.OPTIMIZER,
+        Layer.LOGGING,
+        Layer.REPLAY,
+        Layer.CALLBACK,
+    ):
         own = run.process.calls.own(str(layer))
         if len(own) < _FEWEST_CALLS:
             continue
@@ -317,6 +328,10 @@ def verdict(findings: Sequence[Finding], evidence: Evidence) -> str:
     if lead is None:
         return said
     line = f" at {lead.place.where}" if lead.place is not None else ""
-    whole = f"the run ({evidence.wall_seconds:.1f} s)" if lead.trouble in ONCE else f"the loop ({evidence.loop_seconds:.1f} s)"
+    whole = (
+        f"the run ({evidence.wall_seconds:.1f} s)"
+        if lead.trouble in ONCE
+        else f"the loop ({evidence.loop_seconds:.1f} s)"
+    )
     rest = f"{lead.trouble.upper()}: {lead.share:.0%} of {whole}{line}"
     return f"{said}; under load {rest}" if said else rest

@@ -4,6 +4,7 @@ name that the program's own installation may have.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -31,9 +32,7 @@ def _make_way() -> None:
         sys.modules["sitecustomize"] = ours
 
 
-try:
+# The program runs, watched or not: that nothing was written says it was not.
+with contextlib.suppress(Exception):
     _begin()
-except Exception:
-    # The program runs, watched or not: that nothing was written says it was not.
-    pass
 _make_way()
