@@ -31,8 +31,7 @@ def call_times(calls: Calls) -> tuple[CallTimes, ...]:
     """Of every kind that was called, the longest in sum first."""
     found = []
     for number, kind in enumerate(KINDS):
-        own = calls.own(kind) if kind else []
-        if len(own):
+        if kind and len(own := calls.own(kind)):
             p50, p99 = np.quantile(own, [0.5, 0.99]) / 1e6
             longest, total = calls.longest_ns[number] / 1e6, calls.own_ns[number] / 1e9
             count = int(calls.count[number])

@@ -115,7 +115,7 @@ _ENVS = ("num_envs", "n_envs", "num_env", "nenvs", "num_workers", "n_workers")
 _EVERY = ("eval_freq", "eval_every", "eval_interval", "eval_frequency", "evaluation_interval", "eval_steps")
 _ABOUT = (
     _About(Trouble.STEP, (Layer.STEP,), "make the step cheaper there, or step more environments at once", (_ENVS,)),
-    _About(Trouble.RESET, (Layer.RESET,), "do once what every reset repeats, or prepare the next episode beside the run"),
+    _About(Trouble.RESET, (Layer.RESET,), "do once what every reset repeats, or prepare episodes beside the run"),
     _About(Trouble.EVALUATION, (Layer.EVALUATION,), "evaluate less often, or on fewer episodes",
            (_EVERY, ("n_eval_episodes", "eval_episodes", "num_eval_episodes", "episodes"))),
     _About(Trouble.LOGGING, (Layer.LOGGING,), "write figures less often, or from a thread of their own",
@@ -222,8 +222,8 @@ def _network(evidence: Evidence, run: Layered) -> list[Finding]:
     if small is not None and learning >= forward / 2:
         settings = _settings(evidence, (small.NAMES,))
         remedy = "larger batches and fewer updates (they change what is learned: compare by the return reached)"
-        return [Finding(Trouble.SMALL_BATCH, seconds, share, f"{text}; {small}", _with_settings(remedy, settings), place,
-                        settings)]  # fmt: skip
+        remedy, text = _with_settings(remedy, settings), f"{text}; {small}"
+        return [Finding(Trouble.SMALL_BATCH, seconds, share, text, remedy, place, settings)]
     trouble = Trouble.LEARNING if learning >= forward / 2 else Trouble.INFERENCE
     settings = _settings(evidence, (("batch_size", "minibatch_size", "num_minibatches"), ("update_epochs", "n_epochs"))
                          if trouble is Trouble.LEARNING else (_ENVS,))  # fmt: skip
@@ -282,8 +282,8 @@ def _memory(evidence: Evidence) -> Finding | None:
     growth = evidence.resources.growth
     if growth is None or growth.gained_gb < _GROWTH_GB or growth.gained_gb < _GROWTH_SHARE * growth.first_gb:
         return None
-    text = (f"memory grows {growth.gb_per_hour:.2f} GB an hour, {growth.first_gb:.2f} to {growth.last_gb:.2f} GB in the "
-            f"second half of the run")  # fmt: skip
+    text = (f"memory grows {growth.gb_per_hour:.2f} GB an hour, {growth.first_gb:.2f} to {growth.last_gb:.2f} GB in "
+            f"the second half of the run")  # fmt: skip
     if growth.hours_left is not None:
         text += f"; what is free now lasts {growth.hours_left:.1f} hours"
     return Finding(
@@ -311,7 +311,8 @@ def _drift(evidence: Evidence, run: Layered) -> list[Finding]:
         first, last = np.median(bins[:3]), np.median(bins[-3:])
         if direction > 0 and p < _DRIFT_P and last >= _DRIFT * first:
             lost = max(0.0, float(own.sum() - first * len(own)) / 1e9)
-            text = f"{layer} gets slower: median {first / 1e6:.3g} ms in the first quarter of its calls, {last / 1e6:.3g} ms in the last"
+            text = (f"{layer} gets slower: median {first / 1e6:.3g} ms in the first quarter of its calls, "
+                    f"{last / 1e6:.3g} ms in the last")  # fmt: skip
             place = next(iter(hot_places(run, run.of(layer), 1)), None)
             found.append(Finding(Trouble.DRIFT, lost, lost / evidence.loop_seconds, text,
                                  "look for what it goes through that grows with the run", place))  # fmt: skip

@@ -32,7 +32,8 @@ def page(watched: Watched) -> str:
     """The whole page."""
     style, script = _asset("page.css"), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    allowed = f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     title = _text(" ".join(watched.command), 300)
     return "\n".join([
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
@@ -61,8 +62,9 @@ def _findings(watched: Watched) -> str:
 def _finding(each: Finding) -> str:
     most = share_of(each)
     load = ' <span class="soft">(seen under load)</span>' if each.under_load else ""
-    return (f"<li><strong>{_text(each.trouble.upper())}</strong>{f', at most {most}' if most else ''}{load}: "
-            f'{_text(each.evidence, 1000)}.<br><span class="try">Try: {_text(each.remedy, 1000)}.</span></li>')  # fmt: skip
+    lead = f"<strong>{_text(each.trouble.upper())}</strong>" + (f", at most {most}" if most else "")
+    tried = f'<br><span class="try">Try: {_text(each.remedy, 1000)}.</span>'
+    return f"<li>{lead}{load}: {_text(each.evidence, 1000)}.{tried}</li>"
 
 
 def _pictures(watched: Watched) -> list[str]:
@@ -156,11 +158,11 @@ def _sparks(run: Layered) -> str:
         times = tuple(number / (len(medians) - 1) for number in range(len(medians)))
         line = _polyline(times, [each / top for each in medians], 1.0)
         said = f"{layer}: {medians[0]:.3g} to {medians[-1]:.3g} ms"
-        found.append(f'<figure><svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{_text(said)}">'
-                     f"{line}</svg><figcaption>{_text(said)}</figcaption></figure>")  # fmt: skip
-    return (
-        f'<div class="spark">{"".join(found)}</div>' if found else '<p class="soft">No call was made often enough.</p>'
-    )
+        picture = f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" aria-label="{_text(said)}">'
+        found.append(f"<figure>{picture}{line}</svg><figcaption>{_text(said)}</figcaption></figure>")
+    if not found:
+        return '<p class="soft">No call was made often enough.</p>'
+    return f'<div class="spark">{"".join(found)}</div>'
 
 
 def _icicle(run: Layered) -> str:
@@ -176,6 +178,7 @@ def _icicle(run: Layered) -> str:
             f'style="top:{_ROW * each.depth}px;left:{100 * each.left:.4f}%;width:{100 * each.width:.4f}%">'
             f"{_text(each.box.name, 120)}</button>"
         )
-    return (f'<p class="soft">Callers above what they call, as wide as their time; orange is the program\'s own code, grey '
-            f'are libraries. A box that is chosen fills the width; the first one brings all back.</p>'
-            f'<div class="icicle" style="height:{_ROW * rows}px">{"".join(parts)}</div><p class="soft" id="box">&nbsp;</p>')  # fmt: skip
+    said = ("Callers above what they call, as wide as their time; orange is the program's own code, grey are libraries. "
+            "A box that is chosen fills the width; the first one brings all back.")  # fmt: skip
+    boxed = f'<div class="icicle" style="height:{_ROW * rows}px">{"".join(parts)}</div>'
+    return f'<p class="soft">{said}</p>{boxed}<p class="soft" id="box">&nbsp;</p>'

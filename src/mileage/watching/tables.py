@@ -20,8 +20,8 @@ def tables(watched: Watched) -> list[Table]:
     if watched.calls:
         rows = [(each.kind, f"{each.count:,}", f"{each.seconds:.2f}", f"{each.p50_ms:.3g}", f"{each.p99_ms:.3g}",
                  f"{each.longest_ms:.3g}") for each in watched.calls]  # fmt: skip
-        found.append(Table.of(("call", "calls", "seconds", "p50 ms", "p99 ms", "max ms"), rows, left={"call"}, title="Calls",
-                              note="Every call, without other timed calls within it.", key="calls"))  # fmt: skip
+        found.append(Table.of(("call", "calls", "seconds", "p50 ms", "p99 ms", "max ms"), rows, left={"call"},
+                              title="Calls", note="Every call, without other timed calls within it.", key="calls"))  # fmt: skip
     if watched.places:
         whole = max(1e-9, float(watched.run.seconds.sum()) if watched.run is not None else 1.0)
         rows = [(each.where, each.frame.function, f"{each.seconds:.2f}", f"{each.seconds / whole:.0%}",
@@ -51,8 +51,9 @@ def layers(watched: Watched) -> Table:
     """Where the wall-clock went."""
     rows = [(name, f"{seconds:.2f}", f"{seconds / watched.wall_seconds:.1%}")
             for name, seconds in watched.layers.items()]  # fmt: skip
-    return Table.of(("where", "seconds", "share"), rows, left={"where"}, title="Where the time goes",
-                    note=f"They add up to the {watched.wall_seconds:.2f} s that the program took.", key="layers")  # fmt: skip
+    note = f"They add up to the {watched.wall_seconds:.2f} s that the program took."
+    return Table.of(("where", "seconds", "share"), rows, left={"where"}, title="Where the time goes", note=note,
+                    key="layers")  # fmt: skip
 
 
 def processes(watched: Watched) -> Table:

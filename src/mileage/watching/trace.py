@@ -83,7 +83,8 @@ class Calls:
 
     def own(self, kind: str) -> I64:
         """Nanoseconds of the calls of a kind that were kept, in the order of their ends."""
-        return self.kept[self.kept[:, 3] == KINDS.index(kind), 2]
+        found: I64 = self.kept[self.kept[:, 3] == KINDS.index(kind), 2]
+        return found
 
 
 @dataclass
@@ -115,7 +116,8 @@ class Process:
     @property
     def main(self) -> I64:
         """Samples of the main thread, (n, 7) int64."""
-        return self.samples[self.samples[:, 5] == 0]
+        found: I64 = self.samples[self.samples[:, 5] == 0]
+        return found
 
     @property
     def kinds(self) -> I64:

@@ -143,8 +143,8 @@ def watch(
             begin(program)
             ended = program.wait(limit_seconds, reader.tick)
         else:
-            run, ended = record(command, ledger, name, limit_seconds=limit_seconds, environment=environment, begun=begin,
-                                tick=reader.tick, framework="recorded")  # fmt: skip
+            run, ended = record(command, ledger, name, limit_seconds=limit_seconds, environment=environment,
+                                begun=begin, tick=reader.tick, framework="recorded")  # fmt: skip
             run_id = run.run.run_id
         wall = (time.perf_counter_ns() - begun) / 1e9
         used = _children_seconds() - cpu

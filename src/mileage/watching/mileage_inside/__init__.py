@@ -1,7 +1,7 @@
 """What runs inside a watched program: samples its stacks, times the calls it knows, and writes both to files.
 
-The program's own interpreter loads it, which may be older than ours and has nothing of mileage: plain Python from 3.8 on,
-the standard library alone, and no failure that the program would notice.
+The program's own interpreter loads it, which may be older than ours and has nothing of mileage: plain Python from 3.8
+on, the standard library alone, and no failure that the program would notice.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -26,7 +27,7 @@ class Hook:
         if after is None:
             return None
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
+            find = getattr(finder, "find_spec", None)  # foreign: a finder of the interpreter
             spec = None if finder is self or find is None else find(name, path, target)
             if spec is not None:
                 _add(spec.loader, after)
@@ -46,22 +47,19 @@ def _add(loader: object, after: After) -> None:
         run(after, module)
 
     exec_module.__code__ = exec_module.__code__.replace(co_filename=FILE)
-    try:
+    # A module goes untimed whose loader takes no attributes.
+    with contextlib.suppress(AttributeError):
         loader.exec_module = exec_module  # type: ignore[attr-defined]
-    except AttributeError:
-        pass  # a loader of others that takes no attributes: its module goes untimed
 
 
 def run(after: After, module: ModuleType) -> None:
     """Take our step; a library that is not as we know it is left as it is."""
-    try:
+    with contextlib.suppress(Exception):
         after(module)
-    except Exception:
-        pass
 
 
 def begin(after: dict[str, After]) -> None:
     """Take the steps `after` behind the modules they are named for, at once where a module is there already."""
     for name in [name for name in after if name in sys.modules]:
         run(after.pop(name), sys.modules[name])
-    sys.meta_path.insert(0, Hook(after))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Hook(after))

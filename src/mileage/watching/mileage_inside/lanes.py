@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from _thread import get_ident
 from array import array
@@ -111,10 +112,8 @@ def timed(function: Function, kind: int) -> Function:
 
     call.__code__ = call.__code__.replace(co_filename=FILE)
     for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
-        try:
+        with contextlib.suppress(AttributeError):
             setattr(call, name, getattr(function, name))
-        except AttributeError:
-            pass
     call.__dict__.update(getattr(function, "__dict__", {}))
     call.__wrapped__ = function  # type: ignore[attr-defined]
     return call
@@ -158,13 +157,13 @@ def time_family(owner: type, kinds: dict[str, int]) -> None:
 
     def begun(cls: type, **kwargs: object) -> None:
         if earlier is None:
-            super(owner, cls).__init_subclass__(**kwargs)
+            super(owner, cls).__init_subclass__(**kwargs)  # type: ignore[arg-type]
         else:
             earlier.__get__(None, cls)(**kwargs)
         time_methods(cls, kinds)
 
     begun.__code__ = begun.__code__.replace(co_filename=FILE)
-    owner.__init_subclass__ = classmethod(begun)  # type: ignore[assignment]
+    owner.__init_subclass__ = classmethod(begun)  # type: ignore[arg-type,assignment]
 
 
 def time_function(module: object, name: str, kind: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import ModuleType
 from typing import Callable  # noqa: UP035  # 3.8 has no other
 
@@ -64,10 +65,8 @@ def _noted(owner: type, method: str, note: Callable[..., None]) -> None:
     function = vars(owner)[method]
 
     def call(self: object, *args: object, **kwargs: object) -> object:
-        try:
+        with contextlib.suppress(Exception):
             note(self, *args, **kwargs)
-        except Exception:
-            pass
         return function(self, *args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_filename=FILE)
@@ -124,7 +123,7 @@ def _rsl_rl_runner(module: ModuleType) -> None:
         for name, part in train_cfg.items():
             if isinstance(part, dict):
                 NOTES.note(f"train_cfg[{name!r}]", part)
-        NOTES.note("env", {"num_envs": getattr(env, "num_envs", None)})
+        NOTES.note("env", {"num_envs": getattr(env, "num_envs", None)})  # foreign: an environment of rsl_rl
 
     _noted(owner, "__init__", note)
 

@@ -1,8 +1,8 @@
 """A thread that looks at the stacks of the others from time to time, within a budget of CPU time.
 
 A thread that wants the interpreter while another computes gets it at a call that lets go of it by itself, or after the
-interpreter's switch interval. With the usual 5 ms, samples gather at such calls and miss the Python between them; so the
-interval is short while no other thread of the program uses Python, and as it was while one does.
+interpreter's switch interval. With the usual 5 ms, samples gather at such calls and miss the Python between them; so
+the interval is short while no other thread of the program uses Python, and as it was while one does.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MOST_FRAMES = 500
 # The rate halves after so many samples: a run of days is a few times this many.
 _SAMPLES_PER_RATE = 60_000
 FIELDS = 7
-"""Numbers of a sample: when, wall-clock and CPU time since the one before (ns), stack, kind of call, thread, and time since
-the one before in which the thread waited for a core (ns; of the main thread alone).
+"""Numbers of a sample: when, wall-clock and CPU time since the one before (ns), stack, kind of call, thread, and time
+since the one before in which the thread waited for a core (ns; of the main thread alone).
 """
 PHASE_SHIFT = 8
 """Above the kind of call stands the phase of mileage's own clock."""
@@ -120,7 +120,7 @@ class Sampler:
 
     def _stack(self, frame: FrameType | None) -> int:
         """The number of a stack: that of its last frame in a tree of frames."""
-        frames = []
+        frames: list[FrameType] = []
         while frame is not None and len(frames) < _MOST_FRAMES:
             frames.append(frame)
             frame = frame.f_back
