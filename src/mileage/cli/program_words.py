@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from typer import Context
 from typer.core import TyperCommand
 
 PROGRAM = "--program"
@@ -33,7 +33,7 @@ class ProgramArguments:
 class ProgramCommand(TyperCommand):
     """What stands after the first -- is a program, whatever it looks like."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hand each word of the program on as a value of its own."""
         if "--" in args:
             at = args.index("--")

@@ -58,7 +58,7 @@ _CALL_RANK = next(rank for rank, (layer, _) in enumerate(_RULES) if layer == _CA
 # Functions of the program itself, by their names: of these, an evaluation takes in what it calls.
 _NAMED = (
     (Layer.EVALUATION, re.compile(r"(^|\.)_?(run_|do_)?(evaluate|evaluation|eval)(_\w+)?$")),
-    (Layer.LOGGING, re.compile(r"(^|\.)_?(log|log_\w+|write_(log|logs|metrics|scalars))$")),
+    (Layer.LOGGING, re.compile(r"(^|\.)_?(log|log_\w+|write_(log|logs|metrics|scalars)|add_scalars?)$")),
     (Layer.CHECKPOINT, re.compile(r"(^|\.)_?save(_(checkpoint|ckpt|model|agent|policy|weights)\w*)$")),
 )
 _LIBRARY = re.compile(r"/(site|dist)-packages/")

@@ -178,7 +178,7 @@ def _icicle(run: Layered) -> str:
             f'style="top:{_ROW * each.depth}px;left:{100 * each.left:.4f}%;width:{100 * each.width:.4f}%">'
             f"{_text(each.box.name, 120)}</button>"
         )
-    said = ("Callers above what they call, as wide as their time; orange is the program's own code, grey are libraries. "
-            "A box that is chosen fills the width; the first one brings all back.")  # fmt: skip
+    said = ("Callers above what they call, as wide as their time; orange is the program's own code, grey are "
+            "libraries. A box that is chosen fills the width; the first one brings all back.")  # fmt: skip
     boxed = f'<div class="icicle" style="height:{_ROW * rows}px">{"".join(parts)}</div>'
     return f'<p class="soft">{said}</p>{boxed}<p class="soft" id="box">&nbsp;</p>'

@@ -20,8 +20,9 @@ def tables(watched: Watched) -> list[Table]:
     if watched.calls:
         rows = [(each.kind, f"{each.count:,}", f"{each.seconds:.2f}", f"{each.p50_ms:.3g}", f"{each.p99_ms:.3g}",
                  f"{each.longest_ms:.3g}") for each in watched.calls]  # fmt: skip
+        note = "Every call, without other timed calls within it."
         found.append(Table.of(("call", "calls", "seconds", "p50 ms", "p99 ms", "max ms"), rows, left={"call"},
-                              title="Calls", note="Every call, without other timed calls within it.", key="calls"))  # fmt: skip
+                              title="Calls", note=note, key="calls"))  # fmt: skip
     if watched.places:
         whole = max(1e-9, float(watched.run.seconds.sum()) if watched.run is not None else 1.0)
         rows = [(each.where, each.frame.function, f"{each.seconds:.2f}", f"{each.seconds / whole:.0%}",

@@ -32,8 +32,8 @@ class SmallUpdates:
 
     def __str__(self) -> str:
         now = "" if self.batch is None else f" on batches of {self.batch}"
-        return (f"each of {self.updates:,} updates spends {self.backward_ms:.3g} ms on gradients{now}, but so little of it "
-                f"on arithmetic that this would take as long only from about {self.even_batch:,} samples on")  # fmt: skip
+        spent = f"each of {self.updates:,} updates spends {self.backward_ms:.3g} ms on gradients{now}"
+        return f"{spent}, but so little of it on arithmetic that {self.even_batch:,} samples would take about as long"
 
 
 @cache
