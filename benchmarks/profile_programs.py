@@ -1,9 +1,9 @@
-"""`mileage profile -- PROGRAM` on programs of others: planted slowness found by file and line, results unchanged, overhead.
+"""`mileage profile -- PROGRAM` on programs of others: planted slowness named by line, results unchanged, overhead.
 
     python benchmarks/profile_programs.py plants --python /path/to/venv/bin/python --cleanrl /path/to/cleanrl
     python benchmarks/profile_programs.py overhead --python … --cleanrl … --rounds 12
 
-The interpreter has torch, Stable-Baselines3, rsl-rl-lib, tyro and tensorboard; that of --jax-python has jax and gymnasium.
+The interpreter has torch, Stable-Baselines3, rsl-rl-lib, tyro and tensorboard, that of --jax-python jax and gymnasium.
 CleanRL is a checkout of its repository and runs as it is. Results are written to benchmarks/results.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from _harness import RESULTS, Report
+from mileage.tables import Table
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,8 +50,8 @@ def cases(python: str, jax_python: str, cleanrl: Path | None) -> list[Case]:
              ("step", "reset", "callback", "logger", "batch"), setting="batch_size"),
         Case("rsl_rl ppo", (python, str(PROGRAMS / "rsl_rl_ppo.py"), "6"), ("step", "reset", "logger", "batch"),
              setting="num_mini_batches", marked="rsl_rl_ppo.py"),
-        Case("jax loop", (jax_python, str(PROGRAMS / "jax_loop.py"), "6"), ("step", "reset", "callback", "logger", "batch"),
-             marked="jax_loop.py"),
+        Case("jax loop", (jax_python, str(PROGRAMS / "jax_loop.py"), "6"),
+             ("step", "reset", "callback", "logger", "batch"), marked="jax_loop.py"),
     ]  # fmt: skip
     if cleanrl is not None:
         common = ("--env-id", "planted:WalkDiscrete-v0", "--no-cuda")
@@ -72,7 +74,7 @@ def profiled(command: tuple[str, ...], variables: dict[str, str], directory: Pat
     """The profile of a command, its output and its exit code."""
     out = directory / "profile.json"
     ours = [sys.executable, "-c", "import sys; sys.path[:0] = [sys.argv.pop(1)]; from mileage.cli import main; main()",
-            str(ROOT / "src"), "profile", "--no-ledger", "--quiet", "--json", "--out", str(out), "--", *command]  # fmt: skip
+            str(ROOT / "src"), "profile", "--no-ledger", "-q", "--json", "--out", str(out), "--", *command]  # fmt: skip
     done = subprocess.run(ours, env=variables, cwd=directory, capture_output=True, check=False)
     if not out.is_file() or not out.read_text():
         raise SystemExit(done.stderr.decode())
@@ -112,12 +114,21 @@ def plants(wanted: list[Case], cleanrl: Path | None, repeats: int) -> list[dict]
                 with tempfile.TemporaryDirectory() as place:
                     found, _, code = profiled((*case.command, *more), environment(plant, cleanrl), Path(place))
                 lead = next((each for each in found["findings"] if each["trouble"] != "shared machine"), {})
-                rows.append({"program": case.name, "plant": plant, "named": named(found, case, plant), "exit_code": code,
-                             "verdict": found["verdict"], "trouble": lead.get("trouble"), "evidence": lead.get("evidence"),
+                rows.append({"program": case.name, "plant": plant, "named": named(found, case, plant),
+                             "exit_code": code, "verdict": found["verdict"].replace(str(PROGRAMS) + "/", ""),
+                             "trouble": lead.get("trouble"), "evidence": _short(lead.get("evidence")),
                              "remedy": lead.get("remedy"), "others_cores": found["others_cores"],
                              "waited_share": found["waited_for_a_core_share"]})  # fmt: skip
-                print(f"{case.name:16} {plant:9} {'named' if rows[-1]['named'] else 'MISSED':7} {found['verdict']}", flush=True)
+                print(
+                    f"{case.name:16} {plant:9} {'named' if rows[-1]['named'] else 'MISSED':7} {found['verdict']}",
+                    flush=True,
+                )
     return rows
+
+
+def _short(text: str | None) -> str | None:
+    """Without the folders of this machine."""
+    return None if text is None else text.replace(str(PROGRAMS) + "/", "")
 
 
 def unchanged(wanted: list[Case], cleanrl: Path | None) -> list[dict]:
@@ -159,12 +170,13 @@ def overhead(wanted: list[Case], cleanrl: Path | None, rounds: int) -> list[dict
                 samples.append({"arm": arm, "round": number, "wall": wall, "cpu": cpu})
         row: dict = {"program": case.name, "samples": samples}
         for what in ("wall", "cpu"):
-            ratios = [_of(samples, number, "watched", what) / _of(samples, number, "plain", what) for number in range(rounds)]
+            ratios = [
+                _of(samples, number, "watched", what) / _of(samples, number, "plain", what) for number in range(rounds)
+            ]
             middle = statistics.median(ratios)
             row[what] = {"median_ratio": middle, "interval": _interval(ratios), "ratios": ratios}
         rows.append(row)
-        shown = "; ".join(f"{what} {row[what]['median_ratio'] - 1:+.1%} [{row[what]['interval'][0] - 1:+.1%}, "
-                          f"{row[what]['interval'][1] - 1:+.1%}]" for what in ("wall", "cpu"))  # fmt: skip
+        shown = "; ".join(f"{what} {_percent(row[what])}" for what in ("wall", "cpu"))
         print(f"{case.name:16} {shown}", flush=True)
     return rows
 
@@ -199,10 +211,33 @@ def main() -> None:
         rows = unchanged(chosen, options.cleanrl)
     else:
         rows = overhead(chosen, options.cleanrl, options.rounds)
-    out = options.out or Path(__file__).parent / "results" / f"profile_programs_{options.what}.json"
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
-    command = f"python benchmarks/profile_programs.py {options.what}"
-    out.write_text(json.dumps({"command": command, "machine": machine, "rows": rows}, indent=1) + "\n")
+    write(options.what, rows, options.out)
+
+
+def write(what: str, rows: list[dict], out: Path | None) -> None:
+    if what == "plants":
+        shown = [(row["program"], row["plant"], "yes" if row["named"] else "no", row["trouble"], row["verdict"])
+                 for row in rows]  # fmt: skip
+        header = ("program", "planted", "named first", "finding", "verdict")
+    elif what == "unchanged":
+        shown = [
+            (row["program"], "yes" if row["same_output"] else "no", row["bytes"], row["exit_code"]) for row in rows
+        ]
+        header = ("program", "same output", "bytes", "exit code")
+    else:
+        shown = [(row["program"], len(row["wall"]["ratios"]), *(_percent(row[what]) for what in ("wall", "cpu")))
+                 for row in rows]  # fmt: skip
+        header = ("program", "pairs", "wall-clock", "CPU time")
+    table = Table.of(header, shown, left=set(header))
+    titles = {"plants": "Planted slowness in programs of others", "unchanged": "Output with and without the profiler",
+              "overhead": "What watching costs a program"}  # fmt: skip
+    report = Report(f"profile_programs_{what}", titles[what], [table.markdown()], rows)
+    report.write(out or RESULTS, f"python benchmarks/profile_programs.py {what}")
+
+
+def _percent(found: dict) -> str:
+    low, high = found["interval"]
+    return f"{found['median_ratio'] - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]"
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import planted
-import gymnasium as gym
 
 batch_size = 8 if planted.PLANT == "batch" else 400  # plant: batch
 

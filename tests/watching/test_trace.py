@@ -52,7 +52,15 @@ def test_what_a_killed_process_left_half_written_is_left_out(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "line",
-    ["__import__('os').abort()", "('stack', 1, 99, 0, 7)", "('stack', 9, 0, 8, 7)", "('code', 'x')", "(" * 5000, "()", "7"],
+    [
+        "__import__('os').abort()",
+        "('stack', 1, 99, 0, 7)",
+        "('stack', 9, 0, 8, 7)",
+        "('code', 'x')",
+        "(" * 5000,
+        "()",
+        "7",
+    ],
 )
 def test_facts_of_others_do_nothing(tmp_path: Path, line: str) -> None:
     (tmp_path / "7.facts").write_text(line + "\n('process', 7, 1, [], '3.9', '', '')\n")

@@ -20,9 +20,9 @@ from .lanes import FILE, LANES, only_this_thread
 from .writing import Files
 
 INTERVAL_NS = 10_000_000
-_LONGEST_NS = 200_000_000
+_LONGEST_NS = 500_000_000
 BUDGET = 0.005
-"""Of the program's time, at most, in the sampler's own CPU time."""
+"""Of the program's time, at most, for the samples, where the interval is not the longest."""
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SWITCH_SECONDS = 5e-5
 _FLUSH_NS = 500_000_000
@@ -52,7 +52,7 @@ class Sampler:
         self._ended = allocate_lock()
         self._switch = (sys.getswitchinterval(), 0.0)
         self._taken = 0
-        self._delays = _Delays()
+        self._delays = _Delays("/proc/self/schedstat")
 
     def start(self) -> None:
         """Begin; the thread is unknown to `threading`, as the program should find its own there."""
@@ -85,7 +85,7 @@ class Sampler:
         me = get_ident()
         last = due = flushed = _now()
         self._set_switch()
-        interval, used, rated = INTERVAL_NS, time.thread_time_ns(), 0
+        interval, cost, rated = INTERVAL_NS, _Cost(), 0
         while self._running:
             due = max(due + interval, _now())
             time.sleep(max(0.0, (due - _now()) / 1e9))
@@ -96,10 +96,10 @@ class Sampler:
                 flushed = now
                 self._flush()
                 self._look_round()
-                cost = (time.thread_time_ns() - used) / max(1, self._taken - rated)
-                used, rated = time.thread_time_ns(), self._taken
+                each = cost.since() / max(1, self._taken - rated)
+                rated = self._taken
                 least = INTERVAL_NS << min(4, self._taken // _SAMPLES_PER_RATE)
-                interval = int(min(max(cost / BUDGET, least), _LONGEST_NS))
+                interval = int(min(max(each / BUDGET, least), _LONGEST_NS))
 
     def _take(self, me: int, now: int, wall: int) -> None:
         self._taken += 1
@@ -210,14 +210,30 @@ class _Thread:
         return used * 10 > within
 
 
-class _Delays:
-    """The time for which the main thread could have run and had no core, as the kernel counts it."""
+class _Cost:
+    """What the thread that asks costs the program: its CPU time, and half of what it waits for a core.
+
+    It waits twice for every sample, the second time with the program's thread waiting for it to take the interpreter.
+    """
 
     def __init__(self) -> None:
+        self._used = time.thread_time_ns()
+        self._delays = _Delays("/proc/thread-self/schedstat")
+
+    def since(self) -> int:
+        """Nanoseconds since the last call."""
+        before, self._used = self._used, time.thread_time_ns()
+        return self._used - before + self._delays.since() // 2
+
+
+class _Delays:
+    """The time for which a thread could have run and had no core, as the kernel counts it."""
+
+    def __init__(self, path: str) -> None:
         self._last = 0
         try:
             # Read at a place, never from where the last reading ended: whoever gets this number next loses nothing.
-            self._file = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._file = -1
         self.since()
