@@ -266,8 +266,8 @@ def test_a_try_changes_arguments_and_keeps_every_run(place: Path) -> None:
     Path("short.py").write_text("import sys, time\ntime.sleep(0.4 / int(sys.argv[2]))\n")
     code = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from mileage.cli import main; main()"
     subprocess.run(
-        [sys.executable, "-c", code, SOURCE, "profile", "--no-ledger", "-q", "--try-arg", "--n {2,4}", "--budget", "0.1",
-         "--json", "--out", "found.json", "--", sys.executable, "short.py", "--n", "1"],
+        [sys.executable, "-c", code, SOURCE, "profile", "--no-ledger", "-q", "--try-arg", "--n {2,4}", "--budget",
+         "0.1", "--json", "--out", "found.json", "--", sys.executable, "short.py", "--n", "1"],
         check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     arms = {each["name"]: each for each in json.loads(Path("found.json").read_text())["tried"]["arms"]}
