@@ -53,7 +53,7 @@ def script(program: list[str]) -> str:
 
 
 def _check(wanted: ProgramArguments, formats: tuple[str, ...]) -> None:
-    if not wanted.program:
+    if not wanted.program[0]:
         raise UsageError("name the program to profile: mileage profile -- python train.py")
     if wanted.timeout is not None and not wanted.timeout > 0:
         raise UsageError(f"--timeout must be above 0 seconds, not {wanted.timeout:g}")

@@ -37,5 +37,5 @@ class ProgramCommand(TyperCommand):
         """Hand each word of the program on as a value of its own."""
         if "--" in args:
             at = args.index("--")
-            args = [*args[:at], *(f"{PROGRAM}={word}" for word in args[at + 1 :])]
+            args = [*args[:at], *(f"{PROGRAM}={word}" for word in args[at + 1 :] or [""])]
         return super().parse_args(ctx, args)

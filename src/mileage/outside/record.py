@@ -54,7 +54,8 @@ def record(
         figures = _Figures(run, [each.absolute() for each in directories], since)
         program = Program(command, run.run_id, figures.lines.feed, environment)
         begun(program)
-        ended = program.wait(limit_seconds, lambda: (figures.tick(), tick())[0])
+        figures.also = tick
+        ended = program.wait(limit_seconds, figures.tick)
         figures.last()
         return run.end(_STATES[ended.how], ended.reason), ended
 
@@ -68,9 +69,12 @@ class _Figures:
         self._files = Files(directories, since)
         self._step = 0
         self._next_write = self._next_look = 0.0
+        self.also: Callable[[], None] = lambda: None
+        """What else is done at every tick."""
 
     def tick(self) -> None:
         """Look for new files and write new figures, neither too often."""
+        self.also()
         now = time.monotonic()
         if now >= self._next_look:
             self._files.look()

@@ -105,9 +105,7 @@ def starts(command: Sequence[str], templates: Sequence[str] = (), *, uses_jax: b
     for template in templates:
         arms += [Arm(" ".join(words), Start(with_arguments(plain, words))) for words in chosen(template)]
     if len(arms) > _MOST_ARMS:
-        raise UsageError(
-            f"--try-arg makes {len(arms)} starts, at most {_MOST_ARMS} can be tried: give fewer choices"
-        )
+        raise UsageError(f"--try-arg makes {len(arms)} starts, at most {_MOST_ARMS} can be tried: give fewer choices")
     return tuple({arm.name: arm for arm in arms}.values())
 
 

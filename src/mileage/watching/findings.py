@@ -292,8 +292,13 @@ def _memory(evidence: Evidence) -> Finding | None:
 
 
 def _drift(evidence: Evidence, run: Layered) -> list[Finding]:
-    """Calls that get slower as the run goes on; what that cost is measured against their first quarter."""
-    found = []
+    """Calls that get slower as the run goes on; what that cost is measured against their first quarter.
+
+    A call that waits for a core is no slower than others: nothing is said of a run that did.
+    """
+    found: list[Finding] = []
+    if (evidence.waited_share or 0.0) >= _WAITED_SHARE:
+        return found
     for layer in (
         Layer.STEP,
         Layer.RESET,
@@ -310,7 +315,8 @@ def _drift(evidence: Evidence, run: Layered) -> list[Finding]:
         direction, p = trend(bins)
         first, last = np.median(bins[:3]), np.median(bins[-3:])
         if direction > 0 and p < _DRIFT_P and last >= _DRIFT * first:
-            lost = max(0.0, float(own.sum() - first * len(own)) / 1e9)
+            whole = float(run.seconds[run.of(layer)].sum())
+            lost = min(max(0.0, float(own.sum() - first * len(own)) / 1e9), whole)
             text = (f"{layer} gets slower: median {first / 1e6:.3g} ms in the first quarter of its calls, "
                     f"{last / 1e6:.3g} ms in the last")  # fmt: skip
             place = next(iter(hot_places(run, run.of(layer), 1)), None)

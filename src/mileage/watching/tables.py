@@ -18,17 +18,17 @@ def tables(watched: Watched) -> list[Table]:
         found.append(Table.of(("phase", "seconds", "share"), rows, left={"phase"}, title="Phases of its own clock",
                               note="As sampled, waiting for a core left out.", key="phases"))  # fmt: skip
     if watched.calls:
-        rows = [(each.kind, f"{each.count:,}", f"{each.seconds:.2f}", f"{each.p50_ms:.3g}", f"{each.p99_ms:.3g}",
+        called = [(each.kind, f"{each.count:,}", f"{each.seconds:.2f}", f"{each.p50_ms:.3g}", f"{each.p99_ms:.3g}",
                  f"{each.longest_ms:.3g}") for each in watched.calls]  # fmt: skip
         note = "Every call, without other timed calls within it."
-        found.append(Table.of(("call", "calls", "seconds", "p50 ms", "p99 ms", "max ms"), rows, left={"call"},
+        found.append(Table.of(("call", "calls", "seconds", "p50 ms", "p99 ms", "max ms"), called, left={"call"},
                               title="Calls", note=note, key="calls"))  # fmt: skip
     if watched.places:
         whole = max(1e-9, float(watched.run.seconds.sum()) if watched.run is not None else 1.0)
-        rows = [(each.where, each.frame.function, f"{each.seconds:.2f}", f"{each.seconds / whole:.0%}",
+        hot = [(each.where, each.frame.function, f"{each.seconds:.2f}", f"{each.seconds / whole:.0%}",
                  f"{each.off_cpu:.0%}", each.text) for each in watched.places]  # fmt: skip
         columns = ("line", "function", "seconds", "share", "off CPU", Column("what it says", widest=24))
-        found.append(Table.of(columns, rows, left={"line", "function", "what it says"}, title="Lines of the program",
+        found.append(Table.of(columns, hot, left={"line", "function", "what it says"}, title="Lines of the program",
                               note="With what libraries do for them.", key="lines"))  # fmt: skip
     found.append(processes(watched))
     return found

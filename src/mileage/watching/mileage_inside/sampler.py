@@ -20,9 +20,10 @@ from .lanes import FILE, LANES, only_this_thread
 from .writing import Files
 
 INTERVAL_NS = 10_000_000
-_LONGEST_NS = 500_000_000
+_LONGEST_NS = 100_000_000
 BUDGET = 0.005
-"""Of the program's time, at most, for the samples, where the interval is not the longest."""
+"""Of the program's time for the sampler's own, at most, where the interval is not the longest."""
+_WAITING_BUDGET = 0.05
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SWITCH_SECONDS = 5e-5
 _FLUSH_NS = 500_000_000
@@ -96,10 +97,9 @@ class Sampler:
                 flushed = now
                 self._flush()
                 self._look_round()
-                each = cost.since() / max(1, self._taken - rated)
-                rated = self._taken
                 least = INTERVAL_NS << min(4, self._taken // _SAMPLES_PER_RATE)
-                interval = int(min(max(each / BUDGET, least), _LONGEST_NS))
+                interval = cost.interval(self._taken - rated, least)
+                rated = self._taken
 
     def _take(self, me: int, now: int, wall: int) -> None:
         self._taken += 1
@@ -213,17 +213,19 @@ class _Thread:
 class _Cost:
     """What the thread that asks costs the program: its CPU time, and half of what it waits for a core.
 
-    It waits twice for every sample, the second time with the program's thread waiting for it to take the interpreter.
+    It waits twice for every sample, the second time with the program's thread waiting for it to take the interpreter: on
+    a machine with too much to do, samples are fewer.
     """
 
     def __init__(self) -> None:
         self._used = time.thread_time_ns()
         self._delays = _Delays("/proc/thread-self/schedstat")
 
-    def since(self) -> int:
-        """Nanoseconds since the last call."""
+    def interval(self, samples: int, least: int) -> int:
+        """Nanoseconds between samples, going by those since the last call."""
         before, self._used = self._used, time.thread_time_ns()
-        return self._used - before + self._delays.since() // 2
+        used, waited = (self._used - before) / max(1, samples), self._delays.since() / 2 / max(1, samples)
+        return int(min(max(used / BUDGET, waited / _WAITING_BUDGET, least), max(_LONGEST_NS, least)))
 
 
 class _Delays:
