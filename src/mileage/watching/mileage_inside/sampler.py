@@ -183,7 +183,7 @@ class Sampler:
 
 
 def _sharp_timers() -> None:
-    """Let this thread wake when it asked to, where the kernel would let it wait some tens of microseconds for company."""
+    """Let this thread wake when it asked to; the kernel would let it wait some tens of microseconds for company."""
     with contextlib.suppress(OSError), open(f"/proc/{get_native_id()}/timerslack_ns", "w") as file:
         file.write("1")
 
