@@ -57,7 +57,7 @@ UNTYPED = "kernels"
 _QUESTIONS = {("hasattr", 2), ("getattr", 3)}
 _FOREIGN = "# foreign: "
 # Names with an underscore that Python's documentation tells users to use.
-_DOCUMENTED = re.compile(r"_replace|_asdict|_fields|_make|_field_defaults|_exit")
+_DOCUMENTED = re.compile(r"_replace|_asdict|_fields|_make|_field_defaults|_exit|_current_frames")
 
 
 # --- what one object asks of another ------------------------------------------------------------------------------

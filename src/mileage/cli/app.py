@@ -26,6 +26,7 @@ from mileage.cli import (
     warmup,
     watch,
 )
+from mileage.cli.program_words import ProgramCommand
 
 app = typer.Typer(
     name="mileage",
@@ -56,7 +57,7 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("envs")(envs.envs)
 app.add_typer(env.app, name="env")
-app.command("profile")(profile.profile)
+app.command("profile", cls=ProgramCommand)(profile.profile)
 app.command("record")(record.record)
 app.command("race")(race.race)
 app.command("verify")(verify.verify)

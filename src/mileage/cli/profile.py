@@ -14,11 +14,14 @@ from mileage._errors import UsageError
 from mileage._records import Record, strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
+from mileage.cli.program_words import PROGRAM, ProgramArguments
 
 if TYPE_CHECKING:
     from mileage.profiling import Profile
 
 FORMATS = ("md", "html", "trace", "speedscope")
+_OF_A_PROGRAM = ("program", "try_", "try_arg", "budget", "timeout", "export", "out", "name", "db", "ledger",
+                 "json_output", "quiet")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,18 @@ class Arguments(options.RunArguments):
     ] = True
     json_output: Annotated[bool, Option("--json", help="Print the profile as JSON.")] = False
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the verdict.")] = False
+    try_arg: Annotated[
+        options.Words, Option(help='Arguments of a program for --try, as "--num-envs {4,8}"; may be repeated.')
+    ] = None
+    timeout: Annotated[float | None, Option(help="Seconds after which a program is ended.")] = None
+    program: Annotated[options.Words, Option(PROGRAM, hidden=True)] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
+        if self.program is None and (self.try_arg or self.timeout is not None):
+            raise UsageError(
+                "--try-arg and --timeout are for a program: mileage profile --timeout 60 -- python train.py"
+            )
         if self.export is not None and self.export not in FORMATS:
             raise UsageError(f"--export {self.export!r} is not known: use one of {', '.join(FORMATS)}")
         if self.export is None and self.out is not None:
@@ -69,7 +81,16 @@ class Arguments(options.RunArguments):
 
 @options.takes(Arguments)
 def profile(wanted: Arguments) -> None:
-    """Train once and say where the time went, and what to change: the verdict in one line first."""
+    """Train once and say where the time went, and what to change: the verdict in one line first.
+
+    After --, any training program as it is: mileage profile -- python train.py.
+    """
+    if wanted.program is not None:
+        from mileage.cli.profile_program import profile_program
+
+        _refuse_what_programs_do_not_have(wanted)
+        profile_program(ProgramArguments(**{name: getattr(wanted, name) for name in _OF_A_PROGRAM}))
+        return
     wanted.check()
     if wanted.run is not None:
         _show(_recorded(wanted.run, wanted.db), wanted)
@@ -77,6 +98,13 @@ def profile(wanted: Arguments) -> None:
         _search(wanted)
     else:
         _show(_measured(wanted), wanted)
+
+
+def _refuse_what_programs_do_not_have(wanted: Arguments) -> None:
+    for field in dataclasses.fields(wanted):
+        if field.name not in _OF_A_PROGRAM and getattr(wanted, field.name) != field.default:
+            name = field.name.strip("_").replace("_", "-")
+            raise UsageError(f"--{name} is for runs of mileage's own, not for a program after --")
 
 
 def _recorded(selection: str, db: str | None) -> Profile:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage.cli import options
+from mileage.cli.profile_program import script
 
 
 def record(
@@ -40,7 +41,7 @@ def record(
     if limit is not None and not limit > 0:
         raise UsageError(f"--timeout must be above 0 seconds, not {limit:g}")
     run, ended = record_program(
-        command, Ledger(db), name or Path(command[-1] if len(command) == 1 else _script(command)).stem,
+        command, Ledger(db), name or Path(command[-1] if len(command) == 1 else script(command)).stem,
         directories=tuple(watch or (Path(),)), limit_seconds=limit, env_id=env, algorithm=algorithm, seed=seed,
         price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
     )  # fmt: skip
@@ -49,8 +50,3 @@ def record(
         memory = "" if end is None or end.peak_rss_gb is None else f", peak memory {end.peak_rss_gb:.2f} GB"
         print(f"mileage: {ended.reason} after {run.wall_seconds:.1f} s{memory}; run {run.run.run_id}", file=sys.stderr)
     raise typer.Exit(ended.code)
-
-
-def _script(command: list[str]) -> str:
-    """The first argument that is a file, or else the program."""
-    return next((word for word in command[1:] if not word.startswith("-") and Path(word).is_file()), command[0])

@@ -31,7 +31,8 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
     limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
-    way: Way | None = None, examiner: Examiner | None = None, **facts: Any,
+    way: Way | None = None, examiner: Examiner | None = None, begun: Callable[[Program], None] = lambda _: None,
+    tick: Callable[[], None] = lambda: None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
 
@@ -44,6 +45,8 @@ def record(
         started: told the recorder once the run is in the ledger.
         way: where and how the program runs.
         examiner: examines its policy while it trains, where it asks to be.
+        begun: told the program once it runs.
+        tick: called from time to time while it runs.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": scrubbed_value(list(command)), "environment": _environment(),
@@ -56,13 +59,15 @@ def record(
         if examiner is not None:
             examiner.begin(run, limit_seconds)
 
-        def tick() -> None:
+        def tick_all() -> None:
             if examiner is not None:
                 examiner.tick()
             figures.tick()
+            tick()
 
         program = Program(command, run.run_id, figures.lines.feed, way)
-        ended = program.wait(limit_seconds, tick)
+        begun(program)
+        ended = program.wait(limit_seconds, tick_all)
         figures.last()
         return run.end(_STATES[ended.how], ended.reason), ended
 

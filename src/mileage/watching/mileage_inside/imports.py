@@ -1,0 +1,65 @@
+"""Does something to a module as soon as it has been imported, and before anybody else has it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Callable, Sequence  # noqa: UP035  # 3.8 has no other
+
+from .lanes import FILE
+
+After = Callable[[ModuleType], None]
+
+
+class Hook:
+    """A finder that finds nothing itself: it adds a step to the loaders that others find."""
+
+    def __init__(self, after: dict[str, After]) -> None:
+        self._after = after
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders find, with our step behind its execution."""
+        after = self._after.pop(name, None)
+        if after is None:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)  # foreign: a finder of the interpreter
+            spec = None if finder is self or find is None else find(name, path, target)
+            if spec is not None:
+                _add(spec.loader, after)
+                return spec  # type: ignore[no-any-return]
+        self._after[name] = after
+        return None
+
+
+def _add(loader: object, after: After) -> None:
+    execute = getattr(loader, "exec_module", None)
+    if execute is None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module  # type: ignore[attr-defined]
+        execute(module)
+        run(after, module)
+
+    exec_module.__code__ = exec_module.__code__.replace(co_filename=FILE)
+    # A module goes untimed whose loader takes no attributes.
+    with contextlib.suppress(AttributeError):
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def run(after: After, module: ModuleType) -> None:
+    """Take our step; a library that is not as we know it is left as it is."""
+    with contextlib.suppress(Exception):
+        after(module)
+
+
+def begin(after: dict[str, After]) -> None:
+    """Take the steps `after` behind the modules they are named for, at once where a module is there already."""
+    for name in [name for name in after if name in sys.modules]:
+        run(after.pop(name), sys.modules[name])
+    sys.meta_path.insert(0, Hook(after))
