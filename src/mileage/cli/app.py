@@ -8,7 +8,7 @@ import typer
 from typer import Option
 
 from mileage._version import __version__
-from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, record, rl_bench, train, warmup
+from mileage.cli import bench, doctor, env, envs, evaluate, ledger, profile, reconcile, record, rl_bench, train, warmup
 
 app = typer.Typer(
     name="mileage",
@@ -44,5 +44,6 @@ app.command("record")(record.record)
 app.command("warmup")(warmup.warmup)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+ledger.app.command("reconcile")(reconcile.reconcile)
 app.add_typer(ledger.app, name="ledger")
 app.command("rl-bench")(rl_bench.rl_bench)

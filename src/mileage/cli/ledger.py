@@ -54,7 +54,7 @@ def list_runs(
         raise UsageError(f"--limit must be 0 or more, not {limit}")
     if state is not None and state not in STATES:
         raise UsageError(f"--state {state!r} is not known: use one of {', '.join(STATES)}")
-    with _open(db) as store:
+    with open_ledger(db) as store:
         if selection is None:
             selector = Selector(fields=() if state is None else (("state", state),))
             records = store.read(queries.records, selector, limit=limit or None)
@@ -88,7 +88,7 @@ def show(
     from mileage.ledger.targets import Target
     from mileage.report.cost import CostReport
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         (found,) = store.read(queries.with_parents, [store.read(queries.only_record, run)])
         recorded = store.read(queries.complete, found, episodes_too=target is not None)
     if target is not None:
@@ -123,7 +123,7 @@ def compare(
     """Compare two sets of runs that sat the same exam: expected cost to target, with a verdict."""
     from mileage.report.compare import compare_selections
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         allowed = allow_unmatched or ()
         comparison = compare_selections(store, a, b, allow=allowed, sequential=sequential, target=target)
     if json_output:
@@ -154,7 +154,7 @@ def export(
     if out is None and (json_output or format_ in ("parquet", "tensorboard")):
         raise UsageError(f"--format {format_} with these options needs --out PATH")
     table_kind(table)
-    with _open(db) as store:
+    with open_ledger(db) as store:
         runs = store.read(lambda connection: _export(streams(connection, selection), format_, table, out))
     if json_output:
         print(strict_json({"runs": runs, "format": format_, "out": str(out)}))
@@ -189,7 +189,7 @@ def import_runs(
 
     if state is not None and state not in set(EndState):
         raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         rows: list[Row] = []
         for file in files:
             settings = ImportSettings(
@@ -212,7 +212,7 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
     from mileage.ledger.checks import check_store
     from mileage.text import plain
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         checks = check_store(store)
     healthy = all(check.ok for check in checks)
     if json_output:
@@ -233,7 +233,7 @@ def backup(
     """Copy the whole ledger, consistent while runs go on."""
     from mileage.ledger.backup import back_up
 
-    with _open(db) as store:
+    with open_ledger(db) as store:
         size = back_up(store.engine, store.url, file)
     print(strict_json({"file": str(file), "bytes": size}) if json_output else f"wrote {file} ({size / 1e6:,.1f} MB)")
 
@@ -268,7 +268,7 @@ def redact(
     json_output: AsJson = False,
 ) -> None:
     """Empty a field of a run's record for good, and keep a note of who did it and when."""
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         note = store.redact(_run_id(store, run), field, reason)
     print(strict_json(note._asdict()) if json_output else f"redacted {field} of run {note.run_id}")
 
@@ -276,7 +276,7 @@ def redact(
 def _note(db: str | None, run: str, kind: NoteKind, text: str, json_output: bool) -> None:
     from mileage.ledger.redaction import new_note
 
-    with _open(db, create=True) as store:
+    with open_ledger(db, create=True) as store:
         note = new_note(_run_id(store, run), kind, text)
         store.deliver_together([note])
     print(strict_json(note._asdict()) if json_output else f"{kind.value} noted on run {note.run_id}")
@@ -288,7 +288,7 @@ def _run_id(store: Store, run: str) -> str:
     return store.read(queries.only_record, run).run_id
 
 
-def _open(db: str | None, *, create: bool = False) -> Store:
+def open_ledger(db: str | None, *, create: bool = False) -> Store:
     """The ledger; one that is only read need not be writable, and says on standard error why it is not."""
     from mileage.ledger.store import Store
     from mileage.text import plain

@@ -69,10 +69,10 @@ class Arguments(options.RunArguments):
 def train(wanted: Arguments) -> None:
     """Train to a held-out target and report what it cost."""
     from mileage.cli.progress import Progress
-    from mileage.ledger.prices import freeze_price
+    from mileage.recording.pricing import launch_price
 
     wanted.check()
-    rate = freeze_price(wanted.price, wanted.instance, spot=wanted.spot).usd_per_hour
+    rate = launch_price(wanted.price, wanted.instance, spot=wanted.spot).usd_per_hour
     runs: list[RecordedRun] = []
     with Progress(shown=not (wanted.json_output or wanted.quiet), price_usd_per_hour=rate) as progress:
         for agent in _agents(wanted):

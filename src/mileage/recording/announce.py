@@ -85,12 +85,12 @@ def announce(
     global _pending
     if _pending is not None:
         return
-    from mileage.ledger.prices import freeze_price
+    from mileage.recording.pricing import launch_price
 
     now = time.time()
     try:
         check_is_database(database_url(db))
-        frozen = freeze_price(price, instance, spot=spot)
+        frozen = launch_price(price, instance, spot=spot)
         run = Run(
             run_id=new_run_id(now), name=name or f"{algorithm}-{env_id}", launched_at=now,
             started_at=now - process_age_seconds() if first else now, launched_by=liveness.user_name(),

@@ -22,7 +22,7 @@ from mileage._errors import LedgerError, UsageError
 from mileage._records import ReadRecord
 from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.panels import Panel
-from mileage.ledger.prices import Price, freeze_price
+from mileage.ledger.prices import Price
 from mileage.ledger.rows import Checkpoint, EndState, Episode, Phase, Profile, Row, Run, check_json, check_text
 from mileage.ledger.runs import RecordedRun, episode_rows, finite
 from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
@@ -31,6 +31,7 @@ from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.recording import announce, exits
 from mileage.recording.launch import identified, launched_run
+from mileage.recording.pricing import launch_price
 
 if TYPE_CHECKING:
     from mileage.recording.writer import Writer
@@ -117,7 +118,7 @@ class Ledger:
         goal = None if target is None else Target.parse(target)
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
-        frozen = freeze_price(price_usd_per_hour, instance, spot=spot)
+        frozen = launch_price(price_usd_per_hour, instance, spot=spot)
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
         announced = announce.pending(self.url) if self.enabled else None

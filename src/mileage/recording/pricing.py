@@ -1,0 +1,59 @@
+"""What an hour of a run that is being launched costs: given, named, or found out from what the machine says it is.
+
+In this order: `--price`; `MILEAGE_PRICE`, or `DEVICE_PRICE_PER_HOUR` as other tools call it; `--instance`; the Slurm
+partition or the instance that this machine is recognised as. Nothing is asked over a network, and a machine that is not
+recognised for certain has no price.
+"""
+
+from __future__ import annotations
+
+import os
+
+from mileage._errors import UsageError
+from mileage.ledger import catalogue
+from mileage.ledger.prices import Price, freeze_price, price_book
+from mileage.meter.instance import Instance, recognised
+from mileage.meter.machine import fingerprint
+
+VARIABLES = ("MILEAGE_PRICE", "DEVICE_PRICE_PER_HOUR")
+NO_RECOGNITION = "MILEAGE_RECOGNISE"
+"""Set to 0, machines are not recognised: a run without `--price` or `--instance` has no price."""
+
+
+def launch_price(
+    price: float | str | None = None, instance: str | None = None, *, spot: bool = False, now: float | None = None
+) -> Price:
+    """The frozen price of a run that starts here; arguments are those of `freeze_price`."""
+    if price is not None or instance is not None:
+        return freeze_price(price, instance, spot=spot, now=now)
+    for name in VARIABLES:
+        if text := os.environ.get(name):
+            try:
+                return freeze_price(text, spot=spot, now=now, source=f"environment variable {name}")
+            except UsageError as error:
+                raise UsageError(f"{name}: {error}") from None
+    machine = recognised() if os.environ.get(NO_RECOGNITION) != "0" else None
+    name = None if machine is None else _name_of(machine)
+    if machine is None or name is None:
+        return freeze_price(spot=spot, now=now)
+    try:
+        return freeze_price(instance=name, spot=spot, now=now, recognised=machine.evidence)
+    except UsageError:
+        if spot:
+            raise
+        return freeze_price(now=now)  # the type is known, and nobody has said what it costs
+
+
+def _name_of(machine: Instance) -> str | None:
+    """What the price book or the catalogue calls `machine`; None where several types fit or none."""
+    site = f"slurm/{machine.partition}"
+    if machine.partition is not None and site in price_book():
+        return site
+    if machine.cloud is None or machine.name is not None:
+        return machine.name
+    place = catalogue.directory()
+    if place is None:
+        return None
+    here = fingerprint()
+    fitting = catalogue.fitting(place, machine.cloud, here.cores, here.memory_gb, here.gpus)
+    return f"{machine.cloud}/{fitting.pop()}" if len(fitting) == 1 else None
