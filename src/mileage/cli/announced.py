@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from mileage._errors import MileageError
 from mileage.recording import announce
 
+_NOT_HERE = frozenset(("--no-ledger", "--help", "-h", "--resume", "--on", "--emit"))
+"""Options of a command that makes no run of its own, or whose run is another's continuation."""
+
 
 @contextlib.contextmanager
 def announced_training(arguments: Sequence[str]) -> Iterator[None]:
     """Announce the run that `mileage train …` is going to make, and say what became of it if it never began."""
-    if not {"--no-ledger", "--help", "-h", "--resume"} & set(arguments):
+    if not _NOT_HERE & {argument.partition("=")[0] for argument in arguments}:
         words = _leading_words(arguments[2:])
         seed = _option(arguments, "--seed") or "0"
         announce.announce(

@@ -1,4 +1,4 @@
-"""What kind of machine somebody rents this as: what the firmware and a scheduler say of it, nothing asked over a network.
+"""What kind of machine somebody rents this as, by what the firmware and a scheduler say; no network is asked.
 
 A cloud writes its name, and often the instance type, into the tables that the firmware hands to the kernel (DMI). What
 it does not write there is looked for in a price list by cores, memory and GPUs, and is taken only where one type fits.

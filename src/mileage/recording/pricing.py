@@ -7,15 +7,18 @@ recognised for certain has no price.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
-from mileage._errors import UsageError
+from mileage._errors import UsageError, require
 from mileage.ledger import catalogue
 from mileage.ledger.prices import Price, freeze_price, price_book
 from mileage.meter.instance import Instance, recognised
 from mileage.meter.machine import fingerprint
 
 VARIABLES = ("MILEAGE_PRICE", "DEVICE_PRICE_PER_HOUR")
+SHARE = "MILEAGE_PRICE_SHARE"
+"""Part of the machine that this process has where several runs share one: it pays that part of its price."""
 NO_RECOGNITION = "MILEAGE_RECOGNISE"
 """Set to 0, machines are not recognised: a run without `--price` or `--instance` has no price."""
 
@@ -24,6 +27,19 @@ def launch_price(
     price: float | str | None = None, instance: str | None = None, *, spot: bool = False, now: float | None = None
 ) -> Price:
     """The frozen price of a run that starts here; arguments are those of `freeze_price`."""
+    whole = _launch_price(price, instance, spot=spot, now=now)
+    try:
+        share = float(os.environ.get(SHARE, "1"))
+    except ValueError:
+        raise UsageError(f"{SHARE} must be a number above 0 and up to 1, not {os.environ[SHARE]!r}") from None
+    require(0.0 < share <= 1.0, SHARE, share, "above 0 and up to 1")
+    if share == 1.0 or not whole.parts:
+        return whole
+    parts = tuple((name, amount * share) for name, amount in whole.parts)
+    return dataclasses.replace(whole, parts=parts, source=f"{whole.source}; {share:.3g} of the machine")
+
+
+def _launch_price(price: float | str | None, instance: str | None, *, spot: bool, now: float | None) -> Price:
     if price is not None or instance is not None:
         return freeze_price(price, instance, spot=spot, now=now)
     for name in VARIABLES:

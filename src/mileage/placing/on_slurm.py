@@ -1,0 +1,162 @@
+"""Attempts as jobs of Slurm, through submitit: preempted jobs save, are queued again, and go on where they were."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mileage._errors import MissingExtraError, UsageError
+from mileage.placing.attempt import Attempt
+from mileage.placing.jobs import Ended, Job, Needs, Outcome, Ticket, ended
+
+WARNING_SECONDS = 60
+"""How long before the end of its time an attempt is asked to save."""
+_GONE = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "TIMEOUT", "OUT_OF_MEMORY", "CANCELLED")
+
+
+@dataclass
+class SlurmAttempt:
+    """What a job of Slurm runs. Slurm's warning asks the attempt to save; the job is queued again and goes on."""
+
+    job: Job
+
+    def __post_init__(self) -> None:
+        self._attempt: Attempt | None = None
+
+    def __call__(self) -> int:
+        """The attempt to its end; its exit code."""
+        (self.job.directory / "started").write_text(socket.gethostname())
+        self._attempt = Attempt(self.job.command(), self.job.directory, self.job.variables)
+        try:
+            return self._attempt.wait()
+        finally:
+            self._attempt.end()
+
+    def checkpoint(self) -> Any:
+        """Called by submitit on Slurm's warning: save, and say what is to be run next."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._attempt is not None:
+            self._attempt.end()
+        return DelayedSubmission(SlurmAttempt(self.job))
+
+
+class OnSlurm:
+    """The cluster that this machine submits jobs to."""
+
+    def __init__(self, partition: str | None = None, options: Mapping[str, str] | None = None) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise MissingExtraError("--on slurm", "slurm") from None
+        if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
+            raise UsageError("there is no Slurm here (sbatch is not found): run this on a machine that submits jobs")
+        self._submitit = submitit
+        self._partition, self._options = partition, dict(options or {})
+        self._nodes = self._known_nodes()
+
+    def _known_nodes(self) -> list[tuple[int, float]]:
+        """Cores and GB of every node that is not down."""
+        words = ["sinfo", "--noheader", "--Node", "--states=idle,alloc,mix,comp,resv", "--format=%c %m"]
+        words += [f"--partition={self._partition}"] if self._partition else []
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        except subprocess.TimeoutExpired:
+            raise UsageError("Slurm's controller does not answer (sinfo waited 20 s)") from None
+        if done.returncode != 0:
+            raise UsageError(f"Slurm's controller does not answer: {' '.join(done.stderr.split())[:200]}")
+        pairs = (line.split() for line in done.stdout.splitlines() if line.strip())
+        return [(int(cores.rstrip("+")), int(memory.rstrip("+")) / 1000.0) for cores, memory in pairs]
+
+    def check(self, needs: Needs) -> None:
+        """UsageError if no node could ever run an attempt with these needs."""
+        if not any(cores >= needs.cores and memory >= (needs.memory_gb or 0.0) for cores, memory in self._nodes):
+            where = f" in partition {self._partition}" if self._partition else ""
+            raise UsageError(
+                f"no node of Slurm{where} has {needs.cores} cores and {needs.memory_gb or 0:g} GB: ask for less"
+            )
+
+    def submit(self, job: Job) -> Ticket:
+        """Place one attempt."""
+        executor = self._submitit.AutoExecutor(
+            folder=job.directory / "slurm", cluster="slurm", slurm_max_num_timeout=1000
+        )
+        asked: dict[str, Any] = {
+            "name": "mileage", "cpus_per_task": job.needs.cores, "slurm_signal_delay_s": WARNING_SECONDS,
+            "slurm_use_srun": False,
+        }  # fmt: skip
+        if job.needs.memory_gb is not None:
+            asked["mem_gb"] = job.needs.memory_gb
+        if job.needs.gpus:
+            asked["gpus_per_node"] = job.needs.gpus
+        if self._partition:
+            asked["slurm_partition"] = self._partition
+        if self._options:
+            asked["slurm_additional_parameters"] = self._options
+        executor.update_parameters(**asked)
+        (job.directory / "started").unlink(missing_ok=True)
+        try:
+            return SlurmTicket(executor.submit(SlurmAttempt(job)), job)
+        except self._submitit.core.utils.FailedJobError as error:
+            raise UsageError(f"Slurm takes no job: {' '.join(str(error).split())[:200]}") from None
+
+    def close(self) -> None:
+        """Nothing is left running that was not cancelled."""
+
+
+class SlurmTicket:
+    """A job of Slurm."""
+
+    def __init__(self, submitted: Any, job: Job) -> None:
+        self._submitted, self._job = submitted, job
+        self._ended: Ended | None = None
+        self._looked = 0.0
+
+    def ended(self) -> Ended | None:
+        """How it ended; None while it waits or runs. Slurm is asked once a second."""
+        now = time.monotonic()
+        if self._ended is None and now - self._looked >= 1.0:
+            self._looked = now
+            self._ended = self._found()
+        return self._ended
+
+    def _found(self) -> Ended | None:
+        if not self._submitted.done(force_check=True):
+            return None
+        try:
+            return ended(self._job.directory, self._submitted.result())
+        except Exception as error:  # submitit raises what the job raised, and errors of its own for jobs that are gone
+            state = self._submitted.state
+            if any(word in state for word in _GONE):
+                return Ended(Outcome.LOST, f"Slurm says {state}")
+            return Ended(Outcome.LOST, f"{type(error).__name__}: {' '.join(str(error).split())[:100]} ({state})")
+
+    def cancel(self) -> None:
+        """End it."""
+        self._submitted.cancel(check=False)
+        for _ in range(100):
+            with contextlib.suppress(Exception):
+                if self._submitted.done(force_check=True):
+                    return
+            time.sleep(0.2)
+
+    def where(self) -> str:
+        """The node that runs it."""
+        with contextlib.suppress(OSError):
+            return f"on node {self._started.read_text()}, Slurm job {self._submitted.job_id}"
+        return f"Slurm job {self._submitted.job_id} is {self._submitted.state.lower()}"
+
+    @property
+    def _started(self) -> Path:
+        return self._job.directory / "started"
+
+    def waits(self) -> bool:
+        """Whether it has not started yet."""
+        return not self._started.exists()
