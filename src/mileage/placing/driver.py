@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from mileage.ledger.imports import take_in
 from mileage.ledger.rows import Run
 from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
-from mileage.placing.jobs import Ended, Job, Outcome, Place, Ticket
+from mileage.placing.jobs import LEDGER, Ended, Job, Outcome, Place, Ticket
 
 _POLL_SECONDS = 0.05
 _LOCK = "driver.lock"
@@ -155,11 +155,10 @@ def batch(place: Path, ledger: str | None) -> Iterator[Path]:
     for left in sorted(place.iterdir()):
         with _locked(left) as mine:
             if mine and not (left / "taken").exists():
-                for source in sorted(left.glob("*/ledger.db")):
-                    merge(source, ledger)
+                for job in sorted(path for path in left.iterdir() if path.is_dir()):
+                    merge(job / LEDGER, ledger)
                 (left / "taken").touch()
-    directory = place / time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}")
-    directory.mkdir()
+    directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=place))
     with _locked(directory, create=True):
         yield directory
         (directory / "taken").touch()

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mileage._errors import UsageError
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, LEDGER = "checkpoint.safetensors", "ledger.db"
 _STOPPED_CODES = (130, 143)
 """Exit codes of a training that saved and ended because it was asked to."""
 _USAGE_CODE = 2
@@ -80,7 +80,7 @@ class Job:
     @property
     def ledger(self) -> Path:
         """The ledger of its attempts."""
-        return self.directory / "ledger.db"
+        return self.directory / LEDGER
 
     def command(self) -> list[str]:
         """What the next attempt runs: from the start, or from the last checkpoint that there is."""

@@ -82,7 +82,7 @@ class Outcome:
 
 
 class _Interrupt:
-    """Turns the first Ctrl-C, SIGTERM or SIGUSR1 into a wish that the loop reads between iterations: all of it is saved.
+    """Turns the first Ctrl-C, SIGTERM or SIGUSR1 into a wish that the loop reads between iterations: all is saved.
 
     The second one interrupts at once, inside native calls too. Signals reach only the main thread; elsewhere this does
     nothing.
