@@ -15,13 +15,10 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import UsageError
-from mileage.ledger import queries
-from mileage.ledger.runs import RecordedRun
-from mileage.ledger.selectors import Selector
-from mileage.ledger.store import Store
 from mileage.placing.driver import Settings, batch, drive
 from mileage.placing.jobs import Ended, Job, Needs, Outcome, words_without
 from mileage.placing.local import Local
+from placed_jobs import pids_of, recorded
 
 PPO = ("ppo", "CartPole-v1", "--threads", "1", "--eval-every", "0")
 # Far more than a test takes: it ends when it is ended.
@@ -31,23 +28,6 @@ LONG = (*PPO, "--steps", "200000000", "--checkpoint-every", "20000")
 def job_in(folder: Path, words: tuple[str, ...], seed: int = 0) -> Job:
     again = ("--eval-every", "0", "--checkpoint-every", "20000")
     return Job(f"seed {seed}", (*words, "--seed", str(seed)), again, folder / f"seed-{seed}")
-
-
-def recorded(db: Path) -> list[RecordedRun]:
-    with Store(str(db)) as store:
-        return sorted(store.read(queries.records, Selector(), limit=None), key=lambda record: record.run.launched_at)
-
-
-def pids_of(folder: Path) -> list[int]:
-    """Processes whose command line names `folder`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def when(condition: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:

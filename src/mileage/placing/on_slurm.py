@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -13,12 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from mileage._errors import MissingExtraError, UsageError
-from mileage.placing.attempt import Attempt
+from mileage.placing.attempt import PATIENCE_SECONDS, Attempt
 from mileage.placing.jobs import Ended, Job, Needs, Outcome, Ticket, ended
 
 WARNING_SECONDS = 60
 """How long before the end of its time an attempt is asked to save."""
-_GONE = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "TIMEOUT", "OUT_OF_MEMORY", "CANCELLED")
+_LOOK_SECONDS = 1.0
+_HOLD_SECONDS = 120.0
+_STOPPED = "stopped"
+"""File of a job whose attempt has saved and ended because Slurm asked for it."""
+_ALIVE = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+    "STOPPED",
+)
+"""States of a job that has not come to its end; one that is queued again is pending."""
 
 
 @dataclass
@@ -29,23 +47,38 @@ class SlurmAttempt:
 
     def __post_init__(self) -> None:
         self._attempt: Attempt | None = None
+        self._warned = False
 
     def __call__(self) -> int:
         """The attempt to its end; its exit code."""
-        (self.job.directory / "started").write_text(socket.gethostname())
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        (self.job.directory / "started").write_text(node)
         self._attempt = Attempt(self.job.command(), self.job.directory, self.job.variables)
         try:
-            return self._attempt.wait()
+            code = self._attempt.wait()
         finally:
             self._attempt.end()
+        if not self._warned and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            # Slurm has told every process of the job to end. It queues the job again once it has ended it itself.
+            (self.job.directory / _STOPPED).touch()
+            time.sleep(_HOLD_SECONDS)
+        if not self._warned:
+            _exit_file(self.job, os.environ["SLURM_JOB_ID"]).write_text(str(code))
+        return code
 
     def checkpoint(self) -> Any:
         """Called by submitit on Slurm's warning: save, and say what is to be run next."""
         from submitit.helpers import DelayedSubmission
 
+        self._warned = True
         if self._attempt is not None:
             self._attempt.end()
         return DelayedSubmission(SlurmAttempt(self.job))
+
+
+def _exit_file(job: Job, number: str) -> Path:
+    """Where a job of Slurm writes how its attempt ended: Slurm itself forgets, unless somebody pays for accounting."""
+    return job.directory / f"exit-{number}"
 
 
 class OnSlurm:
@@ -58,6 +91,7 @@ class OnSlurm:
             raise MissingExtraError("--on slurm", "slurm") from None
         if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
             raise UsageError("there is no Slurm here (sbatch is not found): run this on a machine that submits jobs")
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # it asks an accounting that need not be there
         self._submitit = submitit
         self._partition, self._options = partition, dict(options or {})
         self._nodes = self._known_nodes()
@@ -101,7 +135,8 @@ class OnSlurm:
         if self._options:
             asked["slurm_additional_parameters"] = self._options
         executor.update_parameters(**asked)
-        (job.directory / "started").unlink(missing_ok=True)
+        for name in ("started", _STOPPED):
+            (job.directory / name).unlink(missing_ok=True)
         try:
             return SlurmTicket(executor.submit(SlurmAttempt(job)), job)
         except self._submitit.core.utils.FailedJobError as error:
@@ -111,47 +146,61 @@ class OnSlurm:
         """Nothing is left running that was not cancelled."""
 
 
+def _state_of(number: str) -> str:
+    """What Slurm says of a job; GONE if it does not know it any more, and PENDING while it does not answer."""
+    words = ["scontrol", "show", "job", "--oneliner", number]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return "PENDING"
+    if done.returncode != 0:
+        return "GONE" if "Invalid job id" in done.stderr else "PENDING"
+    return next((word.partition("=")[2] for word in done.stdout.split() if word.startswith("JobState=")), "GONE")
+
+
 class SlurmTicket:
     """A job of Slurm."""
 
     def __init__(self, submitted: Any, job: Job) -> None:
-        self._submitted, self._job = submitted, job
+        self._number, self._job = str(submitted.job_id), job
+        self._state = "PENDING"
         self._ended: Ended | None = None
         self._looked = 0.0
 
     def ended(self) -> Ended | None:
         """How it ended; None while it waits or runs. Slurm is asked once a second."""
         now = time.monotonic()
-        if self._ended is None and now - self._looked >= 1.0:
+        if self._ended is None and now - self._looked >= _LOOK_SECONDS:
             self._looked = now
+            self._state = _state_of(self._number)
             self._ended = self._found()
         return self._ended
 
     def _found(self) -> Ended | None:
-        if not self._submitted.done(force_check=True):
+        with contextlib.suppress(OSError, ValueError):
+            return ended(self._job.directory, int(_exit_file(self._job, self._number).read_text()))
+        if self._state in _ALIVE:
             return None
-        try:
-            return ended(self._job.directory, self._submitted.result())
-        except Exception as error:  # submitit raises what the job raised, and errors of its own for jobs that are gone
-            state = self._submitted.state
-            if any(word in state for word in _GONE):
-                return Ended(Outcome.LOST, f"Slurm says {state}")
-            return Ended(Outcome.LOST, f"{type(error).__name__}: {' '.join(str(error).split())[:100]} ({state})")
+        return Ended(Outcome.LOST, f"Slurm says {self._state}")
 
     def cancel(self) -> None:
-        """End it."""
-        self._submitted.cancel(check=False)
-        for _ in range(100):
-            with contextlib.suppress(Exception):
-                if self._submitted.done(force_check=True):
+        """End it; it is asked to save first."""
+        subprocess.run(["scancel", "--signal=TERM", "--full", self._number], capture_output=True, check=False)
+        for patience in (PATIENCE_SECONDS, 5.0):
+            until = time.monotonic() + patience
+            while time.monotonic() < until:
+                if _state_of(self._number) not in _ALIVE:
                     return
-            time.sleep(0.2)
+                if (self._job.directory / _STOPPED).exists() or self._state == "PENDING":
+                    break
+                time.sleep(0.2)
+            subprocess.run(["scancel", self._number], capture_output=True, check=False)
 
     def where(self) -> str:
         """The node that runs it."""
         with contextlib.suppress(OSError):
-            return f"on node {self._started.read_text()}, Slurm job {self._submitted.job_id}"
-        return f"Slurm job {self._submitted.job_id} is {self._submitted.state.lower()}"
+            return f"on node {self._started.read_text()}, Slurm job {self._number}"
+        return f"Slurm job {self._number} is {self._state.lower()}"
 
     @property
     def _started(self) -> Path:
