@@ -46,7 +46,7 @@ class OnRay:
             import ray
         except ImportError:
             raise MissingExtraError("--on ray", "ray") from None
-        self._ray = ray
+        self._ray: Any = ray
         if ray.is_initialized():
             raise UsageError("this process has joined a Ray cluster already: end it with ray.shutdown() first")
         # The reason for not connecting is said in a sentence of ours, not in a page of log lines.

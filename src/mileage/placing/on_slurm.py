@@ -23,6 +23,8 @@ WARNING_SECONDS = 60
 """How long before the end of its time an attempt is asked to save."""
 _LOOK_SECONDS = 1.0
 _HOLD_SECONDS = 120.0
+_ASKED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of an attempt that was asked to end."""
 _STOPPED = "stopped"
 """File of a job whose attempt has saved and ended because Slurm asked for it."""
 _ALIVE = (
@@ -51,6 +53,9 @@ class SlurmAttempt:
 
     def __call__(self) -> int:
         """The attempt to its end; its exit code."""
+        number = os.environ["SLURM_JOB_ID"]
+        _exit_file(self.job, number).unlink(missing_ok=True)  # of the same job before it was queued again
+        (self.job.directory / _STOPPED).unlink(missing_ok=True)
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         (self.job.directory / "started").write_text(node)
         self._attempt = Attempt(self.job.command(), self.job.directory, self.job.variables)
@@ -58,12 +63,12 @@ class SlurmAttempt:
             code = self._attempt.wait()
         finally:
             self._attempt.end()
-        if not self._warned and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        if not self._warned and code in _ASKED:
             # Slurm has told every process of the job to end. It queues the job again once it has ended it itself.
             (self.job.directory / _STOPPED).touch()
             time.sleep(_HOLD_SECONDS)
         if not self._warned:
-            _exit_file(self.job, os.environ["SLURM_JOB_ID"]).write_text(str(code))
+            _exit_file(self.job, number).write_text(str(code))
         return code
 
     def checkpoint(self) -> Any:
@@ -178,7 +183,10 @@ class SlurmTicket:
 
     def _found(self) -> Ended | None:
         with contextlib.suppress(OSError, ValueError):
-            return ended(self._job.directory, int(_exit_file(self._job, self._number).read_text()))
+            code = int(_exit_file(self._job, self._number).read_text())
+            # A job that was asked to end may be queued again by Slurm itself: only one that is over needs another.
+            if code not in _ASKED or self._state not in _ALIVE:
+                return ended(self._job.directory, code)
         if self._state in _ALIVE:
             return None
         return Ended(Outcome.LOST, f"Slurm says {self._state}")

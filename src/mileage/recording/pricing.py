@@ -42,12 +42,12 @@ def launch_price(
 def _launch_price(price: float | str | None, instance: str | None, *, spot: bool, now: float | None) -> Price:
     if price is not None or instance is not None:
         return freeze_price(price, instance, spot=spot, now=now)
-    for name in VARIABLES:
-        if text := os.environ.get(name):
+    for variable in VARIABLES:
+        if text := os.environ.get(variable):
             try:
-                return freeze_price(text, spot=spot, now=now, source=f"environment variable {name}")
+                return freeze_price(text, spot=spot, now=now, source=f"environment variable {variable}")
             except UsageError as error:
-                raise UsageError(f"{name}: {error}") from None
+                raise UsageError(f"{variable}: {error}") from None
     machine = recognised() if os.environ.get(NO_RECOGNITION) != "0" else None
     name = None if machine is None else _name_of(machine)
     if machine is None or name is None:
