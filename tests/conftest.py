@@ -13,8 +13,11 @@ import pytest
 import extras
 
 # A developer's own settings must not reach the tests, nor their runs the developer's ledger.
-for _name in ("MILEAGE_CHECK", "MILEAGE_DB", "MILEAGE_PRICES", "MILEAGE_WORK"):
+for _name in ("MILEAGE_CHECK", "MILEAGE_DB", "MILEAGE_PRICES", "MILEAGE_WORK", "MILEAGE_CATALOGUE", "MILEAGE_PRICE"):
     os.environ.pop(_name, None)
+os.environ.pop("DEVICE_PRICE_PER_HOUR", None)
+# What machine it is must not reach them either: on a rented one, every run would have a price.
+os.environ["MILEAGE_RECOGNISE"] = "0"
 
 # A busy machine may take any time for an example: no test asserts one.
 hypothesis.settings.register_profile("mileage", deadline=None)

@@ -17,6 +17,7 @@ from mileage.cli import (
     ledger,
     profile,
     race,
+    reconcile,
     record,
     report,
     rl_bench,
@@ -64,6 +65,7 @@ app.command("verify")(verify.verify)
 app.command("warmup")(warmup.warmup)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+ledger.app.command("reconcile")(reconcile.reconcile)
 app.add_typer(ledger.app, name="ledger")
 app.command("report")(report.report)
 app.command("serve")(serve.serve)

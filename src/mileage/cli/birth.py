@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 0.1
 _STARTTIME_AFTER_NAME = 19
-_NOT_RECORDED = {"--no-ledger", "--help", "-h"}
+_NOT_RECORDED = {"--no-ledger", "--help", "-h", "--on", "--emit"}
 _SETTING = "="
 """What a path may have and an address of a server does: such a path is left to those who can tell."""
 _DEFAULT = os.path.join("runs", "mileage.db")
@@ -123,7 +123,7 @@ def born(arguments: Sequence[str]) -> Birth | None:
 
 def is_recorded(arguments: Sequence[str]) -> bool:
     """Whether `mileage train` with `arguments` makes a run of the ledger."""
-    return not _NOT_RECORDED & set(arguments)
+    return not _NOT_RECORDED & {argument.partition("=")[0] for argument in arguments}
 
 
 def leading_words(arguments: Sequence[str]) -> list[str]:

@@ -29,6 +29,8 @@ _SIGNALLED = {"interrupted": 130, "terminated": 143}
 
 
 _EPISODES = "Held-out episodes per evaluation (100, fewer in short runs stepped by Python, or those of --resume)."
+_ON = "Where seeds run: local[:N] side by side, ray, ray://HOST:PORT or slurm[:PARTITION]; here if left out."
+_EMIT = "Print a job file that runs this command: slurm, kubernetes or skypilot."
 _KEEP_BEST = "Also keep the best checkpoint by evaluation, as best.safetensors."
 
 
@@ -48,6 +50,13 @@ class Arguments(options.RunArguments):
     episodes: Annotated[int | None, Option(help=_EPISODES)] = None
     keep_best: Annotated[bool, Option("--keep-best", help=_KEEP_BEST)] = False
     tensorboard: Annotated[Path | None, Option(help="Directory for TensorBoard's live scalars.")] = None
+    on: Annotated[str | None, Option(help=_ON)] = None
+    cores: Annotated[int | None, Option(help="Cores that each attempt asks for, with --on and --emit.")] = None
+    memory: Annotated[float | None, Option(help="GB of memory that each attempt asks for.")] = None
+    gpus: Annotated[int, Option(help="GPUs that each attempt asks for.")] = 0
+    retries: Annotated[int, Option(help="Further attempts of a seed whose machine was lost, with --on.")] = 3
+    patience: Annotated[float | None, Option(help="Seconds that an attempt may wait for a machine, with --on.")] = None
+    emit: Annotated[str | None, Option(help=_EMIT)] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
@@ -55,6 +64,8 @@ class Arguments(options.RunArguments):
             raise UsageError(f"--seeds must be at least 1, not {self.seeds}")
         if self.episodes is not None and self.episodes < 1:
             raise UsageError(f"--episodes must be at least 1, not {self.episodes}")
+        if self.retries < 0 or (self.patience is not None and self.patience < 0):
+            raise UsageError("--retries and --patience must be 0 or more")
         if self.resume is None:
             if self.algorithm is None or self.env is None:
                 raise UsageError("name an algorithm and an environment: mileage train ppo CartPole-v1")
@@ -69,10 +80,18 @@ class Arguments(options.RunArguments):
 def train(wanted: Arguments) -> None:
     """Train to a held-out target and report what it cost."""
     from mileage.cli.progress import Progress
-    from mileage.ledger.prices import freeze_price
+    from mileage.recording.pricing import launch_price
 
     wanted.check()
-    rate = freeze_price(wanted.price, wanted.instance, spot=wanted.spot).usd_per_hour
+    if wanted.emit is not None or wanted.on is not None:
+        from mileage.cli import placed
+
+        if wanted.emit is not None:
+            print(placed.emitted(wanted, placed.own_words()), end="")
+            return
+        _show(placed.run_elsewhere(wanted, placed.own_words()), wanted)
+        return
+    rate = launch_price(wanted.price, wanted.instance, spot=wanted.spot).usd_per_hour
     runs: list[RecordedRun] = []
     with Progress(shown=not (wanted.json_output or wanted.quiet), price_usd_per_hour=rate) as progress:
         for agent in _agents(wanted):

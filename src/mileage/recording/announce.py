@@ -101,12 +101,12 @@ def announce(
     global _pending
     if _pending is not None:
         return
-    from mileage.ledger.prices import freeze_price
+    from mileage.recording.pricing import launch_price
 
     now = time.time()
     try:
         check_is_database(database_url(db))
-        frozen = freeze_price(price, instance, spot=spot)
+        frozen = launch_price(price, instance, spot=spot)
         run = Run(
             run_id=new_run_id(now) if begun is None else begun.run_id, name=name or f"{algorithm}-{env_id}",
             launched_at=now if begun is None else begun.launched_at,

@@ -22,7 +22,7 @@ from mileage._errors import LedgerError, UsageError
 from mileage._records import ReadRecord
 from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.panels import Panel
-from mileage.ledger.prices import Price, freeze_price
+from mileage.ledger.prices import Price
 from mileage.ledger.rows import (
     Checkpoint,
     End,
@@ -43,6 +43,7 @@ from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
+from mileage.recording.pricing import launch_price
 
 if TYPE_CHECKING:
     from mileage.recording.mirrors import Mirroring
@@ -141,7 +142,7 @@ class Ledger:
             raise UsageError(f"target {goal} needs the panel it is to be reached on: give panel=Panel.default(ENV)")
         if goal is not None and goal.aggregate == "success_rate" and panel is not None and panel.success is None:
             raise UsageError("target success_rate needs a panel with a success definition, such as 'return>=475'")
-        frozen = freeze_price(price_usd_per_hour, instance, spot=spot)
+        frozen = launch_price(price_usd_per_hour, instance, spot=spot)
         own_clock = clock is None
         clock = PhaseClock.for_run() if clock is None else clock
         announced = announce.pending(self.url) if self.enabled else None

@@ -82,13 +82,14 @@ class Outcome:
 
 
 class _Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a wish that the loop reads between iterations: what is saved is whole.
+    """Turns the first Ctrl-C, SIGTERM or SIGUSR1 into a wish that the loop reads between iterations: all is saved.
 
     The second one interrupts at once, inside native calls too. Signals reach only the main thread; elsewhere this does
     nothing.
     """
 
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    # SIGUSR1 is how Slurm warns a job that its time is up.
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self.reason = ""

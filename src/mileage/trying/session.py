@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._records import ReadRecord
-from mileage.ledger.prices import freeze_price
 from mileage.profiling.profile import Profile
+from mileage.recording.pricing import launch_price
 from mileage.text import plain
 from mileage.trying.fixes import FIXES
 from mileage.trying.report import preset_text
@@ -57,7 +57,7 @@ class Trying:
         self._started: float | None = None
         self.out = out if out is not None else _new_file(algorithm, env)
         self.setup: Setup = _setup(algorithm, env, options)
-        self.price = freeze_price(options["price"], None).usd_per_hour
+        self.price = launch_price(options["price"]).usd_per_hour
         self.seed = int(options["seed"])
         name = options["name"] or f"try-{algorithm}-{self.setup.env_id}"
         same = {word: options[word] for word in ("episodes", "price", "db")}

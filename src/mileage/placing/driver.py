@@ -1,0 +1,181 @@
+"""Brings jobs to their end: places attempts, takes their rows into the ledger, tries again where a machine was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mileage._errors import LedgerError, UsageError
+from mileage.ledger import queries
+from mileage.ledger.imports import take_in
+from mileage.ledger.rows import Run
+from mileage.ledger.selectors import Selector
+from mileage.ledger.store import Store
+from mileage.placing.jobs import LEDGER, Ended, Job, Outcome, Place, Ticket
+
+_POLL_SECONDS = 0.05
+_LOCK = "driver.lock"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How patient the driver is."""
+
+    retries: int = 3
+    """Attempts after the first that a job gets if its machine is lost; one that was asked to end and saved does not
+    count."""
+    patience_seconds: float | None = None
+    """How long an attempt may wait for a machine; None for as long as it takes."""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """A job that has come to its end."""
+
+    job: Job
+    run_ids: tuple[str, ...]
+    """Its attempts' runs in the ledger, in the order of their launch."""
+    attempts: int
+    ended: Ended
+    """How the last one ended."""
+
+
+Tell = Callable[[str], None]
+
+
+def drive(
+    jobs: Sequence[Job], place: Place, ledger: str | None, settings: Settings | None = None, tell: Tell = lambda _: None
+) -> list[JobResult]:
+    """Run all `jobs` at `place`, and bring every attempt's rows into `ledger`; all results in the order of the jobs.
+
+    Whatever ends this, an interrupt included, no attempt is left running, and rows of those that were under way are
+    taken in.
+    """
+    settings = settings or Settings()
+    under_way = [_UnderWay(job, place, settings, tell) for job in jobs]
+    try:
+        while any(each.result is None for each in under_way):
+            if not any(each.proceed(ledger) for each in under_way if each.result is None):
+                time.sleep(_POLL_SECONDS)
+    except BaseException:
+        for each in under_way:
+            each.stop()
+        for each in under_way:
+            with contextlib.suppress(LedgerError):
+                each.collect(ledger)
+        raise
+    finally:
+        place.close()
+    return [each.result for each in under_way if each.result is not None]
+
+
+class _UnderWay:
+    """One job and the attempt that stands for it at the moment."""
+
+    def __init__(self, job: Job, place: Place, settings: Settings, tell: Tell) -> None:
+        self.job = job
+        self.result: JobResult | None = None
+        self._place, self._settings, self._tell = place, settings, tell
+        self._attempts = self._lost = 0
+        self._run_ids: list[str] = []
+        self._ticket: Ticket | None = None
+        self._since = time.monotonic()
+        self._told_where = False
+
+    def proceed(self, ledger: str | None) -> bool:
+        """Look at the attempt, and place the next if one is needed; whether anything happened."""
+        if self._ticket is None:
+            self._ticket = self._place.submit(self.job)
+            self._attempts += 1
+            self._since, self._told_where = time.monotonic(), False
+            return True
+        found = self._ticket.ended()
+        if found is None:
+            self._mind_the_wait()
+            return False
+        self.collect(ledger)
+        self._ticket = None
+        self._lost += found.outcome is Outcome.LOST
+        if found.outcome.is_final or self._lost > self._settings.retries:
+            self.result = JobResult(self.job, tuple(self._run_ids), self._attempts, found)
+            how = found.outcome.value if found.outcome.is_final else f"given up after {self._attempts} attempts"
+            self._tell(f"{self.job.name}: {how}{f': {found.why}' if found.why else ''}")
+        else:
+            self._tell(f"{self.job.name}: {found.outcome.value} ({found.why}), trying again")
+        return True
+
+    def _mind_the_wait(self) -> None:
+        """Say where the attempt runs, once; give up one that waits too long."""
+        assert self._ticket is not None
+        if not self._ticket.waits():
+            if not self._told_where:
+                self._tell(f"{self.job.name}: {self._ticket.where()}")
+            self._told_where = True
+            return
+        waited = time.monotonic() - self._since
+        if self._settings.patience_seconds is not None and waited > self._settings.patience_seconds:
+            raise UsageError(
+                f"{self.job.name} has not started within {self._settings.patience_seconds:g} s "
+                f"({self._ticket.where()}): free a machine, ask for less, or raise --patience"
+            )
+
+    def stop(self) -> None:
+        """End the attempt."""
+        if self._ticket is not None:
+            self._ticket.cancel()
+
+    def collect(self, ledger: str | None) -> None:
+        """Take the rows of the attempts so far into the ledger."""
+        for run in merge(self.job.ledger, ledger):
+            if run.run_id not in self._run_ids:
+                self._run_ids.append(run.run_id)
+
+
+def merge(source: Path, ledger: str | None) -> list[Run]:
+    """Bring all rows of the SQLite ledger at `source` into `ledger`; runs that died are closed first. Its runs."""
+    if not source.exists() and not source.with_name(source.name + ".spool").exists():
+        return []
+    with Store(str(source)) as there, Store(ledger) as here:
+        records = there.read(queries.records, Selector(), limit=None)
+        runs = sorted((record.run for record in records), key=lambda run: run.launched_at)
+        for run in runs:
+            take_in(here, there.rows_of(run.run_id))
+    return runs
+
+
+@contextlib.contextmanager
+def batch(place: Path, ledger: str | None) -> Iterator[Path]:
+    """A directory for the jobs of one command. Rows that a killed command left in others are taken in first."""
+    place.mkdir(parents=True, exist_ok=True)
+    for left in sorted(place.iterdir()):
+        with _locked(left) as mine:
+            if mine and not (left / "taken").exists():
+                for job in sorted(path for path in left.iterdir() if path.is_dir()):
+                    merge(job / LEDGER, ledger)
+                (left / "taken").touch()
+    directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=place))
+    with _locked(directory, create=True):
+        yield directory
+        (directory / "taken").touch()
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, *, create: bool = False) -> Iterator[bool]:
+    """Whether this process holds the lock of a batch; the lock of a process that was killed is free."""
+    try:
+        file = (directory / _LOCK).open("a" if create else "r+")
+    except OSError:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
