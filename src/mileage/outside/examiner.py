@@ -231,7 +231,8 @@ class _Sitting:
                 return
 
     def _ready(self, seconds: float) -> Sequence[Any]:
-        return select.select([self._listening, *self._lines], [], [], seconds)[0]
+        waiting: list[Any] = [self._listening, *self._lines]
+        return select.select(waiting, [], [], seconds)[0]
 
     def serve(self, examined: Any) -> None:
         for ready in self._ready(0.0):
