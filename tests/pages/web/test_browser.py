@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from sample_rows import make_checkpoint, make_end, make_run
 from shown_runs import exam, fill, rows
 
 import extras
+from browser import NEEDS_BROWSER, chromium, serious, served
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 from mileage.pages.report import report_on
