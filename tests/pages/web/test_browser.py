@@ -16,9 +16,6 @@ from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 from mileage.pages.report import report_on
 
-sys.path.insert(0, str(Path(__file__).parent))
-from browser import NEEDS_BROWSER, chromium, serious, served
-
 pytestmark = [NEEDS_BROWSER, extras.needs("web", "starlette", "uvicorn"), extras.needs("dev", "axe_playwright_python")]
 
 Page = Any
