@@ -159,7 +159,7 @@ def test_on_a_phone_in_the_dark(ledger: Ledger, open_page: Callable[..., Page], 
 
 
 def test_everything_can_be_reached_by_keys_alone(ledger: Ledger, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{ledger.base}/recipes/{ledger.runs['fast-0'].run_id}")
+    page = open_page(f"{ledger.base}/runs/{ledger.runs['fast-0'].run_id}")
 
     def focused() -> str:
         return str(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
@@ -177,3 +177,8 @@ def test_everything_can_be_reached_by_keys_alone(ledger: Ledger, open_page: Call
     page.locator("summary", has_text="Why these numbers").focus()
     page.keyboard.press("Enter")
     assert page.get_by_text("env steps / training s").is_visible()
+    page.goto(f"{ledger.base}/recipes/{ledger.runs['fast-0'].run_id}")
+    page.get_by_role("link", name="dollars").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**?x=dollars")
+    assert page.locator(".pill[aria-current]").inner_text() == "dollars"
