@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from sample_rows import make_checkpoint, make_end, make_run
 from shown_runs import exam, fill, rows
 
 import extras
+from browser import NEEDS_BROWSER, chromium, serious, served
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 from mileage.pages.report import report_on
-
-sys.path.insert(0, str(Path(__file__).parent))
-from browser import NEEDS_BROWSER, chromium, serious, served
 
 pytestmark = [NEEDS_BROWSER, extras.needs("web", "starlette", "uvicorn"), extras.needs("dev", "axe_playwright_python")]
 
@@ -162,7 +159,7 @@ def test_on_a_phone_in_the_dark(ledger: Ledger, open_page: Callable[..., Page], 
 
 
 def test_everything_can_be_reached_by_keys_alone(ledger: Ledger, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{ledger.base}/recipes/{ledger.runs['fast-0'].run_id}")
+    page = open_page(f"{ledger.base}/runs/{ledger.runs['fast-0'].run_id}")
 
     def focused() -> str:
         return str(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
@@ -180,3 +177,8 @@ def test_everything_can_be_reached_by_keys_alone(ledger: Ledger, open_page: Call
     page.locator("summary", has_text="Why these numbers").focus()
     page.keyboard.press("Enter")
     assert page.get_by_text("env steps / training s").is_visible()
+    page.goto(f"{ledger.base}/recipes/{ledger.runs['fast-0'].run_id}")
+    page.get_by_role("link", name="dollars").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**?x=dollars")
+    assert page.locator(".pill[aria-current]").inner_text() == "dollars"

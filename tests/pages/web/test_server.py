@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,41 @@ TOKEN = "a-token-that-is-long-enough"
 Client = Any
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MILEAGE_DB", str(tmp_path / "l.db"))
-    return tmp_path / "l.db"
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Run]]:
+    """A ledger that tests only read."""
+    db = tmp_path_factory.mktemp("ledger") / "l.db"
+    return db, fill(db)
 
 
 @pytest.fixture
-def runs(ledger: Path) -> dict[str, Run]:
-    return fill(ledger)
+def ledger(filled: tuple[Path, dict[str, Run]], monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MILEAGE_DB", str(filled[0]))
+    return filled[0]
 
 
 @pytest.fixture
-def open_client(runs: dict[str, Run], ledger: Path) -> Iterator[Callable[..., Client]]:
+def runs(filled: tuple[Path, dict[str, Run]]) -> dict[str, Run]:
+    return filled[1]
+
+
+@contextmanager
+def opened(db: Path) -> Iterator[Callable[..., Client]]:
+    """Clients of the pages of a ledger."""
     from starlette.testclient import TestClient
 
     from mileage.pages.web.app import make_app
 
-    with Store.viewer(ledger) as store:
+    with Store.viewer(db) as store:
         yield lambda token=None, base="http://127.0.0.1:8350": TestClient(
             make_app(store, token), base_url=base, raise_server_exceptions=False
         )
+
+
+@pytest.fixture
+def open_client(ledger: Path) -> Iterator[Callable[..., Client]]:
+    with opened(ledger) as make:
+        yield make
 
 
 @pytest.fixture
@@ -201,11 +216,15 @@ def test_with_a_token_only_who_has_it_sees_anything(open_client: Callable[..., C
     assert not away.headers.get("location", "/").startswith("//")
 
 
-def test_a_run_that_goes_on_tells_its_page(open_client: Callable[..., Client], ledger: Path) -> None:
+def test_a_run_that_goes_on_tells_its_page(tmp_path: Path) -> None:
     run = make_run(name="live", seed=0, **exam())
-    with Store(ledger) as store:
+    with Store(tmp_path / "l.db") as store:
         store.deliver(rows(run, end=False)[:3])
-    client = open_client()
+    with opened(tmp_path / "l.db") as make:
+        follow(make(), run, tmp_path / "l.db")
+
+
+def follow(client: Client, run: Run, ledger: Path) -> None:
     page = client.get(f"/runs/{run.run_id}").text
     assert f'data-live="/runs/{run.run_id}/live"' in page
     (events,) = re.findall(r'data-events="([^"]*)"', page)
