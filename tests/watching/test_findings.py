@@ -7,7 +7,7 @@ import pytest
 
 from mileage.watching.findings import Finding, Trouble, find, verdict
 from mileage.watching.resources import Resources
-from mileage.watching.trace import Frame, Stepper, Setting
+from mileage.watching.trace import Frame, Setting, Stepper
 from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process
 
 IMPORT = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1)
