@@ -105,25 +105,31 @@ def named(found: dict, case: Case, plant: str) -> bool:
     return expected is not None and lead["file"] is not None and (Path(lead["file"]).name, lead["line"]) == expected
 
 
-def plants(wanted: list[Case], cleanrl: Path | None, repeats: int) -> list[dict]:
-    rows = []
+def plants(wanted: list[Case], cleanrl: Path | None, repeats: int, out: Path | None) -> None:
+    """Every plant in every program; rows that are there already are kept, and each new one is written at once."""
+    rows = kept("plants", out)
     for case in wanted:
         for plant in case.plants:
-            for _ in range(repeats):
+            there = sum((row["program"], row["plant"]) == (case.name, plant) for row in rows)
+            for _ in range(repeats - there):
                 more = case.batch if plant == "batch" else ()
                 with tempfile.TemporaryDirectory() as place:
                     found, _, code = profiled((*case.command, *more), environment(plant, cleanrl), Path(place))
                 lead = next((each for each in found["findings"] if each["trouble"] != "shared machine"), {})
-                rows.append({"program": case.name, "plant": plant, "named": named(found, case, plant),
-                             "exit_code": code, "verdict": found["verdict"].replace(str(PROGRAMS) + "/", ""),
-                             "trouble": lead.get("trouble"), "evidence": _short(lead.get("evidence")),
-                             "remedy": lead.get("remedy"), "others_cores": found["others_cores"],
-                             "waited_share": found["waited_for_a_core_share"]})  # fmt: skip
-                print(
-                    f"{case.name:16} {plant:9} {'named' if rows[-1]['named'] else 'MISSED':7} {found['verdict']}",
-                    flush=True,
-                )
-    return rows
+                row = {"program": case.name, "plant": plant, "named": named(found, case, plant), "exit_code": code,
+                       "verdict": _short(found["verdict"]), "trouble": lead.get("trouble"),
+                       "evidence": _short(lead.get("evidence")), "remedy": lead.get("remedy"),
+                       "others_cores": found["others_cores"], "waited_share": found["waited_for_a_core_share"],
+                       "load": os.getloadavg()[0]}  # fmt: skip
+                rows.append(row)
+                write("plants", rows, out)
+                said = "named" if row["named"] else "MISSED"
+                print(f"{case.name:16} {plant:9} {said:7} {row['verdict']}", flush=True)
+
+
+def kept(what: str, out: Path | None) -> list[dict]:
+    path = (out or RESULTS) / f"profile_programs_{what}.json"
+    return json.loads(path.read_text())["data"] if path.is_file() else []
 
 
 def _short(text: str | None) -> str | None:
@@ -206,8 +212,9 @@ def main() -> None:
     chosen = [each for each in cases(options.python, options.jax_python, options.cleanrl)
               if not options.only or any(word in each.name for word in options.only)]  # fmt: skip
     if options.what == "plants":
-        rows = plants(chosen, options.cleanrl, options.repeats)
-    elif options.what == "unchanged":
+        plants(chosen, options.cleanrl, options.repeats, options.out)
+        return
+    if options.what == "unchanged":
         rows = unchanged(chosen, options.cleanrl)
     else:
         rows = overhead(chosen, options.cleanrl, options.rounds)
@@ -216,9 +223,9 @@ def main() -> None:
 
 def write(what: str, rows: list[dict], out: Path | None) -> None:
     if what == "plants":
-        shown = [(row["program"], row["plant"], "yes" if row["named"] else "no", row["trouble"], row["verdict"])
+        shown = [(row["program"], row["plant"], "yes" if row["named"] else "no", f"{row['load']:.0f}", row["verdict"])
                  for row in rows]  # fmt: skip
-        header = ("program", "planted", "named first", "finding", "verdict")
+        header = ("program", "planted", "named first", "load", "verdict")
     elif what == "unchanged":
         shown = [
             (row["program"], "yes" if row["same_output"] else "no", row["bytes"], row["exit_code"]) for row in rows

@@ -7,7 +7,7 @@ import pytest
 
 from mileage.watching.findings import Finding, Trouble, find, verdict
 from mileage.watching.resources import Resources
-from mileage.watching.trace import Frame, Optimizer, Setting
+from mileage.watching.trace import Frame, Setting, Stepper
 from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process
 
 IMPORT = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1)
@@ -56,7 +56,7 @@ def test_a_run_that_waits_for_workers_is_explained_by_a_worker() -> None:
 def small(batch: int, weights: int, seconds: float) -> list[Finding]:
     made = process([([MAIN, TORCH], "backward", 5.0, 5.0), ([MAIN], "", 1.0, 1.0)])
     made.calls = calls(backward=[seconds] * 50, optimizer_step=[seconds] * 50)
-    made.optimizers = [Optimizer("Adam", weights, "cpu", 1, True)]
+    made.optimizers = [Stepper("Adam", weights, "cpu", 1, True)]
     made.settings = [Setting("args", "batch_size", batch, ("--batch-size",))]
     return list(find(evidence(made)))
 

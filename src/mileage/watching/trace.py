@@ -43,7 +43,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Stepper:
     """An optimizer that has stepped."""
 
     name: str
@@ -107,7 +107,7 @@ class Process:
     """As `mileage_inside.sampler.FIELDS` has them; thread 0 is the main one, (n, 7) int64."""
     calls: Calls = field(default_factory=Calls)
     settings: list[Setting] = field(default_factory=list)
-    optimizers: list[Optimizer] = field(default_factory=list)
+    optimizers: list[Stepper] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     """Names of the phases of a clock of mileage's own, numbered from 1."""
     lost: str = ""
@@ -204,7 +204,7 @@ def _read_facts(process: Process, path: Path) -> None:
             case ("setting", str(source), str(name), bool() | int() | float() | str() as value, list(options)):
                 process.settings.append(Setting(source, name, value, tuple(str(each) for each in options)))
             case ("optimizer", int(), str(name), int(weights), str(device), int(threads), bool(flat)):
-                process.optimizers.append(Optimizer(name, weights, device, threads, flat))
+                process.optimizers.append(Stepper(name, weights, device, threads, flat))
             case ("phases", list(names)):
                 process.phases += [str(name) for name in names]
             case ("lost", str(why)):

@@ -168,7 +168,7 @@ def _children_seconds() -> float:
 
 
 def _parted(processes: Sequence[Process]) -> tuple[Layered | None, tuple[Layered, ...]]:
-    """The process that trains, and the others: it takes the most optimizer steps, or calls, or time."""
+    """The process that trains, and the others: it spends most on updates, or is the first that nobody here started."""
     found = [layered(each) for each in processes if len(each.main) >= _FEWEST_SAMPLES]
     if not found:
         return None, ()
@@ -176,7 +176,8 @@ def _parted(processes: Sequence[Process]) -> tuple[Layered | None, tuple[Layered
     def weight(each: Layered) -> tuple[float, ...]:
         calls = {one.kind: one.seconds for one in call_times(each.process.calls)}
         learning = calls.get("backward", 0.0) + calls.get("optimizer.step", 0.0)
-        return learning, float(each.process.parent not in {one.pid for one in processes}), each.total
+        first = each.process.parent not in {one.pid for one in processes}
+        return learning, float(first), -float(each.process.samples[0, 0])
 
     chosen = max(found, key=weight)
     return chosen, tuple(each for each in found if each is not chosen)

@@ -76,7 +76,7 @@ def _noted(owner: type, method: str, note: Callable[..., None]) -> None:
     setattr(owner, method, call)
 
 
-def _torch_optimizers(module: ModuleType) -> None:
+def _torch_steppers(module: ModuleType) -> None:
     """Optimizers have hooks of their own for this."""
     kind = _KIND["optimizer.step"]
     tokens: list[tuple[int, int, int] | None] = []
@@ -89,14 +89,14 @@ def _torch_optimizers(module: ModuleType) -> None:
             closed(kind, tokens.pop())
         if id(optimizer) not in known:
             known.add(id(optimizer))
-            _note_optimizer(optimizer)
+            _note_stepper(optimizer)
 
     known: set[int] = set()
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
 
-def _note_optimizer(optimizer: object) -> None:
+def _note_stepper(optimizer: object) -> None:
     import sys
 
     groups = getattr(optimizer, "param_groups", ())
@@ -195,7 +195,7 @@ AFTER: dict[str, After] = {
     "rsl_rl.utils.logger": _family("Logger", log="logging", save_model="checkpoint"),
     "torch._tensor": _methods("Tensor", backward="backward"),
     "torch.autograd": _functions(grad="backward"),
-    "torch.optim.optimizer": _torch_optimizers,
+    "torch.optim.optimizer": _torch_steppers,
     "torch.serialization": _functions(save="checkpoint"),
     "torch.utils.tensorboard.writer": _writers("SummaryWriter"),
     "tensorboardX.writer": _writers("SummaryWriter"),

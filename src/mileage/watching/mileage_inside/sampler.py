@@ -157,15 +157,14 @@ class Sampler:
             if lane.ident == self._main.ident:
                 calls.extend(lane.calls[:whole])
             del lane.calls[:whole]
+        if phases := settings.NOTES.new_phases():
+            self._files.say("phases", phases)
         self._files.write(samples, calls)
 
     # Now and then
 
     def _look_round(self) -> None:
         settings.NOTES.look_at_main_at_times()
-        phase = settings.NOTES.new_phases()
-        if phase:
-            self._files.say("phases", phase)
         busy = sum(thread.busy(_FLUSH_NS) for ident, thread in self._threads.items() if ident != self._main.ident)
         if busy:
             self._restore_switch()

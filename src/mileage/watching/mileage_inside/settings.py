@@ -37,6 +37,7 @@ class Notes:
         """Note from now on into `files`."""
         self._files = files
         self._seen = set()
+        self._last = 0
 
     def note(self, source: str, values: object, options: dict[str, list[str]] | None = None) -> None:
         """Settings by name, with the options of the command line that set them."""
