@@ -104,7 +104,9 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules, *, learni
     left = tuple(command for command in result.left_early if command not in rules.may_leave)
     if left and not learning:
         # What else it reported is worth nothing.
-        why = diagnostic if verdict is not PatchVerdict.PASS and rules.exits_cleanly else ""
+        why = rules.expected.score(tests).diagnostic if rules.expected else ""
+        if verdict is not PatchVerdict.PASS and rules.exits_cleanly:
+            why = why or diagnostic
         why = why or f"left before the end of its tests: {left[0]}"
         return Judgement(PatchVerdict.TEST_FAILURE, why, tests, None, code, left)
     if not rules.expected:

@@ -182,6 +182,11 @@ class BuildReward:
         return named + (self.project.harness if judged else ())
 
     @property
+    def _closed(self) -> tuple[str, ...]:
+        """The patterns of what patches may not touch: what is protected, what builds make, and installed packages."""
+        return (*self.project.outputs, *(self.project.inputs if self.protected else ()), *self.protected)
+
+    @property
     def expected(self) -> Expected:
         """The tests that candidates must pass; empty where the exit code of the test command is all there is."""
         return self._rules.expected
@@ -229,7 +234,7 @@ class BuildReward:
                 base, form = self._try_unheard(snapshot, base, form)
             last = base.judgement
             if self.config.solution:
-                changes = self.config.solution.changes(self._pristine, (*self.project.outputs, *self.protected))
+                changes = self.config.solution.changes(self._pristine, self._closed)
                 trial, form = self._trial(snapshot, changes, form)
                 last = trial.judgement
         except PatchError as error:
@@ -300,9 +305,9 @@ class BuildReward:
         if sample.is_empty:
             empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
             if sample.path:
-                sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+                sample.changes(self._pristine, self._closed)
             return self._result(sample, Judged(empty), cached=False)
-        changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
+        changes = sample.changes(self._pristine, self._closed, self.config.fuzzy)
         if all(self._is_there(change) for change in changes):
             nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
             return self._result(sample, Judged(nothing), cached=False)

@@ -151,13 +151,12 @@ def _tap_results(tests: list[_TapTest]) -> Iterator[TestResult]:
     pending = [("", test, False) for test in reversed(tests)]
     while pending:
         prefix, test, told = pending.pop()
-        full = prefix + test.name
+        full = (prefix + test.name)[:LONGEST_LINE]
         if told or not test.parts:
             yield TestResult(full, test.outcome, test.seconds)
             continue
         pending.append((prefix, test, True))
-        inside = f"{full} > " if len(full) < LONGEST_LINE else full
-        pending += ((inside, part, False) for part in reversed(test.parts))
+        pending += ((f"{full} > ", part, False) for part in reversed(test.parts))
 
 
 def _tap_outcome(failed: bool, note: str) -> TestOutcome:
