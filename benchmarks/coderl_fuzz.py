@@ -133,6 +133,7 @@ class Checker:
     def record(self, engine: str, seconds: float) -> dict[str, Any]:
         return {
             "engine": engine,
+            "read": "completions and test output",
             "seconds": round(seconds, 1),
             "completions": self.calls,
             "applied": self.applied,
@@ -280,12 +281,16 @@ def run_atheris(
     atheris.Fuzz()
 
 
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(key) == other[key] for key in ("engine", "read"))
+
+
 def save(path: Path | None, record: dict[str, Any]) -> None:
     if path is None:
         print(record)
         return
     known = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*(row for row in known if row["engine"] != record["engine"]), record], indent=2) + "\n")
+    path.write_text(json.dumps([*(row for row in known if not same(row, record)), record], indent=2) + "\n")
 
 
 def main() -> None:
