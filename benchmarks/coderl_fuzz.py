@@ -1,11 +1,11 @@
-"""Fuzzing of everything that reads a completion: no text may raise, hang or escape the tree.
+"""Fuzzing of all that reads what candidates write, completions and test output: no text may raise, hang or escape.
 
     python benchmarks/coderl_fuzz.py --engine atheris --seconds 1800 --output benchmarks/results/coderl_fuzz.json
     python benchmarks/coderl_fuzz.py --engine hypothesis --seconds 1800 --output benchmarks/results/coderl_fuzz.json
 
 `atheris` mutates bytes guided by coverage (it is not among the dependencies: install it beside mileage), `hypothesis`
-builds diffs and conversations from their grammar with everything in them wrong. Both call `check`. A finding ends the
-run and is printed; the result file holds one record for each engine.
+builds diffs, conversations and test reports from their grammar with everything in them wrong. Both call `check`. A
+finding ends the run and is printed; the result file holds one record for each engine. Seconds are CPU time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 SLOWEST_SECONDS = 5.0
+SAVE_SECONDS = 60.0
 LONGEST_MESSAGE = 2000
 PROTECTED = ("tests", "*.lock")
 SEEDS = (
@@ -33,12 +34,25 @@ SEEDS = (
     "--- a/src/a.txt\n+++ /dev/null\n@@ -1000000000000 +1 @@\n",
     "<think>\n```diff\n--- a\n+++ b\n```\n</think>\n~~~c\nint x;\n~~~\n",
     "src/lib.rs:3:4: error: no\nerror[E0425]: cannot find\n  --> src/lib.rs:3:4\n",
+    "     Running unittests src/lib.rs (target/a-0123456789abcdef)\nrunning 1 test\ntest a ... ok\ntest result: ok\n",
+    '{"Time":"","Action":"run","Package":"p","Test":"T"}\n{"Action":"pass","Package":"p","Test":"T","Elapsed":0.1}\n',
+    '{ "type": "suite", "event": "started" }\n{ "type": "test", "event": "ok", "name": "a", "exec_time": 1 }\n',
+    '<testsuite><testcase classname="c" name="n" time="1"><failure message="m"/></testcase></testsuite>\n',
+    "TAP version 13\n    ok 1 - b # SKIP\nnot ok 2 - a\n  duration_ms: 1.5\n1..2\n",
+    "1/2 Test #1: a ....   Passed    0.01 sec\n=== short test summary info ===\nFAILED a::b - no\n",
 )  # fmt: skip
 WORDS = (
     "--- ", "+++ ", "@@ -", " @@", "a/", "b/", "/dev/null", "diff --git ", "rename from ", "rename to ",
     "new file mode",
     "100755", "120000", "src/a.txt", "link/x", "../", "tests/t", ".git/x", "```", "~~~", "<think>", "</think>",
     "\\\\ No newline at end of file", "error: ", "Error", "FAILED",
+)  # fmt: skip
+
+REPORT_WORDS = (
+    "ok", "not ok", "#", "# SKIP", "test", "...", "FAILED", "PASSED", "running", "tests", "Running", "Doc-tests",
+    "(a-0)",
+    "----", "stdout ----", "test result: ", "1/1 Test #1:", "Passed", "sec", "=== short test summary info ===", " - ",
+    "pass", "fail", "run", "output", "skip", "suite", "started", "timeout", "<", "&amp;", "\x1b[31m",
 )  # fmt: skip
 
 
@@ -70,12 +84,16 @@ class Checker:
         from mileage.coderl.build.diagnostics import first_diagnostic
         from mileage.coderl.completions import candidate, completion_text
         from mileage.coderl.diffs import PatchError
+        from mileage.coderl.outcomes import Expected, read_tests
+        from mileage.coderl.outcomes.formats import READERS, recognised
         from mileage.coderl.patching import check_path
 
         self.tree = make_tree()
         self.rule = candidate("src/a.txt")
         self.content_key, self.first_diagnostic = content_key, first_diagnostic
         self.check_path, self.completion_text, self.error = check_path, completion_text, PatchError
+        self.read_tests, self.recognised, self.formats = read_tests, recognised, tuple(READERS)
+        self.expected = Expected(frozenset({"a"}), frozenset({"b"}))
         self.calls = 0
         self.applied = 0
         self.slowest = 0.0
@@ -86,6 +104,7 @@ class Checker:
         self.calls += 1
         text = self.completion_text(completion)
         self.first_diagnostic(text)
+        self.check_output(text)
         try:
             changes = self.rule(text, row).changes(self.tree, PROTECTED, fuzzy)
         except self.error as error:
@@ -103,9 +122,18 @@ class Checker:
         self.slowest = max(self.slowest, took)
         assert took < SLOWEST_SECONDS, f"took {took:.1f} s of CPU time"
 
+    def check_output(self, text: str) -> None:
+        """Read a text as the output and as the report of every test runner there is."""
+        self.recognised(text)
+        for form in self.formats:
+            results = self.read_tests(form, text, {"report.xml": text})
+            assert len({result.name for result in results}) == len(results)
+            assert not self.expected.score(results).passed or {result.name for result in results} >= {"a", "b"}
+
     def record(self, engine: str, seconds: float) -> dict[str, Any]:
         return {
             "engine": engine,
+            "read": "completions and test output",
             "seconds": round(seconds, 1),
             "completions": self.calls,
             "applied": self.applied,
@@ -166,8 +194,27 @@ def completions() -> st.SearchStrategy[Any]:
     return st.one_of(text, text, st.lists(st.one_of(message, st.none()), max_size=3), message, st.none(), st.integers())
 
 
-def run_hypothesis(checker: Checker, seconds: float) -> None:
-    end = time.monotonic() + seconds
+def outputs() -> st.SearchStrategy[str]:
+    word = st.one_of(st.text(max_size=8), st.sampled_from(REPORT_WORDS), numbers())
+    value = st.recursive(
+        st.one_of(word, st.none(), st.integers(), st.floats()),
+        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(word, inner, max_size=2)),
+        max_leaves=4,
+    )
+    keys = ("Test", "Action", "Package", "Elapsed", "Output", "type", "event", "name", "exec_time", "stdout")
+    record = st.fixed_dictionaries({}, optional=dict.fromkeys(keys, value)).map(json.dumps)
+    plain = st.tuples(st.integers(0, 40), st.lists(word, max_size=6)).map(
+        lambda line: " " * line[0] + " ".join(line[1])
+    )
+    tag = st.tuples(st.sampled_from(["testcase", "testsuite", "failure", "a"]), word, word).map(
+        lambda parts: f'<{parts[0]} name="{parts[1]}" time="{parts[2]}" classname="{parts[1]}">'
+    )
+    closing = st.sampled_from(["</testcase>", "</testsuite>", "</failure>", "</a>", "<!DOCTYPE a>", "<![CDATA["])
+    return st.lists(st.one_of(record, record, plain, plain, tag, closing), max_size=30).map("\n".join)
+
+
+def run_hypothesis(checker: Checker, seconds: float, finish: Callable[[Checker], None]) -> None:
+    end = time.process_time() + seconds
     rows = st.fixed_dictionaries(
         {}, optional={"path": st.one_of(names(), st.none(), st.integers()), "id": st.integers()}
     )
@@ -180,12 +227,13 @@ def run_hypothesis(checker: Checker, seconds: float) -> None:
     )
 
     @rules
-    @given(completions(), rows, st.booleans())
+    @given(st.one_of(completions(), completions(), outputs()), rows, st.booleans())
     def one_round(completion: Any, row: dict[str, Any], fuzzy: bool) -> None:
         checker.check(completion, row, fuzzy)
 
-    while time.monotonic() < end:
+    while time.process_time() < end:
         one_round()
+        finish(checker)
         print(f"{checker.calls} completions, {checker.applied} applied, slowest {checker.slowest:.3f} s", flush=True)
 
 
@@ -202,11 +250,15 @@ def run_atheris(
         (corpus / f"seed-{number}").write_bytes(b"\1" + seed.encode())
     dictionary = corpus.with_suffix(".dict")
     dictionary.write_text("".join(f'"{word}"\n' for word in WORDS).replace("\\\\\\\\", "\\\\"))
-    end = time.monotonic() + seconds
+    end = time.process_time() + seconds
+    told = time.process_time()
 
     def test_one(data: bytes) -> None:
-        if time.monotonic() > end:
+        nonlocal told
+        if (now := time.process_time()) > told + SAVE_SECONDS:
+            told = now
             finish(checker)
+        if now > end:
             os._exit(0)
         kind, body = (data[0], data[1:]) if data else (0, b"")
         errors = "surrogatepass" if kind & 2 else "surrogateescape"
@@ -229,12 +281,16 @@ def run_atheris(
     atheris.Fuzz()
 
 
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(key) == other[key] for key in ("engine", "read"))
+
+
 def save(path: Path | None, record: dict[str, Any]) -> None:
     if path is None:
         print(record)
         return
     known = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*(row for row in known if row["engine"] != record["engine"]), record], indent=2) + "\n")
+    path.write_text(json.dumps([*(row for row in known if not same(row, record)), record], indent=2) + "\n")
 
 
 def main() -> None:
@@ -244,18 +300,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--corpus", type=Path, help="inputs of an earlier run of atheris, to go on from")
     options = parser.parse_args()
-    began = time.monotonic()
 
     def finish(checker: Checker) -> None:
-        save(options.output, checker.record(options.engine, time.monotonic() - began))
+        save(options.output, checker.record(options.engine, time.process_time()))
 
     if options.engine == "atheris":
         corpus = options.corpus or Path(tempfile.mkdtemp(prefix="mileage-corpus-"))
         run_atheris(Checker, options.seconds, finish, corpus)
     else:
         checker = Checker()
-        run_hypothesis(checker, options.seconds)
-        finish(checker)
+        run_hypothesis(checker, options.seconds, finish)
 
 
 if __name__ == "__main__":

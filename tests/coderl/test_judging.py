@@ -39,11 +39,25 @@ REWRITES = f"""--- /dev/null
 +    a - b
  }}
 """
+# All that the runner would have said, past its capturing, and the end before it can say otherwise.
+FORGED = """use std::io::Write;
+pub fn add(_: i32, _: i32) -> i32 {
+    let mut out = std::fs::OpenOptions::new().write(true).open("/dev/stdout").unwrap();
+    let _ = out.write_all(b"test adds ... ok\\ntest doubles ... ok\\n\\ntest result: ok. 2 passed\\n");
+    std::process::exit(0)
+}
+pub fn twice(a: i32) -> i32 {
+    std::thread::sleep(std::time::Duration::from_secs(60));
+    a
+}
+"""
 RUST = (
     PatchSample("honest", path="src/lib.rs", content=HONEST),
     PatchSample("wrong", path="src/lib.rs", content=WRONG),
     PatchSample("exits", path="src/lib.rs", content=HONEST.replace("b + a", "std::process::exit(0)")),
+    PatchSample("forges-and-exits", path="src/lib.rs", content=FORGED),
     PatchSample("rewrites-tests-in-its-build-script", patch=REWRITES),
+    PatchSample("toolchain", path="rust-toolchain.toml", content='[toolchain]\npath = "/mileage/tree/own"\n'),
     PatchSample("other-tests", path="Cargo.toml", content=CALC["Cargo.toml"] + "autotests = false\n"),
     candidate("src/lib.rs")("", {"id": "empty"}),
     PatchSample("same", path="src/lib.rs", content=CALC["src/lib.rs"]),
@@ -52,6 +66,8 @@ RUST_VERDICTS = {
     "honest": PatchVerdict.PASS,
     "wrong": PatchVerdict.TEST_FAILURE,
     "exits": PatchVerdict.TEST_FAILURE,
+    "forges-and-exits": PatchVerdict.TEST_FAILURE,
+    "toolchain": PatchVerdict.DOES_NOT_APPLY,
     "rewrites-tests-in-its-build-script": PatchVerdict.TEST_FAILURE,
     "other-tests": PatchVerdict.DOES_NOT_APPLY,
     "empty": PatchVerdict.NO_CHANGE,
@@ -74,11 +90,30 @@ for path in pathlib.Path(__file__).parent.glob("tests/test_*.py"):
 def add(a, b):
     return 4
 """
+FORGED_REPORT = """import atexit, os, sys
+CASE = '<testcase classname="tests.test_%s" name="%s"/>'
+def leave():
+    os.makedirs(".mileage-build", exist_ok=True)
+    with open(".mileage-build/tests.xml", "w") as file:
+        file.write("<testsuite>" + CASE % ("a", "test_adds") + CASE % ("b", "test_adds_more") + "</testsuite>")
+    os._exit(0)
+leave()
+def add(a, b): return 0
+"""
+CHANGED_RUNNER = """import _pytest.python
+_pytest.python.Function.runtest = lambda self: None
+def add(a, b): return 0
+"""
 PYTHON = (
     PatchSample("honest", path="calc.py", content="def add(a, b):\n    return b + a\n"),
     PatchSample("leaves", path="calc.py", content="import os\nos._exit(0)\n"),
     PatchSample("leaves-later", path="calc.py", content="import os\ndef add(a, b):\n    os._exit(0)\n"),
     PatchSample("rewrites-tests-when-imported", path="calc.py", content=FORGE),
+    PatchSample("forges-a-report-and-leaves", path="calc.py", content=FORGED_REPORT),
+    PatchSample(
+        "forges-when-it-ends", path="calc.py", content=FORGED_REPORT.replace("leave()", "atexit.register(leave)")
+    ),
+    PatchSample("changes-the-runner", path="calc.py", content=CHANGED_RUNNER),
     PatchSample("plugin", path="conftest.py", content="import os\nos._exit(0)\n"),
     PatchSample("shadows-pytest", path="pytest.py", content="raise SystemExit(0)\n"),
     PatchSample("site", path="sitecustomize.py", content="import os\nos._exit(0)\n"),
@@ -137,10 +172,74 @@ def test_python_candidates_earn_what_their_tests_say(isolation: None, python: Pa
         "leaves": PatchVerdict.TEST_FAILURE,
         "leaves-later": PatchVerdict.TEST_FAILURE,
         "rewrites-tests-when-imported": PatchVerdict.TEST_FAILURE,
+        "forges-a-report-and-leaves": PatchVerdict.TEST_FAILURE,
+        "forges-when-it-ends": PatchVerdict.TEST_FAILURE,
+        "changes-the-runner": PatchVerdict.TEST_FAILURE,
         "plugin": PatchVerdict.DOES_NOT_APPLY,
         "shadows-pytest": PatchVerdict.DOES_NOT_APPLY,
         "site": PatchVerdict.DOES_NOT_APPLY,
     }
+
+
+MAKE = {
+    "Makefile": "include rules.mk\nt: calc.o tests/t.c\n\tcc -o t tests/t.c calc.o\ncalc.o: calc.c\n\tcc -c calc.c\n"
+    "test: t\n\t./t\n",
+    "rules.mk": "",
+    "calc.c": "int add(int a, int b) { return a + b; }\n",
+    "tests/t.c": "int add(int, int);\nint main(void) { return add(2, 2) != 4; }\n",
+}
+WAYS_OUT = {
+    "exit": "exit(0);",
+    "_exit": "_exit(0);",
+    "system call": "syscall(SYS_exit_group, 0);",
+    "last thread": "pthread_exit(0);",
+    "another program": 'execl("/bin/true", "true", (char *)0);',
+    "without its file": 'unlink("t"); execl("/bin/true", "true", (char *)0);',
+    "parent of the rest": "if (fork()) _exit(0);",
+    "handler": "atexit(leave);",
+}
+C_HEAD = "#define _GNU_SOURCE\n" + "".join(
+    f"#include <{name}.h>\n" for name in ("stdlib", "unistd", "pthread", "sys/syscall")
+)
+
+EDGES = ("constructor", "destructor")
+AT_THE_EDGE = C_HEAD + "__attribute__((KIND)) void f(void) { _exit(0); }\nint add(int a, int b) { return 0; }\n"
+
+
+def leaving(way: str) -> PatchSample:
+    text = f"{C_HEAD}void leave(void) {{ _exit(0); }}\nint add(int a, int b) {{ {WAYS_OUT[way]} return 0; }}\n"
+    return PatchSample(way, path="calc.c", content=text)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_programs_that_leave_in_the_middle_have_not_passed(
+    isolation: None,
+    tmp_path: Path,
+    work: Path,
+    need: Callable[..., None],
+    write_files: Callable[[Path, dict[str, str]], Path],
+    broken: bool,
+) -> None:
+    need("make", "cc")
+    right = "int add(int a, int b) { return b + a; }\n"
+    files = MAKE | ({"calc.c": "int add(int a, int b) { return 0; }\n"} if broken else {})
+    samples = [
+        PatchSample("honest", path="calc.c", content=right),
+        PatchSample("wrong", path="calc.c", content="int add(int a, int b) { return 1; }\n"),
+        *map(leaving, WAYS_OUT),
+        *(PatchSample(kind, path="calc.c", content=AT_THE_EDGE.replace("KIND", kind)) for kind in EDGES),
+        PatchSample("target up to date", path="test", content="x\n"),
+        PatchSample("included rules", path="rules.mk", content="test:\n\ttrue\n"),
+    ]  # fmt: skip
+    config = RewardConfig(("build", "test"), workers=2, protected=("tests",), allow_broken_base=broken)
+    with BuildReward(write_files(tmp_path / "make", files), config, work_base=work) as pool:
+        assert not any("not noticed" in sentence for sentence in pool.containment.fallbacks)
+        results = pool.reward(samples)
+    found = verdicts(results)
+    assert found.pop("honest") is PatchVerdict.PASS
+    assert found.pop("target up to date") is found.pop("included rules") is PatchVerdict.DOES_NOT_APPLY
+    assert set(found.values()) == {PatchVerdict.TEST_FAILURE}
+    assert all("left before the end" in result.diagnostic for result in results if result.id in WAYS_OUT)
 
 
 DEEP = """import os, pathlib

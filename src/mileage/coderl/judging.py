@@ -33,6 +33,8 @@ class Judgement:
     score: TestScore | None = None
     """How it did on the expected tests, where there are any."""
     exit_code: int = 0
+    left_early: tuple[str, ...] = ()
+    """Commands of the tests that did not come to their end."""
 
     @property
     def share(self) -> float:
@@ -78,12 +80,17 @@ class TestRules:
     form: TestFormat | None = None
     """How the test command reports; None: to be recognised by what it prints."""
     expected: Expected = field(default_factory=Expected)
+    may_leave: frozenset[str] = frozenset()
+    """Commands that left before their end where they were known to be right, and so may do it again."""
     exits_cleanly: bool = True
     """Whether the tests that set the expectation ended with exit code 0; then those of a candidate must, too."""
 
 
-def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgement:
-    """The verdict on a job; commands after the first `compile_steps` run tests."""
+def judge_job(result: JobResult, compile_steps: int, rules: TestRules, *, learning: bool = False) -> Judgement:
+    """The verdict on a job; commands after the first `compile_steps` run tests.
+
+    With `learning`, what is judged is right by definition, and the way in which its programs end as well.
+    """
     if result.tampered:
         listed = ", ".join(result.tampered[:3])
         return Judgement(PatchVerdict.TAMPERED, f"protected paths were changed while tests ran: {listed}")
@@ -94,8 +101,16 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules) -> Judgem
     output = "\n".join(step.output for step in ran)
     tests = read_tests(rules.form or recognised(output), output, result.reports)
     code = ran[-1].exit_code
+    left = tuple(command for command in result.left_early if command not in rules.may_leave)
+    if left and not learning:
+        # What else it reported is worth nothing.
+        why = rules.expected.score(tests).diagnostic if rules.expected else ""
+        if verdict is not PatchVerdict.PASS and rules.exits_cleanly:
+            why = why or diagnostic
+        why = why or f"left before the end of its tests: {left[0]}"
+        return Judgement(PatchVerdict.TEST_FAILURE, why, tests, None, code, left)
     if not rules.expected:
-        return Judgement(verdict, diagnostic, tests, None, code)
+        return Judgement(verdict, diagnostic, tests, None, code, left)
     score = rules.expected.score(tests)
     if not score.passed:
         return Judgement(PatchVerdict.TEST_FAILURE, score.diagnostic, tests, score, code)

@@ -26,6 +26,7 @@ from mileage.coderl.build.containment import Isolation, choose_method, containme
 from mileage.coderl.build.diagnostics import first_diagnostic
 from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging, Limits, LocalExecutor
 from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
+from mileage.coderl.build.witnesses import NOT_HEARD, make_witness
 from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.judging import (
     Judged,
@@ -108,7 +109,10 @@ class BuildReward:
         # `cargo test` alone compiles: with no compile step before it, its failure is reported as a test failure.
         self._compile_steps = len(compile_steps)
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
-        self._judging = self._make_judging()
+        judged = "test" in config.steps and (self.protected or config.grader_tests)
+        self._witness, problem = make_witness(self._area.path) if judged else ("", "")
+        self.containment = self.containment.but(problem)
+        self._judging = self._make_judging(self._witness)
         self._make_snapshots()
         self._rules = self._learn_rules()
         rows = fingerprint(self.project, self._setup, self._pristine, self.revision) | self._rule_rows()
@@ -135,7 +139,7 @@ class BuildReward:
     def _make_snapshots(self) -> None:
         around = Surroundings(
             self._setup.env,
-            (*self.project.readable, *self._copy.readable, *self.config.readable),
+            (*self.project.readable, *self._copy.readable, *self.config.readable, *filter(None, (self._witness,))),
             disk_bytes=self.config.disk_bytes,
             network=self.config.network,
         )
@@ -178,11 +182,16 @@ class BuildReward:
         return named + (self.project.harness if judged else ())
 
     @property
+    def _closed(self) -> tuple[str, ...]:
+        """The patterns of what patches may not touch: what is protected, what builds make, and installed packages."""
+        return (*self.project.outputs, *(self.project.inputs if self.protected else ()), *self.protected)
+
+    @property
     def expected(self) -> Expected:
         """The tests that candidates must pass; empty where the exit code of the test command is all there is."""
         return self._rules.expected
 
-    def _make_judging(self) -> Judging | None:
+    def _make_judging(self, witness: str) -> Judging | None:
         """What is kept out of a candidate's reach while tests run."""
         if "test" not in self.config.steps:
             return None
@@ -194,6 +203,7 @@ class BuildReward:
             outputs=self.project.outputs,
             tests=grader_tests(self.config.grader_tests),
             reports=self.project.test_reports,
+            witness=witness,
         )
 
     def _rule_rows(self) -> dict[str, str]:
@@ -210,6 +220,7 @@ class BuildReward:
             **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
             "tests.expected": repr((sorted(self.expected.fail_to_pass), sorted(self.expected.pass_to_pass))),
             "tests.grader": content_key("", tests),
+            "tests.witness": str(bool(self._judging and self._judging.witness)),
             "tests.protected": repr(self.protected),
         }
 
@@ -219,9 +230,11 @@ class BuildReward:
         form = self.project.test_format
         try:
             base, form = self._trial(snapshot, (), form)
+            if self._witness and base.judgement.verdict is PatchVerdict.TEST_FAILURE:
+                base, form = self._try_unheard(snapshot, base, form)
             last = base.judgement
             if self.config.solution:
-                changes = self.config.solution.changes(self._pristine, (*self.project.outputs, *self.protected))
+                changes = self.config.solution.changes(self._pristine, self._closed)
                 trial, form = self._trial(snapshot, changes, form)
                 last = trial.judgement
         except PatchError as error:
@@ -239,7 +252,20 @@ class BuildReward:
             expected.fail_to_pass if named[0] is None else frozenset(named[0]),
             expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
         )
-        return TestRules(form, expected, exits_cleanly=last.exit_code == 0)
+        return TestRules(form, expected, frozenset(last.left_early), exits_cleanly=last.exit_code == 0)
+
+    def _try_unheard(
+        self, snapshot: Snapshot, base: Judged, form: TestFormat | None
+    ) -> tuple[Judged, TestFormat | None]:
+        """Tests that fail because something hears how they end (some sanitisers want to be first) are not heard."""
+        heard = self._judging
+        self._judging = self._make_judging(witness="")
+        again, again_form = self._trial(snapshot, (), form)
+        if again.judgement.verdict is base.judgement.verdict:
+            self._judging = heard
+            return base, form
+        self.containment = self.containment.but(f"{NOT_HEARD}the project's tests fail with what hears it")
+        return again, again_form
 
     def _trial(
         self, snapshot: Snapshot, changes: tuple[Change, ...], form: TestFormat | None
@@ -249,7 +275,7 @@ class BuildReward:
         ran = result.steps[self._compile_steps :]
         if form is None and ran:
             form = recognised("\n".join(step.output for step in ran))
-        return of_job(judge_job(result, self._compile_steps, TestRules(form)), result), form
+        return of_job(judge_job(result, self._compile_steps, TestRules(form), learning=True), result), form
 
     def reward(self, samples: Sequence[PatchSample]) -> list[RewardResult]:
         """Judge `samples` and return their results in the same order."""
@@ -279,9 +305,9 @@ class BuildReward:
         if sample.is_empty:
             empty = Judgement(PatchVerdict.NO_CHANGE, "the candidate is empty")
             if sample.path:
-                sample.changes(self._pristine, (*self.project.outputs, *self.protected))
+                sample.changes(self._pristine, self._closed)
             return self._result(sample, Judged(empty), cached=False)
-        changes = sample.changes(self._pristine, (*self.project.outputs, *self.protected), self.config.fuzzy)
+        changes = sample.changes(self._pristine, self._closed, self.config.fuzzy)
         if all(self._is_there(change) for change in changes):
             nothing = Judgement(PatchVerdict.NO_CHANGE, "the candidate leaves every file as it was")
             return self._result(sample, Judged(nothing), cached=False)

@@ -241,3 +241,27 @@ def test_reports_that_cannot_be_read_are_errors_and_entities_are_refused() -> No
 )
 def test_formats_are_recognised_by_what_only_they_print(text: str, form: TestFormat) -> None:
     assert recognised(text) is form
+
+
+@pytest.mark.parametrize("form", [form for form in TestFormat if form is not TestFormat.EXIT_CODE])
+def test_whatever_is_printed_is_read_in_time_and_raises_nothing(form: TestFormat) -> None:
+    odd = (
+        '{"Test": "x", "Action": []}\n{"Test": {}, "Action": {}}\n{"type": "test", "event": [], "name": {}}\n',
+        "".join(" " * (1000 - depth) + f"ok {depth} - {'n' * 50}\n" for depth in range(1000)),
+        "<testsuite>" + "<a>" * 20_000,
+        "<testsuite name='\ud800'/>",
+        "running 1 test\ntest " + " - should panic" * 300 + " ... ok\n",
+    )
+    for text in odd:
+        assert all(len(test.name) < 10_000 for test in read_tests(form, text, {"report.xml": text}))
+
+
+def test_subtests_of_subtests_carry_all_their_names() -> None:
+    text = "        ok 1 - c\n    ok 1 - b\n    not ok 2 - d\nnot ok 1 - a\nok 2 - e\n"
+    assert outcomes(read_tests(TestFormat.TAP, text)) == {
+        "a > b > c": PASSED,
+        "a > b": PASSED,
+        "a > d": FAILED,
+        "a": FAILED,
+        "e": PASSED,
+    }

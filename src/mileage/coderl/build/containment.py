@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -36,6 +36,10 @@ class Containment:
     """Limit to what keeps it."""
     fallbacks: tuple[str, ...] = ()
     """One sentence for everything that this machine does not have."""
+
+    def but(self, problem: str) -> Containment:
+        """The same with one more thing that is less than was asked for, if it is any."""
+        return replace(self, fallbacks=(*self.fallbacks, problem)) if problem else self
 
     @property
     def sampled(self) -> tuple[str, ...]:

@@ -119,6 +119,8 @@ class Judging:
     """The grader's own tests, written after the candidate has been compiled."""
     reports: tuple[str, ...] = ()
     """Globs of files in which the tests say what they did."""
+    witness: str = ""
+    """A library that is loaded into what tests start, and says how it ended; empty where there is none."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ class JobResult:
     """What the tests wrote about themselves, by file."""
     tampered: tuple[str, ...] = ()
     """Protected paths that were changed while the tests ran."""
+    left_early: tuple[str, ...] = ()
+    """Commands that run tests and did not come to the end of their main function."""
 
     @property
     def succeeded(self) -> bool:
@@ -406,6 +410,7 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
         tuple(StepResult(**step) for step in steps),
         reports=data.get("reports", {}),
         tampered=tuple(data.get("tampered", ())),
+        left_early=tuple(data.get("left_early", ())),
     )
 
 

@@ -177,18 +177,22 @@ def run_job(job: Record, is_init: bool) -> Record:
     renew_sources(job["cwd"], job["renewed"], job["removed"])
     judging = Judging(job, is_init)
     results: list[Record] = []
+    own: list[int] = []
     try:
         for index, step in enumerate(job["steps"]):
             if index == judging.step:
                 with _candidates_fault(in_memory):
                     judging.before_tests()
-            results.append(watch.run(step))
+            results.append(watch.run(step, witnessed=0 <= judging.step <= index))
+            own.append(results[-1].pop("pid"))
             if results[-1]["outcome"] != "exited" or results[-1]["exit_code"] != 0:
                 break
         if not 0 <= judging.step < len(results):
             return {"steps": results}
         with _candidates_fault(in_memory):
-            return {"steps": results, "reports": judging.read_reports(), "tampered": judging.tampered()}
+            left = watch.witness.left_early(own)
+            said = {"reports": judging.read_reports(), "tampered": judging.tampered(), "left_early": left}
+            return {"steps": results, **said}
     except StrangeTreeError as error:
         return {"steps": results, "tampered": [str(error)]}
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from . import seccomp
 from .mounts import check
+from .witness import Witness
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
     from mileage._records import Record
@@ -108,6 +109,7 @@ class Watch:
         self.job = job
         self.is_init = is_init
         self.group = Group(job["group"])
+        self.witness = Witness(job["judging"], job["cwd"])
         self.deadline = time.monotonic() + job["timeout"] if job["timeout"] else None
         self.peak = 0
         self.cpu_before = 0.0
@@ -208,17 +210,18 @@ class Watch:
                 self.deadline += late
         return ready
 
-    def run(self, argv: list[str]) -> Record:
-        """Run one command to its end or to the first broken limit."""
+    def run(self, argv: list[str], *, witnessed: bool = False) -> Record:
+        """Run one command to its end or to the first broken limit; `witnessed`, its programs say how they ended."""
         read, write = os.pipe()
         os.set_blocking(read, False)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.peak = 0
         started = time.monotonic()
-        pid = spawn(argv, self.job, self.group, write)
+        spoken = self.witness.begin() if witnessed else {}
+        pid = spawn(argv, self.job | {"env": self.job["env"] | spoken}, self.group, write)
         os.close(write)
         output, outcome = Output(self.job["output_bytes"]), "exited"
-        watched = [read, self.wake_read, 0]
+        watched = [read, self.wake_read, 0, *self.witness.descriptors]
         while pid not in self.statuses:
             broken = self.violation()
             if broken:
@@ -227,6 +230,7 @@ class Watch:
             ready = self.wait(watched)
             if read in ready and not output.read_from(read):
                 watched.remove(read)
+            self.witness.listen()
             if 0 in ready and not os.read(0, 4096):
                 outcome = "cancelled"
                 break
@@ -241,7 +245,9 @@ class Watch:
         os.close(read)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         status = self.statuses.get(pid, 0)
+        self.witness.listen()
         return {
+            "pid": pid,
             "argv": argv,
             "outcome": outcome,
             "exit_code": os.waitstatus_to_exitcode(status),

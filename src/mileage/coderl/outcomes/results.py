@@ -51,7 +51,8 @@ def merged(results: Iterable[TestResult]) -> tuple[TestResult, ...]:
     """One result for each name, in order of first appearance: a test that is reported twice is what it is at worst."""
     found: dict[str, TestResult] = {}
     for result in results:
-        short = replace(result, message=result.message[:LONGEST_MESSAGE])
+        is_long = len(result.message) > LONGEST_MESSAGE
+        short = replace(result, message=result.message[:LONGEST_MESSAGE]) if is_long else result
         known = found.get(result.name)
         if known is None and len(found) >= MOST_TESTS:
             continue

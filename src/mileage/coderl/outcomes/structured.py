@@ -26,7 +26,7 @@ def read_junit(text: str) -> tuple[TestResult, ...]:
         raise BuildError("the JUnit report declares entities, which no test runner does")
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise BuildError(f"the JUnit report is not valid XML: {error}") from None
     return merged(_junit_case(case) for case in root.iter("testcase"))
 
@@ -68,7 +68,7 @@ def read_go_json(text: str) -> tuple[TestResult, ...]:
     for event in _json_lines(text):
         if "Test" not in event:
             continue
-        name, action = f"{event.get('Package', '')}::{event['Test']}", event.get("Action")
+        name, action = f"{event.get('Package', '')}::{event['Test']}", str(event.get("Action"))
         if action in _GO_ACTIONS:
             outcome = _GO_ACTIONS[action]
             said = "" if outcome is TestOutcome.PASSED else "".join(started.get(name, [])).strip()
@@ -94,7 +94,7 @@ def read_libtest_json(text: str) -> tuple[TestResult, ...]:
     found: list[TestResult] = []
     suite, open_tests = 0, dict[str, None]()
     for event in _json_lines(text):
-        kind, action = event.get("type"), event.get("event")
+        kind, action = event.get("type"), str(event.get("event"))
         if kind == "suite" and action == "started":
             suite += 1
         name = f"binary {suite}::{event.get('name', '')}"
@@ -104,7 +104,7 @@ def read_libtest_json(text: str) -> tuple[TestResult, ...]:
             open_tests[name] = None
         elif action in _LIBTEST_EVENTS or action == "timeout":
             open_tests.pop(name, None)
-            outcome = _LIBTEST_EVENTS.get(str(action), TestOutcome.ERROR)
+            outcome = _LIBTEST_EVENTS.get(action, TestOutcome.ERROR)
             message = str(event.get("stdout") or event.get("message") or "").strip()
             found.append(TestResult(name, outcome, seconds_of(event.get("exec_time", "")), message))
     found += [TestResult(name, TestOutcome.ERROR, None, "it began and did not end") for name in open_tests]

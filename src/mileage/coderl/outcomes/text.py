@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mileage.coderl.outcomes.results import TestOutcome, TestResult, merged, seconds_of
 
@@ -113,26 +113,50 @@ _TAP = re.compile(r"^(?P<indent> *)(?P<not>not )?ok\b(?: (?P<number>\d{1,9}))?(?
 _TAP_SECONDS = re.compile(r"^\s*duration_ms: ([\d.]+)$")
 
 
+@dataclass
+class _TapTest:
+    """One line of a TAP stream, and those of the tests that are part of it."""
+
+    name: str
+    outcome: TestOutcome
+    seconds: float | None = None
+    parts: list[_TapTest] = field(default_factory=list)
+
+
 def read_tap(text: str) -> tuple[TestResult, ...]:
     """The results of a TAP stream; a subtest's name begins with those of the tests it is part of."""
-    found: list[TestResult] = []
-    inner: dict[int, list[int]] = {}
+    count, last = 0, None
+    # Tests by their indentation, as long as no line further out has claimed them: outer ones first.
+    waiting: list[tuple[int, _TapTest]] = []
     for line in plain_lines(text):
         match = _TAP.match(line)
         if match is None:
-            if (timed := _TAP_SECONDS.match(line)) and found:
+            if (timed := _TAP_SECONDS.match(line)) and last:
                 milliseconds = seconds_of(timed[1])
-                found[-1] = replace(found[-1], seconds=None if milliseconds is None else milliseconds / 1000)
+                last.seconds = None if milliseconds is None else milliseconds / 1000
             continue
-        depth, name = len(match["indent"]), match["name"].strip() or f"test {match['number'] or len(found) + 1}"
+        depth, name = len(match["indent"]), match["name"].strip() or f"test {match['number'] or count + 1}"
+        last = _TapTest(name, _tap_outcome(bool(match["not"]), match["note"] or ""))
         # A test's line comes after those of its subtests.
-        for deeper in [each for each in inner if each > depth]:
-            for index in inner.pop(deeper):
-                found[index] = replace(found[index], name=f"{name} > {found[index].name}")
-                inner.setdefault(depth, []).append(index)
-        inner.setdefault(depth, []).append(len(found))
-        found.append(TestResult(name, _tap_outcome(bool(match["not"]), match["note"] or "")))
-    return merged(found)
+        while waiting and waiting[-1][0] > depth:
+            last.parts.append(waiting.pop()[1])
+        last.parts.reverse()
+        waiting.append((depth, last))
+        count += 1
+    return merged(_tap_results([test for _, test in waiting]))
+
+
+def _tap_results(tests: list[_TapTest]) -> Iterator[TestResult]:
+    """The results of tests and their subtests, each before the one that it is part of."""
+    pending = [("", test, False) for test in reversed(tests)]
+    while pending:
+        prefix, test, told = pending.pop()
+        full = (prefix + test.name)[:LONGEST_LINE]
+        if told or not test.parts:
+            yield TestResult(full, test.outcome, test.seconds)
+            continue
+        pending.append((prefix, test, True))
+        pending += ((f"{full} > ", part, False) for part in reversed(test.parts))
 
 
 def _tap_outcome(failed: bool, note: str) -> TestOutcome:

@@ -131,7 +131,7 @@ def _cargo(root: Path) -> Project:
         check=(("cargo", "check", *flags),),
         test=(("cargo", "test", *flags, "--no-fail-fast"),),
         test_format=TestFormat.LIBTEST,
-        harness=("Cargo.toml", "*/Cargo.toml", ".cargo"),
+        harness=("Cargo.toml", "*/Cargo.toml", ".cargo", "rust-toolchain", "rust-toolchain.toml"),
         outputs=("target",),
         edit=line_edit(parts.central_file),
         tools={"rustc": ("rustc", "--version", "--verbose"), "cargo": ("cargo", "--version"), "cc": _C_TOOLS["cc"]},
@@ -152,7 +152,7 @@ def _cmake(root: Path) -> Project:
         test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure", "--output-junit", "mileage-tests.xml"),),
         test_format=TestFormat.JUNIT,
         test_reports=(f"{BUILD_DIRECTORY}/mileage-tests.xml",),
-        harness=("CMakeLists.txt", "*/CMakeLists.txt", "CTestCustom.cmake", "*/CTestCustom.cmake"),
+        harness=("CMakeLists.txt", "*.cmake", "*/CMakeLists.txt", "CMakePresets.json", "CMakeUserPresets.json"),
         outputs=(BUILD_DIRECTORY,),
         configured=(f"{BUILD_DIRECTORY}/CMakeCache.txt",),
         edit=central_edit(root, C_SUFFIXES),
@@ -161,12 +161,30 @@ def _cmake(root: Path) -> Project:
     )
 
 
+# Makefiles, what they include as a rule, and the lists of dependencies that compilers write for them.
+_MAKEFILES = (
+    "GNUmakefile",
+    "Makefile",
+    "makefile",
+    "*/GNUmakefile",
+    "*/Makefile",
+    "*/makefile",
+    "*.mk",
+    "*.mak",
+    "*.d",
+)
+
+
 def _make(root: Path) -> Project:
     build = ("make", "-j", "{jobs}")
     makefile = next(root / name for name in MARKERS["make"] if (root / name).exists())
     text = makefile.read_text(errors="replace")
     has_test = re.search(r"^(test|check)\s*:", text, re.MULTILINE)
     has_clean = re.search(r"^(distclean|clean)\s*:", text, re.MULTILINE)
+    # A file with a target's name makes the target up to date, so that nothing runs.
+    targets = [has_test[1]] if has_test and not (root / has_test[1]).exists() else []
+    included = re.findall(r"^[-s]?include\s+([^#\n]+)", text, re.MULTILINE)
+    named = [name for line in included for name in line.split() if "$" not in name]
     return Project(
         kind="make",
         root=root,
@@ -174,7 +192,7 @@ def _make(root: Path) -> Project:
         build=(build,),
         check=(build,),
         test=((*build, has_test[1]),) if has_test else (),
-        harness=("GNUmakefile", "Makefile", "makefile"),
+        harness=tuple(dict.fromkeys((*_MAKEFILES, *targets, *named))),
         clean=(("make", has_clean[1]),) if has_clean else (),
         knows_dependencies=False,
         edit=central_edit(root, C_SUFFIXES),

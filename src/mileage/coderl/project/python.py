@@ -66,8 +66,10 @@ def interpreter_of(root: Path, has_tests: bool) -> tuple[Interpreter, tuple[str,
 PYTHON_HARNESS = (
     "conftest.py", "*/conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml",
     "sitecustomize.py", "*/sitecustomize.py", "usercustomize.py", "*/usercustomize.py", "*.pth",
+    "pytest.toml", ".pytest.toml", "*.dist-info", "*.egg-info", "*.dist-info/*", "*.egg-info/*",
     "pytest.py", "src/pytest.py", "pytest", "src/pytest", "_pytest", "src/_pytest", "pluggy*", "src/pluggy*",
 )  # fmt: skip
+_RUN_PYTEST = Path(__file__).with_name("run_pytest.py")
 
 
 def python_project(root: Path) -> Project:
@@ -83,7 +85,17 @@ def python_project(root: Path) -> Project:
         name=root.name,
         build=(compile_all, collect) if has_tests else (compile_all,),
         check=(compile_all, collect) if has_tests else (compile_all,),
-        test=((python.path, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={BUILD_DIRECTORY}/tests.xml"),)
+        test=(
+            (
+                python.path,
+                "-c",
+                _RUN_PYTEST.read_text(),
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                f"--junitxml={BUILD_DIRECTORY}/tests.xml",
+            ),
+        )
         if has_tests
         else (),
         test_format=TestFormat.JUNIT,
