@@ -24,7 +24,7 @@ _STEPS_PER_LIMIT = 3
 
 def whole(name: str, value: object, least: int) -> int:
     """`value` as an int of at least `least`; 1e6 is a whole number, 1.5 and "10" are not."""
-    right = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    right = not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
     if not right or int(value) != value:  # type: ignore[call-overload]
         raise UsageError(f"{name} must be a whole number, not {value!r}")
     number: int = int(value)  # type: ignore[call-overload]
