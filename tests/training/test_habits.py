@@ -214,7 +214,7 @@ def test_an_action_for_what_is_not_finite_is_refused() -> None:
     agent = tiny()
     for ask in (agent.predict, agent.distribution):
         for odd in (np.nan, np.inf, -np.inf):
-            with pytest.raises(UsageError, match="^observation must be finite numbers"):
+            with pytest.raises(UsageError, match=r"^observation must be finite numbers"):
                 ask([0.0, odd, 0.0, 0.0])
 
 
