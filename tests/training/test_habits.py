@@ -15,7 +15,9 @@ import pytest
 import mileage
 from mileage._errors import CheckpointError, UsageError
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.envs import resolve
 from mileage.ledger.panels import Panel
+from mileage.training.asked import usual_episodes
 
 SMALL: dict[str, Any] = {"threads": 1, "n_envs": 2, "n_steps": 16, "minibatch": 16, "epochs": 1, "hidden": (4,)}
 
@@ -208,9 +210,20 @@ def test_vector_environments_are_not_copied() -> None:
             copied(vec)
 
 
-def test_an_action_for_nan_is_refused() -> None:
+def test_an_action_for_what_is_not_finite_is_refused() -> None:
     agent = tiny()
     for ask in (agent.predict, agent.distribution):
-        with pytest.raises(UsageError, match="not NaN"):
-            ask([0.0, np.nan, 0.0, 0.0])
-        ask([np.inf, -np.inf, 0.0, 0.0])
+        for odd in (np.nan, np.inf, -np.inf):
+            with pytest.raises(UsageError, match=r"^observation must be finite numbers"):
+                ask([0.0, odd, 0.0, 0.0])
+
+
+def test_short_trainings_that_python_steps_are_examined_in_fewer_episodes() -> None:
+    spec = resolve("FrozenLake-v1")
+    assert spec.max_steps == 100
+    for steps, episodes in ((500, 5), (20_000, 20), (100_000, 100), (10**7, 100)):
+        assert usual_episodes(spec, steps) == episodes
+    run = mileage.PPO("FrozenLake-v1", preset="none", **SMALL).learn(64)
+    assert run.final is not None
+    assert len(run.final.returns) == 5
+    assert len(tiny().learn(64).final.returns) == 100  # type: ignore[union-attr]

@@ -50,10 +50,10 @@ class Acting:
         return found.first() if single else found
 
     def _rows(self, observation: Shown) -> tuple[Array, bool]:
-        """Observations as the policy takes them, and whether there is one alone; UsageError for one that is NaN."""
+        """Observations as the policy takes them, and whether there is one alone; UsageError for what is not finite."""
         rows, single = self.spec.codec.rows(observation)
-        if rows.dtype.kind == "f" and np.isnan(rows).any():
-            raise UsageError("observation must be numbers, not NaN: an action for it would mean nothing")
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise UsageError("observation must be finite numbers: an action for another would mean nothing")
         return rows, single
 
     def _masks(self, given: Allowed, n: int) -> U8 | None:
