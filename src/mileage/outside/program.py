@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,6 +78,7 @@ class Program:
             raise UsageError(f"{command[0]} cannot be run: there is no such program")
         self._mark = f"{MARK}={run_id}".encode()
         self._seen: dict[int, bool] = {}
+        self._enough = False
         self._see_output = see_output
         output, theirs = _channel()
         try:
@@ -103,6 +104,9 @@ class Program:
                     asked += 1
                     self._pass_on(found, asked)
                 status = self._reaped(status)
+                if self._enough and status is None:
+                    self._end_all()
+                    status = self._reaped(status)
                 if status is not None and (asked or timed_out or not self._alive()):
                     break
                 if limit_seconds is not None and not timed_out and time.monotonic() - start >= limit_seconds:
@@ -115,9 +119,24 @@ class Program:
         self._copier.join(PATIENCE_SECONDS)
         code = status if status >= 0 else 128 - status
         how = How.TIMED_OUT if timed_out else How.INTERRUPTED if asked or code == 130 else None
+        if how is None and self._enough:
+            return Ended(How.FINISHED, 0, left)
         if how is None:
             how = How.FINISHED if status == 0 else How.FAILED if status > 0 else How.KILLED
         return Ended(how, _OUT_OF_TIME if timed_out else code, left)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop all its processes for a while."""
+        self._send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._send(signal.SIGCONT)
+
+    def enough(self) -> None:
+        """Let `wait` end the program, which has done what was wanted of it."""
+        self._enough = True
 
     # Signals
 

@@ -14,6 +14,7 @@ from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.secrets import scrubbed_command, scrubbed_value
 from mileage.meter import PhaseClock
+from mileage.outside.exams import Exams, PolicyFile
 from mileage.outside.program import Ended, How, Program
 from mileage.outside.scalars import Files, OutputLines, Scalar
 from mileage.recording.recorder import Ledger, RunRecorder
@@ -27,7 +28,8 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
-    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None, **facts: Any,
+    limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
+    policy: PolicyFile | None = None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
 
@@ -38,6 +40,7 @@ def record(
         directories: where files of trackers are looked for.
         limit_seconds: after which the program is ended.
         started: told the recorder once the run is in the ledger.
+        policy: where the program leaves its policy, which then sits the run's panel.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": [scrubbed_command([word]) for word in command], "environment": _environment(),
@@ -48,8 +51,21 @@ def record(
         started(run)
         figures = _Figures(run, [each.absolute() for each in directories], since)
         program = Program(command, run.run_id, figures.lines.feed)
-        ended = program.wait(limit_seconds, figures.tick)
-        figures.last()
+        exams = None if policy is None else Exams(policy, run, program, since)
+
+        def tick() -> None:
+            figures.tick()
+            if exams is not None:
+                exams.tick(figures.step)
+
+        try:
+            ended = program.wait(limit_seconds, tick)
+            figures.last()
+            if exams is not None:
+                exams.last(figures.step)
+        finally:
+            if exams is not None:
+                exams.close()
         return run.end(_STATES[ended.how], ended.reason), ended
 
 
@@ -60,7 +76,8 @@ class _Figures:
         self.lines = OutputLines()
         self._run = run
         self._files = Files(directories, since)
-        self._step = 0
+        self.step = 0
+        """The last one that the program named."""
         self._next_write = self._next_look = 0.0
 
     def tick(self) -> None:
@@ -84,8 +101,8 @@ class _Figures:
     def _write(self, found: Iterable[Scalar]) -> None:
         by_step: dict[int, dict[str, float]] = {}
         for scalar in found:
-            self._step = self._step if scalar.step is None else scalar.step
-            by_step.setdefault(self._step, {})[scalar.name] = scalar.value
+            self.step = self.step if scalar.step is None else scalar.step
+            by_step.setdefault(self.step, {})[scalar.name] = scalar.value
         for step, values in by_step.items():
             self._run.checkpoint(step, claimed=values)
 
