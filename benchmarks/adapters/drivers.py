@@ -218,7 +218,7 @@ def tianshou(db: str) -> dict[str, Any]:
 def torchrl(db: str) -> dict[str, Any]:
     import torch
     from tensordict.nn import TensorDictModule
-    from torchrl.collectors import SyncDataCollector
+    from torchrl.collectors import Collector
     from torchrl.envs import GymEnv
     from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator
     from torchrl.modules.distributions import NormalParamExtractor
@@ -237,7 +237,7 @@ def torchrl(db: str) -> dict[str, Any]:
     value = ValueOperator(
         torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)), in_keys=["observation"]
     )
-    collector = SyncDataCollector(env, actor, frames_per_batch=256, total_frames=1024)
+    collector = Collector(env, actor, frames_per_batch=256, total_frames=1024)
     loss = ClipPPOLoss(actor, value)
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=value)
     trainer = Trainer(

@@ -22,8 +22,6 @@ Taken = Any
 """An action as an environment takes it, of the same kinds; or a batch of such."""
 Allowed = Any
 """Action masks as users and environments give them: an array, or dicts and tuples of them."""
-Foreign = Any
-"""An object of a framework that need not be installed, so that its types cannot be named."""
 Memory = Any
 """Of a recurrent policy: tensors, alone or in tuples and dicts; None of one that has none."""
 

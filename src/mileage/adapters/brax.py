@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from brax.training.types import Params as Foreign
 
 NOT_SEPARATED = "stepping, choosing, advantages, updates and Brax's own evaluations are one compiled call: other"
 
@@ -72,7 +77,7 @@ class Hooks:
 
 @contextlib.contextmanager
 def recorded(
-    *, algorithm: str = "ppo", config: dict[str, object] | None = None, **settings: Foreign
+    *, algorithm: str = "ppo", config: dict[str, object] | None = None, **settings: Unpack[Settings]
 ) -> Iterator[Hooks]:
     """Record one `train`. Actions of Brax are from -1 to 1, and stand for the bounds in a panel's environment."""
     framework_module("brax", "brax")

@@ -13,12 +13,17 @@ import contextlib
 import runpy
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from wandb import Run as Foreign
 
 NOT_SEPARATED = "choosing actions, advantages and learning are lines of one script: other"
 _NAMES = ("agent", "actor", "q_network")
@@ -39,7 +44,7 @@ class Watched:
 
 
 @contextlib.contextmanager
-def recorded(**settings: Foreign) -> Iterator[Watched]:
+def recorded(**settings: Unpack[Settings]) -> Iterator[Watched]:
     """Record what happens inside; vector environments are watched through Gymnasium, figures through the trackers."""
     import gymnasium
 
@@ -64,7 +69,7 @@ def _watching(session: Session, kind: Foreign) -> Iterator[None]:
         session.steps += env.num_envs
         return found
 
-    def began(env: Foreign, **kwargs: Foreign) -> Foreign:
+    def began(env: Foreign, **kwargs: object) -> Foreign:
         found = reset(env, **kwargs)
         with contextlib.suppress(TypeError, ValueError):
             session.saw_reset(found[0])
@@ -89,8 +94,8 @@ def _trackers(session: Session) -> None:
             tag: str,
             scalar_value: Foreign,
             global_step: Foreign = None,
-            *rest: Foreign,
-            **more: Foreign,
+            *rest: object,
+            **more: object,
         ) -> None:
             add(writer, tag, scalar_value, global_step, *rest, **more)
             session.claim({tag: scalar_value}, steps=global_step)
@@ -102,7 +107,7 @@ def _trackers(session: Session) -> None:
 
         log = wandb.log
 
-        def logged(data: Foreign, step: Foreign = None, *rest: Foreign, **more: Foreign) -> None:
+        def logged(data: Foreign, step: Foreign = None, *rest: object, **more: object) -> None:
             log(data, step, *rest, **more)
             session.claim(data, steps=step)
 

@@ -11,17 +11,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module, watch_env
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from rl_games.common.a2c_common import A2CBase as Foreign
 
 NOT_SEPARATED = "choosing actions is rollout; advantages are part of rollout too; its frame lags an epoch behind"
 
 
 @contextlib.contextmanager
-def recorded(*, observer: Foreign = None, **settings: Foreign) -> Iterator[Foreign]:
+def recorded(*, observer: Foreign = None, **settings: Unpack[Settings]) -> Iterator[Foreign]:
     """Record one `runner.run`; yields the observer for it. `observer` is one of yours, which is told everything too."""
     module = framework_module("rl_games.common.algo_observer", "rl-games")
     session = Session("rl_games", settings, package="rl-games", not_separated=NOT_SEPARATED)

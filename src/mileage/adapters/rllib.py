@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from ray.rllib.algorithms import Algorithm as Foreign
 
 NOT_SEPARATED = "steps are RLlib's own count: they are taken in actors; stepping, choosing and waiting are rollout"
 
 
 @contextlib.contextmanager
-def recorded(algorithm: Foreign, **settings: Foreign) -> Iterator[Session]:
+def recorded(algorithm: Foreign, **settings: Unpack[Settings]) -> Iterator[Session]:
     """Record the `train` calls of an algorithm of the new API stack."""
     framework_module("ray.rllib", "'ray[rllib]'")
     config = algorithm.config.to_dict()

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import I64, Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import I64, Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
 from mileage.exam import Actor
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from rltools import SAC as Foreign  # noqa: N811
 
 NOT_SEPARATED = "a step of its loop is one compiled call: stepping, choosing and learning are other"
 
@@ -57,7 +62,9 @@ class Policy(Actor):
 
 
 @contextlib.contextmanager
-def recorded(state: Foreign, *, steps_per_call: int = 1, algorithm: str = "", **settings: Foreign) -> Iterator[Loop]:
+def recorded(
+    state: Foreign, *, steps_per_call: int = 1, algorithm: str = "", **settings: Unpack[Settings]
+) -> Iterator[Loop]:
     """Record the loop over `state.step()`; `steps_per_call` environment steps are in one, N_ENVIRONMENTS of SAC."""
     framework_module("rltools", "rltools")
     session = Session("rltools", settings, algorithm=algorithm, unit_actions=True, not_separated=NOT_SEPARATED)

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module, watch_env
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from rsl_rl.runners import OnPolicyRunner as Foreign
 
 NOT_SEPARATED = "copies between devices and storing transitions are other; its timers do not wait for the GPU"
 
 
 @contextlib.contextmanager
-def recorded(runner: Foreign, *, observation_key: str | None = None, **settings: Foreign) -> Iterator[Session]:
+def recorded(runner: Foreign, *, observation_key: str | None = None, **settings: Unpack[Settings]) -> Iterator[Session]:
     """Record `runner.learn`; `observation_key` is the part of its observations that a panel's environment shows."""
     framework_module("rsl_rl", "rsl-rl-lib")
     session = Session(
@@ -39,7 +44,7 @@ def recorded(runner: Foreign, *, observation_key: str | None = None, **settings:
 
     session.wrap(runner.alg, "update", "learn", updated)
 
-    def logged(_: Foreign) -> None:
+    def logged(_: object) -> None:
         session.claim({}, steps=runner.logger.tot_timesteps, seconds=runner.logger.tot_time)
 
     session.wrap(runner.logger, "log", "log", logged)

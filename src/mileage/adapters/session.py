@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from types import ModuleType, TracebackType
-from typing import NamedTuple, Self
+from typing import Self, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
 from mileage._records import ReadRecord, Record
-from mileage._types import Foreign
 from mileage.adapters.states import untouched
 from mileage.exam import Actor, Examiner, find_panel
 from mileage.exam.actors import Function
@@ -27,24 +29,24 @@ TOLERANCE = 0.02
 _CLAIM_EVERY_SECONDS = 1.0
 
 
-class Settings(NamedTuple):
+class Settings(TypedDict, total=False):
     """What a user says of a run; every adapter takes it as keyword arguments."""
 
-    panel: Panel | str | None = None
+    panel: Panel | str | None
     """The held-out exam, or the id of the environment whose usual one it is; None for none."""
-    target: str | Target | None = None
+    target: str | Target | None
     """Such as `mean_return>=475`."""
-    eval_every: int | None = None
+    eval_every: int | None
     """Environment steps between exams; None examines at the end alone."""
-    stop_at_target: bool = True
-    """Whether training ends when the target is met, where the framework can be told."""
-    ledger: Ledger | str | None = None
-    name: str | None = None
-    price_usd_per_hour: float | str | None = None
-    instance: str | None = None
-    spot: bool = False
-    seed: int | None = None
-    step_rule: str = "env_steps"
+    stop_at_target: bool
+    """Whether training ends when the target is met, where the framework can be told; True by default."""
+    ledger: Ledger | str | None
+    name: str | None
+    price_usd_per_hour: float | str | None
+    instance: str | None
+    spot: bool
+    seed: int | None
+    step_rule: str
     """What one env step is; `frames/4` where a frame-skip of 4 is counted in frames."""
 
 
@@ -69,29 +71,30 @@ class Session:
     """One training of a framework, as a run of the ledger."""
 
     def __init__(
-        self, framework: str, settings: ReadRecord, *, algorithm: str = "", env_id: str = "", seed: int | None = None,
+        self, framework: str, settings: Settings, *, algorithm: str = "", env_id: str = "", seed: int | None = None,
         config: ReadRecord | None = None, package: str | None = None, unit_actions: bool = False,
         not_separated: str = "",
     ) -> None:  # fmt: skip
-        unknown = set(settings) - set(Settings._fields)
+        unknown = sorted(set(settings) - set(Settings.__annotations__))
         if unknown:
-            raise UsageError(f"{sorted(unknown)[0]!r} is no setting of a recorded run: {', '.join(Settings._fields)}")
-        asked = Settings(**settings)
-        self.settings = asked
+            raise UsageError(f"{unknown[0]!r} is no setting of a recorded run: {', '.join(Settings.__annotations__)}")
+        self._every, self._stop = settings.get("eval_every"), settings.get("stop_at_target", True)
         self.framework, self._unit = framework, unit_actions
-        panel = find_panel(asked.panel, target=asked.target) if isinstance(asked.panel, str) else asked.panel
-        if panel is None and (asked.target is not None or asked.eval_every):
+        panel, target = settings.get("panel"), settings.get("target")
+        panel = find_panel(panel, target=target) if isinstance(panel, str) else panel
+        if panel is None and (target is not None or self._every):
             raise UsageError("a target needs a panel: panel='CartPole-v1', or a mileage.Panel")
         self._examiner = None if panel is None else Examiner(panel)
-        ledger = asked.ledger if isinstance(asked.ledger, Ledger) else Ledger(asked.ledger)
-        version = version_of(package or framework)
-        kept = plain(config or {}) | {"framework_version": version}
+        place = settings.get("ledger")
+        ledger = place if isinstance(place, Ledger) else Ledger(place)
+        kept = plain(config or {}) | {"framework_version": version_of(package or framework)}
+        own = settings.get("seed")
         self.run: RunRecorder = ledger.run(
-            asked.name or f"{framework}-{algorithm or 'run'}", panel=panel, target=asked.target, config=kept,
-            price_usd_per_hour=asked.price_usd_per_hour, instance=asked.instance, spot=asked.spot,
-            seed=asked.seed if asked.seed is not None else seed, algorithm=algorithm,
-            env_id=env_id or (panel.env_id if panel else None), framework=framework,
-            eval_every_steps=asked.eval_every, step_rule=asked.step_rule,
+            settings.get("name") or f"{framework}-{algorithm or 'run'}", panel=panel, target=target, config=kept,
+            price_usd_per_hour=settings.get("price_usd_per_hour"), instance=settings.get("instance"),
+            spot=settings.get("spot", False), seed=seed if own is None else own, algorithm=algorithm,
+            env_id=env_id or (panel.env_id if panel else None), framework=framework, eval_every_steps=self._every,
+            step_rule=settings.get("step_rule", "env_steps"),
         )  # fmt: skip
         self.steps = 0
         """Environment steps, as counted here."""
@@ -101,7 +104,7 @@ class Session:
         """Steps of the innermost environments, where they can be seen."""
         self._claims: Record = {}
         self._claimed_at = 0.0
-        self._next_exam = asked.eval_every or 0
+        self._next_exam = self._every or 0
         self._not_separated = not_separated
         self._began = time.perf_counter()
         self._undo: list[Callable[[], object]] = []
@@ -124,15 +127,15 @@ class Session:
             self._open.__enter__()
 
     def wrap(
-        self, owner: Foreign, method: str, phase: str | None, after: Callable[[Foreign], None] | None = None
+        self, owner: object, method: str, phase: str | None, after: Callable[[object], None] | None = None
     ) -> None:
         """Time a method of one object, which is put back at the end; `after` is told what it returned."""
-        own = getattr(owner, method, None)
+        own = getattr(owner, method, None)  # foreign: an object of a framework
         if own is None:
             return
         span = None if phase is None else self.run.phase(phase)
 
-        def timed(*args: Foreign, **kwargs: Foreign) -> Foreign:
+        def timed(*args: object, **kwargs: object) -> object:
             if span is None:
                 found = own(*args, **kwargs)
             else:
@@ -168,14 +171,14 @@ class Session:
 
     def due(self) -> bool:
         """Whether an exam is due after the steps so far."""
-        return bool(self.settings.eval_every) and self.steps >= self._next_exam
+        return bool(self._every) and self.steps >= self._next_exam
 
     def examine(
         self, policy: Function | Actor | str, *, modules: object = (), path: str | None = None,
         loader: str | None = None,
     ) -> Evaluation | None:  # fmt: skip
         """Sit the exam now, on the clock; generators and modes of `modules` are left as they were."""
-        every = self.settings.eval_every
+        every = self._every
         if every:
             self._next_exam = (self.steps // every + 1) * every
         if self._examiner is None:
@@ -186,21 +189,20 @@ class Session:
         self.run.checkpoint(self.steps, found, path=path)
         return found
 
-    def examine_last(self, policy: Function | Actor | str, **how: Foreign) -> None:
+    def examine_last(self, policy: Function | Actor | str, *, modules: object = ()) -> None:
         """The exam at the end of training, unless that very policy has sat it."""
         if self._examined_at != self.steps:
-            self.examine(policy, **how)
+            self.examine(policy, modules=modules)
 
     @property
     def stop(self) -> bool:
         """Whether training may end, because the target is met."""
-        return self.settings.stop_at_target and self.run.reached
+        return self._stop and self.run.reached
 
-    def saw_reset(self, observations: Foreign) -> None:
+    def saw_reset(self, observations: ArrayLike) -> None:
         """Note first observations (N, …), in which cached ones show."""
-        import numpy as np
-
-        for row in np.asarray(observations).reshape(len(observations), -1):
+        rows = np.asarray(observations)
+        for row in rows.reshape(len(rows), -1):
             self.resets += 1
             if len(self.episodes) < 1000:
                 self.episodes.add(row.tobytes())
@@ -269,22 +271,22 @@ def closing(session: Session, last: Callable[[], None]) -> Iterator[None]:
     session.close()
 
 
-def watch_env(session: Session, env: Foreign, width: int = 1) -> None:
+def watch_env(session: Session, env: object, width: int = 1) -> None:
     """Count the steps of a (vector) environment object, and time them."""
 
-    def stepped(_: Foreign) -> None:
+    def stepped(_: object) -> None:
         session.steps += width
 
     session.wrap(env, "step", "env_step", stepped)
 
-    def reset(found: Foreign) -> None:
-        first = found[0] if isinstance(found, tuple) else found
+    def reset(found: object) -> None:
         with contextlib.suppress(TypeError, ValueError):
-            session.saw_reset(first if width > 1 else [first])
+            first = np.asarray(found[0] if isinstance(found, tuple) else found)
+            session.saw_reset(first if width > 1 else first[None])
 
     session.wrap(env, "reset", None, reset)
 
-    def stepped_inside(_: Foreign) -> None:
+    def stepped_inside(_: object) -> None:
         session.inner_steps += 1
 
     for one in getattr(env, "envs", ()):  # foreign: environments in this process, of Gymnasium's or SB3's vectors

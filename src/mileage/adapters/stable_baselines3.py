@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 
 from mileage._errors import CheckpointError
-from mileage._types import I64, Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module, watch_env
+from mileage._records import Record
+from mileage._types import I64, Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
 from mileage.exam import Actor
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from stable_baselines3.common.base_class import BaseAlgorithm as Foreign
 
 NOT_SEPARATED = (
     "choosing actions and filling buffers are one phase, rollout; evaluations of its own callbacks are other"
@@ -24,7 +30,7 @@ NOT_SEPARATED = (
 
 
 @contextlib.contextmanager
-def recorded(model: Foreign, **settings: Foreign) -> Iterator[Foreign]:
+def recorded(model: Foreign, **settings: Unpack[Settings]) -> Iterator[Foreign]:
     """Record one `model.learn`; yields the callback to give it. `settings` are those of `Settings`."""
     module = framework_module("stable_baselines3.common.callbacks", "stable-baselines3")
     env = model.get_env()
@@ -82,9 +88,9 @@ def _callback_class(module: Foreign) -> type:
 
 def _wrap_save(session: Session, model: Foreign) -> None:
     """Time `model.save`, without what is put on the model for the time of the run: it would be in the file."""
-    own, attributes = model.save, model.__dict__
+    own, attributes = model.save, cast(Record, vars(model))
 
-    def save(*args: Foreign, **kwargs: Foreign) -> None:
+    def save(*args: object, **kwargs: object) -> None:
         hidden = {name: attributes.pop(name) for name in ("train", "save") if name in attributes}
         try:
             with session.phase("checkpoint"):

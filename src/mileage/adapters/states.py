@@ -9,13 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mileage._types import Foreign
-
 
 @contextlib.contextmanager
 def untouched(modules: object = ()) -> Iterator[None]:
     """Put generators (Python's, NumPy's, torch's) and the training mode of torch `modules` back afterwards."""
-    torch: Foreign = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     given = modules if isinstance(modules, list | tuple) else (modules,)
     parts = (
         [] if torch is None else [each for one in given if isinstance(one, torch.nn.Module) for each in one.modules()]

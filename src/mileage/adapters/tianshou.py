@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from tianshou.algorithm import Algorithm as Foreign
 
 NOT_SEPARATED = "its own test episodes, logging and checkpoints are other; choosing actions and buffers are rollout"
 
 
 @contextlib.contextmanager
-def recorded(algorithm: Foreign, collector: Foreign, **settings: Foreign) -> Iterator[Session]:
+def recorded(algorithm: Foreign, collector: Foreign, **settings: Unpack[Settings]) -> Iterator[Session]:
     """Record `algorithm.run_training`, whose training collector is `collector`."""
     framework_module("tianshou", "tianshou")
     session = Session("tianshou", settings, algorithm=type(algorithm).__name__.lower(), not_separated=NOT_SEPARATED)
     env = collector.env
-    session.wrap(env, "step", "env_step", lambda found: _count(session, len(found[1])))
+    session.wrap(env, "step", "env_step", lambda found: _count(session, found))
     said = 0
 
     def collected(stats: Foreign) -> None:
@@ -35,7 +40,7 @@ def recorded(algorithm: Foreign, collector: Foreign, **settings: Foreign) -> Ite
 
     session.wrap(collector, "collect", "rollout", collected)
 
-    def updated(_: Foreign) -> None:
+    def updated(_: object) -> None:
         if session.due():
             session.examine(_policy(algorithm), modules=algorithm)
 
@@ -44,8 +49,9 @@ def recorded(algorithm: Foreign, collector: Foreign, **settings: Foreign) -> Ite
         yield session
 
 
-def _count(session: Session, width: int) -> None:
-    session.steps += width
+def _count(session: Session, found: Foreign) -> None:
+    """A step of as many environments as there are rewards."""
+    session.steps += len(found[1])
 
 
 def _policy(algorithm: Foreign) -> Foreign:

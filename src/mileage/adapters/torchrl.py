@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from mileage._types import Array, Foreign, Shown
-from mileage.adapters.session import Session, closing, framework_module
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from torchrl.trainers import Trainer as Foreign
 
 NOT_SEPARATED = "stepping and choosing are rollout together; sampling from a replay buffer is part of learn"
 
@@ -22,7 +27,7 @@ NOT_SEPARATED = "stepping and choosing are rollout together; sampling from a rep
 @contextlib.contextmanager
 def recorded(
     trainer: Foreign, *, policy: Callable[[Shown], Array] | None = None, observation_key: str = "observation",
-    action_key: str = "action", **settings: Foreign,
+    action_key: str = "action", **settings: Unpack[Settings],
 ) -> Iterator[Session]:  # fmt: skip
     """Record `trainer.train()`; `policy` is what is examined, the collector's by default."""
     framework_module("torchrl", "torchrl")

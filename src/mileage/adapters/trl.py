@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
 
-from mileage._types import Foreign
-from mileage.adapters.session import Session, closing, framework_module
+from mileage.adapters.session import Session, Settings, closing, framework_module
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from transformers import Trainer as Foreign
 
 NOT_SEPARATED = "rewards are part of rollout; data loading is other"
 
 
 @contextlib.contextmanager
-def recorded(trainer: Foreign, **settings: Foreign) -> Iterator[Session]:
+def recorded(trainer: Foreign, **settings: Unpack[Settings]) -> Iterator[Session]:
     """Record `trainer.train()`; a language model sits no panel of ours, so its figures are claimed."""
     module = framework_module("transformers", "trl")
     session = Session(
@@ -47,12 +51,12 @@ def _callback_class(module: Foreign) -> type:
         def __init__(self, session: Session) -> None:
             self.session = session
 
-        def on_step_end(self, args: Foreign, state: Foreign, control: Foreign, **kwargs: Foreign) -> None:
+        def on_step_end(self, args: Foreign, state: Foreign, control: Foreign, **kwargs: object) -> None:
             self.session.steps += 1
             self.session.claim({}, steps=state.global_step)
 
         def on_log(
-            self, args: Foreign, state: Foreign, control: Foreign, logs: Foreign = None, **kwargs: Foreign
+            self, args: Foreign, state: Foreign, control: Foreign, logs: Foreign = None, **kwargs: object
         ) -> None:
             self.session.claim(logs or {}, steps=state.global_step)
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Exams:
         self._done: tuple[str, float] | None = None
         self._next = 0.0
 
-    def tick(self, step: int) -> None:
+    def tick(self, step: Callable[[], int]) -> None:
         """Look for a policy that has settled, and examine it while the program waits."""
         now = time.monotonic()
         if now < self._next:
@@ -51,15 +52,15 @@ class Exams:
         if found is None or found == self._done or time.time() - found[1] < _SETTLED_SECONDS:
             return
         with self._program.paused():
-            self._examine(found, step)
+            self._examine(found, step())
         if self._run.reached and self._file.stop_at_target:
             self._program.enough()
 
-    def last(self, step: int) -> None:
+    def last(self, step: Callable[[], int]) -> None:
         """Examine what the program left at its end."""
         found = self._newest()
         if found is not None and found != self._done:
-            self._examine(found, step)
+            self._examine(found, step())
         elif found is None and self._done is None:
             _say(f"no policy {self._file.pattern} was left: nothing was examined")
 

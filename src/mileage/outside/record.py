@@ -56,13 +56,13 @@ def record(
         def tick() -> None:
             figures.tick()
             if exams is not None:
-                exams.tick(figures.step)
+                exams.tick(figures.latest)
 
         try:
             ended = program.wait(limit_seconds, tick)
             figures.last()
             if exams is not None:
-                exams.last(figures.step)
+                exams.last(figures.latest)
         finally:
             if exams is not None:
                 exams.close()
@@ -91,6 +91,11 @@ class _Figures:
             self._write(self.lines.new())
             self._write(self._files.new())
             self._next_write = now + max(_WRITE_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
+
+    def latest(self) -> int:
+        """The last step that the program named, what has come meanwhile included."""
+        self.last()
+        return self.step
 
     def last(self) -> None:
         """Everything that has come meanwhile."""
