@@ -292,7 +292,7 @@ def rl_games(db: str) -> dict[str, Any]:
             "e_clip": 0.2, "clip_value": True, "horizon_length": 64, "minibatch_size": 128, "mini_epochs": 2,
             "critic_coef": 1, "lr_schedule": "None", "kl_threshold": 0.008, "normalize_input": True,
             "normalize_value": True, "max_epochs": 6, "ppo": True, "save_frequency": 0, "print_stats": False,
-            "train_dir": tempfile.mkdtemp(),
+            "train_dir": tempfile.mkdtemp(), "torch_compile": False,
         },
     }}  # fmt: skip
     with adapter.recorded(panel="CartPole-v1", target="mean_return>=475", eval_every=1024, ledger=db) as observer:

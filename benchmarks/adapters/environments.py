@@ -30,7 +30,7 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str]]] = {
     "rsl_rl": (["rsl-rl-lib"], ["rsl_rl"]),
     "rl_games": (["rl-games"], ["rl_games"]),
     "skrl": (["skrl"], ["skrl"]),
-    "brax": (["brax"], ["brax", "brax_sac"]),
+    "brax": (["brax", "jax==0.7.2", "jaxlib==0.7.2", "flax==0.11.2"], ["brax", "brax_sac"]),
     "rllib": (["ray[rllib]"], ["rllib"]),
     "torchrl": (["torchrl"], ["torchrl"]),
     "tianshou": (["tianshou"], ["tianshou"]),
@@ -62,7 +62,7 @@ def last_line(text: str) -> str:
 
 def run(python: Path, driver: str) -> dict[str, Any]:
     """What a driver saw, with the time of its whole process; or the error."""
-    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1] / "src"), "WANDB_MODE": "offline"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1] / "src"), "WANDB_MODE": "offline"}
     began = time.perf_counter()
     command = [str(python), str(HERE / "drivers.py"), driver]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
@@ -74,7 +74,7 @@ def run(python: Path, driver: str) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
-    lines = ["| framework | version | steps: ours / its own | seconds: run / process | phases | exams | differences |",
+    lines = ["| framework | version | steps: ours / its own | seconds: run / a clock around it | phases | exams | differences |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
         if "error" in row:
@@ -84,7 +84,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         told = "; ".join(row["differences"]).replace("|", "/") or "none"
         lines.append(
             f"| {row['framework']} | {row['version']} | {row['ours_steps']:,} / {row['steps']:,} | "
-            f"{row['wall_seconds']:.1f} / {row['process_seconds']:.1f} | {spent} | {row['evaluations']} | {told} |"
+            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {row['evaluations']} | {told} |"
         )
     return "\n".join(lines)
 
