@@ -3,8 +3,8 @@
     python benchmarks/record_scripts.py --cleanrl ppo.py --python VENV/bin/python
 
 Five programs: CleanRL's ppo.py, a script of Stable-Baselines3, a JAX script, a shell script, and one that forks, leaves
-its session and goes on. Each runs to its end, and is then interrupted by Ctrl-C; what is recorded is held against a clock
-around the command and against /proc.
+its session and goes on. Each runs to its end, and is then interrupted by Ctrl-C; what is recorded is held against a
+clock around the command and against /proc.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _wrap_save(session: Session, model: Foreign) -> None:
     own, attributes = model.save, cast(Record, vars(model))
 
     def save(*args: object, **kwargs: object) -> None:
-        hidden = {name: attributes.pop(name) for name in ("train", "save") if name in attributes}
+        hidden: Record = {name: attributes.pop(name) for name in ("train", "save") if name in attributes}
         try:
             with session.phase("checkpoint"):
                 own(*args, **kwargs)
