@@ -379,22 +379,24 @@ def rltools(db: str) -> dict[str, Any]:
 
     from mileage.adapters import rltools as adapter
 
-    class Unit(gymnasium.ActionWrapper):  # type: ignore[type-arg]
-        """Actions from -1 to 1, as RLtools' examples rescale them."""
+    class Counted(gymnasium.wrappers.RescaleAction):  # type: ignore[type-arg]
+        """Actions from -1 to 1, as RLtools wants them."""
 
         taken = 0
 
         def action(self, action: Any) -> Any:
-            Unit.taken += 1
-            return 2 * action
+            Counted.taken += 1
+            return super().action(action)
 
-    module = package.SAC(lambda: Unit(gymnasium.make("Pendulum-v1")), STEP_LIMIT=600, enable_evaluation=False)
+    module = package.SAC(
+        lambda: Counted(gymnasium.make("Pendulum-v1"), -1.0, 1.0), STEP_LIMIT=600, enable_evaluation=False
+    )
     with adapter.recorded(
         module.State(1), algorithm="sac", panel="Pendulum-v1", target="mean_return>=-200", ledger=db
     ) as loop:
         while not loop.step():
             pass
-    return {"steps": Unit.taken, "version": version("rltools")}
+    return {"steps": Counted.taken, "version": version("rltools")}
 
 
 def cleanrl(db: str) -> dict[str, Any]:

@@ -81,11 +81,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         if "error" in row:
             lines.append(f"| {row['framework']} | | | | | | not run: {row['error'].replace('|', '/')} |")
             continue
-        spent = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if value >= 0.01)
+        spent = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if value >= 0.01) or "not kept"
         told = "; ".join(row["differences"]).replace("|", "/") or "none"
         lines.append(
             f"| {row['framework']} | {row['version']} | {row['ours_steps']:,} / {row['steps']:,} | "
-            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {row['evaluations']} | {told} |"
+            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {row['evaluations'] if row['phases'] else 'not kept'} | {told} |"
         )
     return "\n".join(lines)
 
