@@ -4,14 +4,24 @@
     with stable_baselines3.recorded(model, panel="CartPole-v1", target="mean_return>=475") as callback:
         model.learn(100_000, callback=callback)
 
-Nothing of a framework is imported before its own module is.
+Nothing of a framework is imported before it is used.
 """
 
 from __future__ import annotations
 
 from mileage._errors import UnknownNameError
 
-_LOADERS: dict[str, str] = {}
+ADAPTERS = {
+    "stable_baselines3": ("stable_baselines3", "stable-baselines3"), "cleanrl": ("tyro", "cleanrl"),
+    "rsl_rl": ("rsl_rl", "rsl-rl-lib"), "rl_games": ("rl_games", "rl-games"), "skrl": ("skrl", "skrl"),
+    "brax": ("brax", "brax"), "rllib": ("ray.rllib", "'ray[rllib]'"), "torchrl": ("torchrl", "torchrl"),
+    "tianshou": ("tianshou", "tianshou"), "trl": ("trl", "trl"), "pufferlib": ("pufferlib", "pufferlib"),
+    "rltools": ("rltools", "rltools"),
+}  # fmt: skip
+"""By name: the framework's module, and what to install."""
+_LOADERS = dict.fromkeys(
+    ("stable_baselines3", "sb3", "sb3_contrib", "sbx"), "mileage.adapters.stable_baselines3:load_policy"
+)
 """Which function reads a framework's checkpoint as a policy, by the name of the adapter."""
 
 

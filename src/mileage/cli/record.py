@@ -22,6 +22,17 @@ def record(
     seed: Annotated[int | None, Option(help="Training seed, for the ledger.")] = None,
     watch: Annotated[list[Path] | None, Option(help="Where trackers' files are looked for; may be repeated.")] = None,
     limit: Annotated[float | None, Option("--timeout", help="Seconds after which the program is ended.")] = None,
+    panel: Annotated[str | None, Option(help="The held-out exam: an environment's id, or a panel's FILE.json.")] = None,
+    target: Annotated[str | None, Option(help='What to reach on the panel, such as "mean_return>=475".')] = None,
+    policy: Annotated[
+        str | None,
+        Option(help="Where the program leaves its policy (a path or pattern); it is examined when it changes."),
+    ] = None,
+    adapter: Annotated[str | None, Option(help="What reads the policy's file: the name of an adapter.")] = None,
+    unit_actions: Annotated[
+        bool, Option("--unit-actions", help="The policy's numbers from -1 to 1 stand for the bounds of actions.")
+    ] = False,
+    keep_going: Annotated[bool, Option("--keep-going", help="Do not end the program when the target is met.")] = False,
     price: options.PriceText = None,
     instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None,
     spot: Annotated[bool, Option("--spot", help="The instance is bought on the spot market.")] = False,
@@ -31,7 +42,8 @@ def record(
     """Run a training program and record what it took: mileage record -- python train.py.
 
     Time, memory and end are those of all its processes. Its figures (TensorBoard, W&B, trackio, CSV, metrics.jsonl,
-    lines METRIC name=value) are kept as claimed. The exit code is the program's own.
+    lines METRIC name=value) are kept as claimed. The exit code is the program's own. With --panel and --policy, the
+    policy that it leaves sits a held-out exam, during which the program is halted.
     """
     from mileage.outside.record import record as record_program
     from mileage.recording.recorder import Ledger
@@ -40,9 +52,21 @@ def record(
         raise UsageError("name the program to record: mileage record -- python train.py")
     if limit is not None and not limit > 0:
         raise UsageError(f"--timeout must be above 0 seconds, not {limit:g}")
+    exam = file = None
+    if (panel is None) != (policy is None) or (target is not None and panel is None):
+        raise UsageError("--panel and --policy go together, and --target with them: the exam, and who sits it")
+    if panel is not None and policy is not None:
+        from mileage.adapters import loader_of
+        from mileage.exam import find_panel
+        from mileage.outside.exams import PolicyFile
+
+        exam = find_panel(panel, target=target)
+        loader = None if adapter is None else loader_of(adapter)
+        file = PolicyFile(policy, loader, unit_actions, stop_at_target=not keep_going)
     run, ended = record_program(
         command, Ledger(db), name or Path(command[-1] if len(command) == 1 else script(command)).stem,
-        directories=tuple(watch or (Path(),)), limit_seconds=limit, env_id=env, algorithm=algorithm, seed=seed,
+        directories=tuple(watch or (Path(),)), limit_seconds=limit, policy=file, panel=exam, target=target,
+        env_id=env or (exam.env_id if exam else ""), algorithm=algorithm, seed=seed,
         price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
     )  # fmt: skip
     if not quiet:

@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -100,6 +100,7 @@ class Program:
             raise UsageError(f"{command[0]} cannot be run: there is no such program")
         self._mark = f"{MARK}={run_id}".encode()
         self._seen: dict[int, bool] = {}
+        self._enough = False
         self._see_output = see_output
         if way.dies_with_us and shutil.which("setpriv"):
             command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
@@ -131,7 +132,10 @@ class Program:
                     asked += 1
                     self._pass_on(found, asked)
                 status = self._reaped(status)
-                if status is not None and (asked or timed_out or not self._alive()):
+                if self._enough and status is None:
+                    self._end_all()
+                    status = self._reaped(status)
+                if status is not None and (asked or timed_out or self._all_gone()):
                     break
                 if limit_seconds is not None and not timed_out and time.monotonic() - start >= limit_seconds:
                     timed_out = True
@@ -143,9 +147,24 @@ class Program:
         self._copier.join(PATIENCE_SECONDS)
         code = status if status >= 0 else 128 - status
         how = How.TIMED_OUT if timed_out else How.INTERRUPTED if asked or code == 130 else None
+        if how is None and self._enough:
+            return Ended(How.FINISHED, 0, left)
         if how is None:
             how = How.FINISHED if status == 0 else How.FAILED if status > 0 else How.KILLED
         return Ended(how, _OUT_OF_TIME if timed_out else code, left)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop all its processes for a while."""
+        self._send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._send(signal.SIGCONT)
+
+    def enough(self) -> None:
+        """Let `wait` end the program, which has done what was wanted of it."""
+        self._enough = True
 
     # Signals
 
@@ -170,10 +189,11 @@ class Program:
         """Ask every process to end, and end those that do not; return how many there were."""
         count = self._send(signal.SIGTERM)
         patience = time.monotonic() + PATIENCE_SECONDS
-        while self._alive() and time.monotonic() < patience:
+        while not self._all_gone() and time.monotonic() < patience:
             self._reap_adopted()
             time.sleep(0.02)
-        while self._send(signal.SIGKILL):
+        while not self._all_gone():
+            self._send(signal.SIGKILL)
             self._reap_adopted()
             time.sleep(0.02)
         return count
@@ -198,6 +218,21 @@ class Program:
         pids = _everyone()
         self._seen = {pid: known for pid, known in self._seen.items() if pid in set(pids)}
         return [pid for pid in pids if self._is_ours(pid) and _runs(pid)]
+
+    def _all_gone(self) -> bool:
+        """Whether none is left, none that was forked during a look at the list of processes either.
+
+        A process whose parent ended is a child of this one: the children are looked at until they no longer change.
+        """
+        if self._alive():
+            return False
+        while (before := _children()) is not None:
+            if any(self._is_ours(pid) and _runs(pid) for pid in before):
+                return False
+            if _children() == before:
+                return True
+        time.sleep(0.02)
+        return not self._alive()
 
     def _is_ours(self, pid: int) -> bool:
         if pid == self.pid:
@@ -261,6 +296,17 @@ def _channel() -> tuple[int, int]:
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
         termios.tcsetwinsize(theirs, termios.tcgetwinsize(1))
     return output, theirs
+
+
+def _children() -> set[int] | None:
+    """The children of this process; None where the kernel does not list them."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return None
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:  # a thread may have ended
+            found |= {int(pid) for pid in file.read().split()}
+    return found
 
 
 def _runs(pid: int) -> bool:

@@ -14,6 +14,7 @@ from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.secrets import is_secret_variable, scrubbed_value
 from mileage.meter import PhaseClock
+from mileage.outside.exams import Exams, PolicyFile
 from mileage.outside.program import Ended, How, Program, Way
 from mileage.outside.scalars import Files, OutputLines, Scalar
 from mileage.recording.recorder import Ledger, RunRecorder
@@ -31,8 +32,8 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
     limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
-    way: Way | None = None, examiner: Examiner | None = None, begun: Callable[[Program], None] = lambda _: None,
-    tick: Callable[[], None] = lambda: None, **facts: Any,
+    way: Way | None = None, examiner: Examiner | None = None, policy: PolicyFile | None = None,
+    begun: Callable[[Program], None] = lambda _: None, tick: Callable[[], None] = lambda: None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
 
@@ -47,6 +48,7 @@ def record(
         examiner: examines its policy while it trains, where it asks to be.
         begun: told the program once it runs.
         tick: called from time to time while it runs.
+        policy: where the program leaves its policy, which then sits the run's panel.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": scrubbed_value(list(command)), "environment": _environment(),
@@ -58,17 +60,26 @@ def record(
         figures = _Figures(run, [each.absolute() for each in directories], since)
         if examiner is not None:
             examiner.begin(run, limit_seconds)
+        program = Program(command, run.run_id, figures.lines.feed, way)
+        begun(program)
+        exams = None if policy is None else Exams(policy, run, program, since)
 
         def tick_all() -> None:
             if examiner is not None:
                 examiner.tick()
             figures.tick()
+            if exams is not None:
+                exams.tick(figures.latest)
             tick()
 
-        program = Program(command, run.run_id, figures.lines.feed, way)
-        begun(program)
-        ended = program.wait(limit_seconds, tick_all)
-        figures.last()
+        try:
+            ended = program.wait(limit_seconds, tick_all)
+            figures.last()
+            if exams is not None:
+                exams.last(figures.latest)
+        finally:
+            if exams is not None:
+                exams.close()
         return run.end(_STATES[ended.how], ended.reason), ended
 
 
@@ -79,7 +90,8 @@ class _Figures:
         self.lines = OutputLines()
         self._run = run
         self._files = Files(directories, since)
-        self._step = 0
+        self.step = 0
+        """The last one that the program named."""
         self._next_write = self._next_look = 0.0
 
     def tick(self) -> None:
@@ -94,6 +106,11 @@ class _Figures:
             self._write(self._files.new())
             self._next_write = now + max(_WRITE_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
 
+    def latest(self) -> int:
+        """The last step that the program named, what has come meanwhile included."""
+        self.last()
+        return self.step
+
     def last(self) -> None:
         """Everything that has come meanwhile."""
         self._files.look()
@@ -103,8 +120,8 @@ class _Figures:
     def _write(self, found: Iterable[Scalar]) -> None:
         by_step: dict[int, dict[str, float]] = {}
         for scalar in found:
-            self._step = self._step if scalar.step is None else scalar.step
-            by_step.setdefault(self._step, {})[scalar.name] = scalar.value
+            self.step = self.step if scalar.step is None else scalar.step
+            by_step.setdefault(self.step, {})[scalar.name] = scalar.value
         for step, values in by_step.items():
             self._run.checkpoint(step, claimed=values)
 

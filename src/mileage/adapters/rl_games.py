@@ -1,0 +1,95 @@
+"""rl_games, and with it Isaac Gym and Isaac Lab.
+
+    with rl_games.recorded(panel="file.py:Env", target="mean_return>=400") as observer:
+        runner = Runner(algo_observer=observer)
+        ...
+
+Phases: `rollout` with `env_step` in it, `learn`, `checkpoint`, `eval`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+
+from mileage._types import Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from rl_games.common.a2c_common import A2CBase as Foreign
+
+NOT_SEPARATED = "choosing actions is rollout; advantages are part of rollout too; its frame lags an epoch behind"
+
+
+@contextlib.contextmanager
+def recorded(*, observer: Foreign = None, **settings: Unpack[Settings]) -> Iterator[Foreign]:
+    """Record one `runner.run`; yields the observer for it. `observer` is one of yours, which is told everything too."""
+    module = framework_module("rl_games.common.algo_observer", "rl-games")
+    session = Session("rl_games", settings, package="rl-games", not_separated=NOT_SEPARATED)
+    made = _observer_class(module)(session, observer or module.DefaultAlgoObserver())
+    with closing(session, made.last):
+        yield made
+
+
+def _observer_class(module: Foreign) -> type:
+    class Recording(module.AlgoObserver):  # type: ignore[misc]
+        """Times the parts of an epoch and passes everything on."""
+
+        def __init__(self, session: Session, other: Foreign) -> None:
+            super().__init__()
+            self.session, self.other = session, other
+            self.algo: Foreign = None
+
+        def before_init(self, base_name: str, config: Foreign, experiment_name: str) -> None:
+            self.other.before_init(base_name, config, experiment_name)
+
+        def after_init(self, algo: Foreign) -> None:
+            self.algo = algo
+            session = self.session
+            watch_env(session, algo.vec_env, algo.num_actors)
+            session.wrap(algo, "play_steps", "rollout")
+            session.wrap(algo, "train_actor_critic", "learn")
+            session.wrap(algo, "save", "checkpoint")
+            self.other.after_init(algo)
+
+        def process_infos(self, infos: Foreign, done_indices: Foreign) -> None:
+            self.other.process_infos(infos, done_indices)
+
+        def after_steps(self) -> None:
+            self.other.after_steps()
+
+        def after_clear_stats(self) -> None:
+            if callable(clear := vars(type(self.other)).get("after_clear_stats")):
+                clear(self.other)
+
+        def after_print_stats(self, frame: int, epoch_num: int, total_time: float) -> None:
+            session = self.session
+            session.claim({"frame": frame, "epoch": epoch_num}, steps=frame, seconds=total_time)
+            if session.due():
+                session.examine(_policy(self.algo), modules=self.algo.model)
+            self.other.after_print_stats(frame, epoch_num, total_time)
+
+        def last(self) -> None:
+            if self.algo is not None:
+                self.session.examine_last(_policy(self.algo), modules=self.algo.model)
+
+    return Recording
+
+
+def _policy(algo: Foreign) -> Foreign:
+    import torch
+
+    def act(observations: Shown) -> Array:
+        rows = torch.as_tensor(np.asarray(observations), device=algo.ppo_device, dtype=torch.float32)
+        algo.model.eval()
+        with torch.inference_mode():
+            # Normalisation is part of the model, and does not learn in evaluation mode.
+            found = algo.model({"is_train": False, "prev_actions": None, "obs": rows, "rnn_states": None})
+        best = found["mus"] if "mus" in found else found["logits"]
+        return np.asarray(best.cpu())
+
+    return act

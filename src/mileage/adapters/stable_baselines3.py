@@ -1,0 +1,160 @@
+"""Stable-Baselines3, sb3-contrib and sbx.
+
+    with stable_baselines3.recorded(model, panel="CartPole-v1", target="mean_return>=475") as callback:
+        model.learn(100_000, callback=callback)
+
+Phases: `env_step`, `advantage`, `learn`, `log`, `checkpoint`, `eval`; action choice and buffers are `rollout` together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Unpack, cast
+
+import numpy as np
+
+from mileage._errors import CheckpointError
+from mileage._records import Record
+from mileage._types import I64, Array, Shown
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+from mileage.exam import Actor
+
+if TYPE_CHECKING:
+    # Stands for every object of the framework, none of which the type checker knows.
+    from stable_baselines3.common.base_class import BaseAlgorithm as Foreign
+
+NOT_SEPARATED = (
+    "choosing actions and filling buffers are one phase, rollout; evaluations of its own callbacks are other"
+)
+
+
+@contextlib.contextmanager
+def recorded(model: Foreign, **settings: Unpack[Settings]) -> Iterator[Foreign]:
+    """Record one `model.learn`; yields the callback to give it. `settings` are those of `Settings`."""
+    module = framework_module("stable_baselines3.common.callbacks", "stable-baselines3")
+    env = model.get_env()
+    package = {"sbx": "sbx-rl", "sb3_contrib": "sb3-contrib"}.get(type(model).__module__.split(".")[0])
+    session = Session(
+        "stable_baselines3", settings, algorithm=type(model).__name__.lower(), seed=model.seed,
+        config=_config(model), package=package or "stable-baselines3", not_separated=NOT_SEPARATED,
+    )  # fmt: skip
+    if env is not None:
+        watch_env(session, env, env.num_envs)
+    session.wrap(model, "train", "learn")
+    session.wrap(model.logger if vars(model).get("_logger") else model, "dump", "log")
+    _wrap_save(session, model)
+    callback = _callback_class(module)(session, model)
+    with closing(session, lambda: session.examine_last(Policy(model, _deterministic(session)), modules=model.policy)):
+        yield callback
+
+
+def _callback_class(module: Foreign) -> type:
+    class Recording(module.BaseCallback):  # type: ignore[misc]
+        """Marks rollouts, keeps figures, and sits exams."""
+
+        def __init__(self, session: Session, model: Foreign) -> None:
+            super().__init__()
+            self.session = session
+            self._advantage = False
+
+        def _on_training_start(self) -> None:
+            buffer = vars(self.model).get("rollout_buffer")
+            if buffer is not None and not self._advantage:
+                self._advantage = True
+                self.session.wrap(buffer, "compute_returns_and_advantage", "advantage")
+
+        def _on_rollout_start(self) -> None:
+            self.session.switch("rollout")
+
+        def _on_step(self) -> bool:
+            if not self.session.due():
+                return True
+            policy = Policy(self.model, _deterministic(self.session))
+            self.session.examine(policy, modules=self.model.policy)
+            return not self.session.stop
+
+        def _on_rollout_end(self) -> None:
+            self.session.switch(None)
+            figures = {key: value for key, value in self.logger.name_to_value.items() if not isinstance(value, str)}
+            self.session.claim(figures, steps=self.num_timesteps)
+
+        def _on_training_end(self) -> None:
+            self.session.switch(None)
+            self.session.claim({}, steps=self.num_timesteps)
+
+    return Recording
+
+
+def _wrap_save(session: Session, model: Foreign) -> None:
+    """Time `model.save`, without what is put on the model for the time of the run: it would be in the file."""
+    own, attributes = model.save, cast(Record, vars(model))
+
+    def save(*args: object, **kwargs: object) -> None:
+        hidden: Record = {name: attributes.pop(name) for name in ("train", "save") if name in attributes}
+        try:
+            with session.phase("checkpoint"):
+                own(*args, **kwargs)
+        finally:
+            attributes.update(hidden)
+
+    attributes["save"] = save
+    session.on_close(lambda: attributes.pop("save", None))
+
+
+class Policy(Actor):
+    """A model as it acts: its normalisation as it stands, its memory if it has one."""
+
+    def __init__(self, model: Foreign, deterministic: bool) -> None:
+        self._model, self._deterministic = model, deterministic
+        self.remembers = "Recurrent" in type(model).__name__ or "Lstm" in type(model.policy).__name__
+        self._states: dict[int, Foreign] = {}
+        self._all: Foreign = None
+        self._n = 0
+        env = model.get_vec_normalize_env()
+        self._normalise = None if env is None else env.normalize_obs
+
+    def begin(self, episodes: int, deterministic: bool) -> None:
+        """Forget other episodes."""
+        self._all, self._n = None, episodes
+
+    def act(self, observations: Shown, episodes: I64) -> Array:
+        """Ask the model."""
+        shown = observations if self._normalise is None else self._normalise(observations)
+        if not self.remembers:
+            return np.asarray(self._model.predict(shown, deterministic=self._deterministic)[0])
+        # Every episode keeps its column of the memory; those that are over keep an observation of no consequence.
+        full = np.zeros((self._n, *np.shape(shown)[1:]), np.asarray(shown).dtype)
+        full[episodes] = shown
+        start = np.full(self._n, self._all is None)
+        actions, self._all = self._model.predict(full, self._all, start, deterministic=self._deterministic)
+        return np.asarray(actions)[episodes]
+
+
+def load_policy(path: str, deterministic: bool = True) -> Actor:
+    """The policy in a file that `model.save` wrote."""
+    found = []
+    for package, names in (("stable_baselines3", "PPO A2C DQN SAC TD3 DDPG"), ("sb3_contrib", "RecurrentPPO TQC QRDQN TRPO CrossQ MaskablePPO ARS"), ("sbx", "PPO SAC TQC TD3 DQN DDPG CrossQ")):  # fmt: skip # noqa: E501
+        with contextlib.suppress(ImportError):
+            module = __import__(package)
+            found += [vars(module)[name] for name in names.split() if name in vars(module)]
+    if not found:
+        framework_module("stable_baselines3", "stable-baselines3")
+    said = ""
+    for kind in found:
+        try:
+            return Policy(kind.load(path, device="cpu"), deterministic)
+        except Exception as error:  # a file of another algorithm fails in a way of its own
+            said = said or f"{type(error).__name__}: {error}"
+    raise CheckpointError(f"{path} cannot be read by any algorithm of Stable-Baselines3: {said}")
+
+
+def _deterministic(session: Session) -> bool:
+    panel = session.run.panel
+    return panel is None or panel.deterministic
+
+
+def _config(model: Foreign) -> dict[str, object]:
+    """The numbers and words among a model's settings."""
+    kept = (bool, int, float, str)
+    return {name: value for name, value in vars(model).items() if isinstance(value, kept) and not name.startswith("_")}

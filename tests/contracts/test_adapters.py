@@ -1,0 +1,208 @@
+"""What every adapter must keep, and lies that none may pass on: planted here in a framework that tells them.
+
+The frameworks themselves run where they are installed: `benchmarks/adapters/environments.py` makes an environment for
+each and runs this file in it.
+"""
+
+# ruff: noqa: PT012, PT031 (a run is a block)
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mileage
+from adapters.drivers import DRIVERS, complete, seen
+from mileage._errors import UsageError
+from mileage.adapters import ADAPTERS, loader_of
+from mileage.adapters.session import Session, closing, plain, watch_env
+from mileage.adapters.states import untouched
+
+
+class Inner:
+    """The innermost of environments."""
+
+    def step(self, action: Any) -> None:
+        """One step of the simulator."""
+
+
+class Vector:
+    """Environments of a framework, whose figures are honest unless told otherwise."""
+
+    def __init__(self, n: int, *, cached: bool = False, frame_skip: int = 1) -> None:
+        self.num_envs, self._cached, self._frame_skip = n, cached, frame_skip
+        self.envs = [Inner() for _ in range(n)]
+        self._rng = np.random.default_rng(0)
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        first = np.zeros((self.num_envs, 4)) if self._cached else self._rng.normal(size=(self.num_envs, 4))
+        return first, {}
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        for env in self.envs:
+            for _ in range(self._frame_skip):
+                env.step(None)
+        return np.zeros((self.num_envs, 4)), np.ones(self.num_envs), np.zeros(self.num_envs, bool), None, {}
+
+
+@contextmanager
+def lying(db: Path, env: Vector, **settings: Any) -> Iterator[Session]:
+    """A framework of four lines, with an adapter on the common core."""
+    session = Session("liar", {"ledger": str(db)} | settings)
+    watch_env(session, env, env.num_envs)
+    with closing(session, lambda: None):
+        yield session
+
+
+def the_run(db: Path) -> Any:
+    (run,) = complete(db)
+    return run
+
+
+def test_steps_reported_as_iterations_are_seen(tmp_path: Path) -> None:
+    env = Vector(16)
+    with (
+        pytest.warns(UserWarning, match="liar says 10 steps, its environments took 160"),
+        lying(tmp_path / "a.db", env) as session,
+    ):
+        for iteration in range(10):
+            env.step(None)
+            session.claim({"global_step": iteration}, steps=iteration + 1)
+    assert the_run(tmp_path / "a.db").end.env_steps == 160
+
+
+def test_evaluation_off_the_clock_is_on_ours(tmp_path: Path) -> None:
+    env = Vector(4)
+    with (
+        pytest.warns(UserWarning, match=r"liar says 0\.0 s, the clock 1\.\d s"),
+        lying(tmp_path / "a.db", env) as session,
+    ):
+        env.step(None)
+        time.sleep(1.2)  # its evaluation, which its own figure leaves out
+        session.claim({"time": 0.001}, seconds=0.001, steps=4)
+    assert the_run(tmp_path / "a.db").wall_seconds >= 1.2
+
+
+def test_an_evaluation_on_training_seeds_reaches_nothing(tmp_path: Path) -> None:
+    env = Vector(4)
+    panel = mileage.Panel.default("CartPole-v1", 5)
+    with lying(tmp_path / "a.db", env, panel=panel, target="mean_return>=475") as session:
+        env.step(None)
+        session.claim({"eval/mean_reward": 500.0, "mean_return": 500.0, "target_met": 1}, steps=4)
+        session.examine(lambda obs: np.zeros(len(obs), np.int64))
+    run = the_run(tmp_path / "a.db")
+    assert str(run.state) == "not_reached"
+    assert run.evaluations[-1].evaluation.mean_return < 20
+    with pytest.raises(UsageError, match="one that training could use"):
+        mileage.Panel("CartPole-v1", (1, 2, 3))
+    with pytest.raises(UsageError):
+        Session("liar", {"ledger": str(tmp_path / "b.db"), "seed": panel.seeds[0]})
+
+
+def test_cached_first_states_are_seen_and_do_not_help_in_the_exam(tmp_path: Path) -> None:
+    env = Vector(8, cached=True)
+    with pytest.warns(UserWarning, match="40 training episodes began in 1 states"), lying(tmp_path / "a.db", env):
+        for _ in range(5):
+            env.reset()
+            env.step(None)
+    honest = Vector(8)
+    with lying(tmp_path / "b.db", honest):
+        for _ in range(5):
+            honest.reset()
+            honest.step(None)
+
+
+def test_another_frame_skip_is_seen_and_is_no_match(tmp_path: Path) -> None:
+    env = Vector(2, frame_skip=4)
+    with (
+        pytest.warns(UserWarning, match="one step of training is 4 steps of the environment"),
+        lying(tmp_path / "a.db", env),
+    ):
+        for _ in range(10):
+            env.step(None)
+    env = Vector(2)
+    with lying(tmp_path / "a.db", env, step_rule="frames/4", name="skipping"):
+        env.step(None)
+    runs = mileage.Ledger(tmp_path / "a.db").records()
+    assert {run.run.step_rule for run in runs} == {"env_steps", "frames/4"}
+
+
+def test_a_crash_and_ctrl_c_end_the_run_as_such_and_put_everything_back(tmp_path: Path) -> None:
+    for error, state in ((ValueError("no"), "failed"), (KeyboardInterrupt(), "stopped")):
+        env, db = Vector(2), tmp_path / f"{state}.db"
+        with pytest.raises(type(error)), lying(db, env):
+            env.step(None)
+            raise error
+        assert str(the_run(db).state) == state
+        assert "step" not in vars(env)
+        assert "reset" not in vars(env)
+
+
+def test_an_exam_leaves_generators_and_modes_as_they_were() -> None:
+    torch: Any = sys.modules.get("torch") or (importlib.util.find_spec("torch") and importlib.import_module("torch"))
+    random.seed(1)
+    np.random.seed(1)
+    with untouched():
+        before = (random.random(), np.random.random())
+    assert before == (random.random(), np.random.random())
+    if torch:
+        network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+        network[1].eval()
+        torch.manual_seed(1)
+        with untouched(network):
+            network.eval()
+            drawn = torch.rand(3)
+        assert (network.training, network[0].training, network[1].training) == (True, True, False)
+        assert torch.equal(drawn, torch.rand(3))
+
+
+def test_settings_that_make_no_sense_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'pannel' is no setting"):
+        Session("liar", {"pannel": "CartPole-v1"})
+    with pytest.raises(UsageError, match="a target needs a panel"):
+        Session("liar", {"target": "mean_return>=1"})
+    with pytest.raises(UsageError, match="nobody"):
+        loader_of("nobody")
+
+
+def test_what_json_cannot_hold_is_kept_by_its_name() -> None:
+    found = plain({"a": np.float32(1.5), "b": {"c": float("nan")}, "d": object, "e": None, "f": True})
+    assert found["a"] == 1.5
+    assert found["b"] == {"c": "nan"}
+    assert "object" in found["d"]
+    assert (found["e"], found["f"]) == (None, True)
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
+def test_a_missing_framework_is_one_sentence(name: str) -> None:
+    module, package = ADAPTERS[name]
+    if importlib.util.find_spec(module.split(".")[0]) is not None:
+        pytest.skip(f"{module} is installed")
+    from mileage.adapters.session import framework_module
+
+    with pytest.raises(UsageError, match="is not installed: pip install"):
+        framework_module(module, package)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(DRIVERS))
+def test_a_real_run_is_recorded_as_it_was(name: str, tmp_path: Path) -> None:
+    module, _ = DRIVERS[name]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = seen(name, str(tmp_path / "ledger.db"))
+    assert found["ours_steps"] == found["steps"]
+    assert sum(found["phases"].values()) == pytest.approx(found["wall_seconds"], abs=0.05)
+    assert found["state"] in ("reached", "not_reached", "finished")
