@@ -38,12 +38,17 @@ class Profile:
         """The profile in one line."""
         if not self.findings:
             return "NO BOTTLENECK: nothing stands out"
-        first = self.findings[0]
-        if first.bottleneck is not Bottleneck.STARTUP_BOUND:
-            return first.line
+        first, *rest = self.findings
+        said = [first.line]
+        if first.bottleneck is Bottleneck.SHARED_MACHINE and rest:
+            # Whatever else is wrong was seen under load, and is still worth knowing.
+            first, *rest = rest
+            said.append(f"Of the run, {first.line}")
         # A short run mostly starts up, which a longer one does not: what the training itself waits for is said as well.
-        of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
-        return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
+        of_training = next((each for each in rest if each.bottleneck in OF_TRAINING), None)
+        if first.bottleneck is Bottleneck.STARTUP_BOUND and of_training is not None:
+            said.append(f"Of the training, {of_training.line}")
+        return ". ".join(said)
 
     def as_dict(self) -> Record:
         """Plain data."""
