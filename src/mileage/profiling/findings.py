@@ -160,7 +160,14 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         if best.share >= DOMINANT and ordered[0].promised < 0.5 * dominant.share and not _about(ordered[0], dominant):
             ordered.remove(best)
             ordered.insert(0, best)
-    return tuple(sorted(ordered, key=lambda each: each.bottleneck is not Bottleneck.SHARED_MACHINE))
+    return tuple(sorted(ordered, key=_urgency))
+
+
+def _urgency(finding: Finding) -> int:
+    """What comes before all others: who else is on the machine, then what will end the run."""
+    if finding.bottleneck is Bottleneck.SHARED_MACHINE:
+        return 0
+    return 1 if finding.bottleneck is Bottleneck.MEMORY_GROWTH and finding.share > 0.0 else 2
 
 
 def _about(finding: Finding, dominant: Finding) -> bool:

@@ -119,7 +119,7 @@ def _processes(setup: Setup, evidence: Evidence) -> Setup | None:
 
 
 def _processes_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    return amdahl(evidence.share(Phase.ENV_STEP), min(evidence.cores, before.config["n_envs"]))
+    return amdahl(evidence.share(Phase.ENV_STEP, Phase.ENV_RESET), min(evidence.cores, before.config["n_envs"]))
 
 
 def _rarer_evaluations(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -160,7 +160,8 @@ def _more_envs(setup: Setup, evidence: Evidence) -> Setup | None:
 
 
 def _more_envs_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    return amdahl(evidence.share(Phase.ENV_STEP, Phase.INFERENCE, Phase.ROLLOUT, Phase.LOG, Phase.OTHER), 4.0)
+    collecting = (Phase.ENV_STEP, Phase.STORE, Phase.INFERENCE, Phase.ROLLOUT, Phase.LOG, Phase.OTHER)
+    return amdahl(evidence.share(*collecting), 4.0)
 
 
 def _larger_minibatch(setup: Setup, evidence: Evidence) -> Setup | None:

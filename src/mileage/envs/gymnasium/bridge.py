@@ -22,7 +22,7 @@ from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
 from mileage.envs.gymnasium.codec import SpaceCodec
-from mileage.envs.gymnasium.formed import Formed
+from mileage.envs.gymnasium.formed import Formed, Tally
 from mileage.envs.native.vector import VecEnv
 
 Env = gymnasium.Env[Array, Array | int]
@@ -62,14 +62,14 @@ class GymnasiumEnv(SpacedSpec):
         """Between the environment's own spaces and rows."""
         return self.space_codec
 
-    def made(self) -> Env:
-        """One environment as its author made it; images have their channels in front."""
-        env = Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id)
+    def made(self, tally: Tally | None = None) -> Env:
+        """One environment as its author made it, resets told to `tally`; images have their channels in front."""
+        env = Formed(self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs), self.id, tally)
         return channels_first(env, self.id) if self.image else env
 
-    def create(self) -> Env:
+    def create(self, tally: Tally | None = None) -> Env:
         """Make one environment with flat observations unless they are images, and flat masks if it has any."""
-        env = self.made()
+        env = self.made(tally)
         space, codec = env.observation_space, self._make_codec(env)
         if not self.image and (not isinstance(space, spaces.Box) or len(space.shape) != 1):
             env = gymnasium.wrappers.TransformObservation(env, codec.flatten, codec.flat_space)
@@ -132,7 +132,10 @@ class BridgedVecEnv(VectorBase):
         kind = AsyncVectorEnv if processes else SyncVectorEnv
         self.pausable = not processes
         # They are copied here in any case.
-        self._envs = kind([spec.create] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._tally = Tally()
+        self._envs = kind(
+            [functools.partial(spec.create, self._tally)] * n_envs, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+        )
         size = sum(spec.choices) if spec.masked else 0
         self._masks: U8 = np.ones((n_envs, size), np.uint8)
         self._final_masks: U8 = np.ones((n_envs, size), np.uint8)
@@ -210,6 +213,11 @@ class BridgedVecEnv(VectorBase):
     def _take_final(self, row: int, obs: Array) -> None:
         """Keep the last observation of an episode."""
         self.final_obs[row] = obs
+
+    @property
+    def resets(self) -> tuple[int, float]:
+        """How often episodes were started anew so far, and the seconds that took; of processes, nothing is known."""
+        return self._tally.count, self._tally.seconds
 
     @property
     def masks(self) -> U8 | None:

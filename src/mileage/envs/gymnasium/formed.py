@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from time import perf_counter
 from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium
@@ -18,24 +19,37 @@ _RESET = "(observation, info)"
 Info = dict[str, Any]
 
 
+class Tally:
+    """How often environments were reset, and the seconds that took."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count, self.seconds = 0, 0.0
+
+
 class Formed(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
     """An environment that says in a sentence what is wrong with the form of what it returns."""
 
-    def __init__(self, env: gymnasium.Env[Array, Array | int], name: str) -> None:
-        """`name` is what messages call it."""
+    def __init__(self, env: gymnasium.Env[Array, Array | int], name: str, tally: Tally | None = None) -> None:
+        """`name` is what messages call it; `tally` is told of every reset."""
         if not isinstance(env, gymnasium.Env):
             raise UsageError(f"environment {name!r} must be a gymnasium.Env, not {type(env).__name__}")
         super().__init__(env)
         self._name = name
+        self._tally = tally or Tally()
         space = env.observation_space
         self._shape = space.shape if isinstance(space, spaces.Box) else None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         """Start an episode."""
+        began = perf_counter()
         try:
             result = self.env.reset(seed=seed, options=options)
         except Exception as error:
             self._explain(error, "reset", _RESET)
+        self._tally.count += 1
+        self._tally.seconds += perf_counter() - began
         self._check("reset", result, 2, _RESET)
         return result
 
