@@ -299,38 +299,62 @@ def main() -> None:
     """Plant, judge and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="of every row in both conditions")
-    parser.add_argument("--only", action="append", help="these rows alone, and no report (may be repeated)")
+    parser.add_argument("--only", action="append", help="these rows alone (may be repeated)")
+    parser.add_argument("--kept", type=Path, required=False, help="folder for runs: those there are not made again")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then go on")
+    parser.add_argument("--report", action="store_true", help="write the report of what there is")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--remedied", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(profile_here(options.one, options.remedied)))
         return
-    data, rows = {}, []
-    for name, plant in plants().items():
-        if options.only and name not in options.only:
-            continue
-        data[name] = row(name, plant, options.repeats)
-        rows.append(shown(name, plant, data[name]))
-        print(*rows[-1], sep=" | ", flush=True)
-    if options.only is None:
+    chosen = {name: plant for name, plant in plants().items() if not options.only or name in options.only}
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = options.kept or Path(temporary)
+        kept.mkdir(parents=True, exist_ok=True)
+        whole = measured(chosen, options.repeats, kept, options.seconds)
+        data = {name: gathered(name, kept) for name in chosen}
+    rows = [shown(name, plant, data[name]) for name, plant in chosen.items()]
+    print(*("  |  ".join(each) for each in rows), sep="\n")
+    if options.report or (whole and options.only is None):
         print(*report(rows, data).write(), sep="\n")
 
 
-def row(name: str, plant: Plant, repeats: int) -> dict[str, Any]:
-    """All runs of a row, in both conditions in turn."""
-    runs: list[dict[str, Any]] = []
-    promises = []
+def measured(chosen: dict[str, Plant], repeats: int, kept: Path, seconds: float) -> bool:
+    """Make the runs that are not there yet, every row once before any is made again; False if time ran out."""
+    end = time.monotonic() + seconds
     for number in range(repeats):
-        for busy in (False, True):
-            found = profiled(name, busy)
-            right, said = judged(plant, found, busy)
-            runs.append({"busy": busy, "right": right, "said": said, "wall": found["run"]["wall_seconds"],
-                         "findings": found["findings"], "in_all": found["seconds_in_all"]})  # fmt: skip
-            print(f"  {name}, {BUSY if busy else QUIET}: {'right' if right else 'WRONG'}: {said}", file=sys.stderr)
-            if number == 0 and (kept := kept_promise(plant, found, busy)) is not None:
-                promises.append(kept | {"busy": busy})
-    return {"runs": runs, "promises": promises}
+        for name, plant in chosen.items():
+            for busy in (False, True):
+                file = kept / f"{slug(name)}-{'busy' if busy else 'quiet'}-{number}.json"
+                if file.exists():
+                    continue
+                if time.monotonic() > end:
+                    return False
+                file.write_text(json.dumps(one(name, plant, busy, timed_too=number == 0)))
+    return True
+
+
+def slug(name: str) -> str:
+    """A name for files."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+def one(name: str, plant: Plant, busy: bool, timed_too: bool) -> dict[str, Any]:
+    """One run, what was said of it, and whether that was right."""
+    found = profiled(name, busy)
+    right, said = judged(plant, found, busy)
+    print(f"{name}, {BUSY if busy else QUIET}: {'right' if right else 'WRONG'}: {said}", file=sys.stderr, flush=True)
+    run = {"busy": busy, "right": right, "said": said, "wall": found["run"]["wall_seconds"], "load": found["run"]["load"],
+           "findings": found["findings"], "in_all": found["seconds_in_all"]}  # fmt: skip
+    return run | {"promise": kept_promise(plant, found, busy) if timed_too else None}
+
+
+def gathered(name: str, kept: Path) -> dict[str, Any]:
+    """All runs of a row."""
+    runs = [json.loads(file.read_text()) for file in sorted(kept.glob(f"{slug(name)}-*.json"))]
+    return {"runs": runs, "promises": [run["promise"] | {"busy": run["busy"]} for run in runs if run["promise"]]}
 
 
 def shown(name: str, plant: Plant, found: dict[str, Any]) -> list[str]:
@@ -343,7 +367,8 @@ def shown(name: str, plant: Plant, found: dict[str, Any]) -> list[str]:
         f"−{100 * each['promised']:.0f} % promised, {-100 * each['seen']:+.0f} % seen{' (busy)' if each['busy'] else ''}"
         for each in found["promises"]
     )
-    return [name, plant.wanted or "none of its own", *counts, kept or "–", found["runs"][0]["said"]]
+    quiet = next((run["said"] for run in found["runs"] if not run["busy"]), "–")
+    return [name, plant.wanted or "none of its own", *counts, kept or "–", quiet]
 
 
 def report(rows: list[list[str]], data: dict[str, Any]) -> Report:

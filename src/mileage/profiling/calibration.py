@@ -121,9 +121,11 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Al
     iteration = _iteration_seconds(agent, run)
     each = {phase: _entry_seconds(run, phase) for phase in run.phases}
     limits = allowance.stage("limits of the machine", 0.0, lambda: measure_limits(agent.threads), NO_LIMITS)
-    lines = () if not described.methods else allowance.stage(
-        "lines of the network", 3 * iteration, lambda: hot_lines(learner, allowance.left / 6), ()
-    )  # fmt: skip
+    lines: tuple[HotLine, ...] = ()
+    if described.methods:
+        lines = allowance.stage(
+            "lines of the network", 3 * iteration, lambda: hot_lines(learner, allowance.left / 6), lines
+        )
     trace = allowance.stage(
         "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE
     )
@@ -138,8 +140,9 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Al
                 "operations of torch", 18 * iteration, lambda: _torch(learner, described, costs), inside
             )
     found = what_ifs(agent, described, inside.scaling, allowance, each)
+    nothing: dict[str, float] = {}
     alone = allowance.stage(
-        "single operations", 0.3, lambda: operations_alone(agent, described, max(0.2, allowance.effort)), {}
+        "single operations", 0.3, lambda: operations_alone(agent, described, max(0.2, allowance.effort)), nothing
     )
     return Calibration(
         limits, costs, layer_table(costs, inside.splits, *_measured(run, costs), trace.plain_seconds),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from mileage.bench.machine import BUSY_SHARE
 from mileage.meter.load import Load
 from mileage.profiling import trends
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import WORTH_TRYING, Bottleneck, Finding
 
-# Share of all cores that others may use before the machine is called shared; the same as for benchmarks.
-BUSY_SHARE = 0.10
 # Share of all cores that a hypervisor may take.
 STOLEN_SHARE = 0.02
 # Memory that lasts longer than this at the rate it grows is no emergency.

@@ -97,7 +97,7 @@ def what_ifs(
         found.extend([] if change is None else [change])
 
     if _usual_widths(agent) is not None:
-        make = functools.partial(smaller_network, agent, described, seconds, each)
+        make: Maker = functools.partial(smaller_network, agent, described, seconds, each)
         add("a smaller network", sum(each.get(phase, 0.0) for phase in _actions(described)), _rested(described, make))
     for variant in described.variants:
         make = functools.partial(other_settings, variant, seconds)
@@ -163,7 +163,7 @@ def smaller_network(agent: Agent, described: Description, seconds: float, phases
     learner = agent.learner
     if widths is None or not isinstance(learner.config, _WithLayers):
         return None
-    config = dataclasses.replace(learner.config, hidden=widths)  # type: ignore[type-var]
+    config = dataclasses.replace(learner.config, hidden=widths)
     sibling = type(agent)(
         agent.spec, seed=agent.seed, preset="none", threads=agent.threads, backend=agent.backend,
         **dataclasses.asdict(config),
