@@ -147,9 +147,9 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     half as much.
     """
 
-    def key(finding: Finding) -> tuple[float, float]:
-        gain = finding.promised
-        return (gain if gain >= WORTH_TRYING else 0.0, finding.share)
+    def key(finding: Finding) -> tuple[float, float, float]:
+        gain, bound = finding.promised, finding.estimated_gain if finding.at_most else 0.0
+        return (gain if gain >= WORTH_TRYING else 0.0, bound if bound >= WORTH_TRYING else 0.0, finding.share)
 
     ordered = sorted(findings, key=key, reverse=True)
     phases = [each for each in ordered if each.bottleneck in OF_TRAINING and each.phase is not None]
