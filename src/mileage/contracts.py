@@ -134,6 +134,11 @@ class VectorEnv(abc.ABC):
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Let go of threads, processes and windows."""
 
+    @property
+    def resets(self) -> tuple[int, float]:
+        """How often steps have started episodes anew so far, and the seconds that took, as far as it is known."""
+        return 0, 0.0
+
     pausable: bool = False
     """Whether environments can be stepped one without the other: it then has `begin` and `step_some`."""
 
@@ -179,6 +184,8 @@ class Policy(abc.ABC):
     """Normalised observations are kept within plus and minus this; infinite where nothing is normalised."""
     leaves: tuple[ObsLeaf, ...] | None = None
     """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
+    most_threads: int | None = None
+    """How many threads choosing actions may use; None for as many as there are cores."""
     in_parts: bool = False
     """Whether actions have several parts or masks, which are then passed to it; kernels are others for that too."""
 

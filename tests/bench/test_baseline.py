@@ -77,3 +77,58 @@ def test_other_formats_and_files_that_cannot_be_used_are_named(tmp_path: Path) -
         bench_baseline.save(report(), Path("/proc/none/b.json"))
     with pytest.raises(UsageError, match="tolerance must be above 0"):
         bench_baseline.check(report(), {"cases": [], "machine": {}}, tolerance=0.0)
+
+
+def controlled(title: str, own: list[float], control: list[float], cpu: list[float] | None = None) -> dict[str, Any]:
+    """A record of one case beside its control, on one thread."""
+
+    def arm(name: str, walls: list[float], cpus: list[float]) -> dict[str, Any]:
+        samples = [{"wall": wall, "cpu": cpu} for wall, cpu in zip(walls, cpus, strict=True)]
+        return {"arm": name, "samples": samples, "median": sorted(walls)[len(walls) // 2], "best": min(walls)}
+
+    case = {"title": title, "primitive": "gae", "arms": [arm("mileage", own, cpu or own)]}
+    return {"cases": [case | {"controls": [arm("control, one thread", control, control)]}], "conditions": []}
+
+
+def least(now: dict[str, Any], then: dict[str, Any], *, busy: bool = False) -> float:
+    new, old = bench_baseline._by_title(now)["x"], bench_baseline._by_title(then)["x"]
+    return bench_baseline._least_ratio(new, [old], busy)
+
+
+def test_a_machine_that_got_slower_is_no_regression_and_code_that_did_is_one() -> None:
+    then = controlled("x", [1.0, 1.1, 1.0], [2.0, 2.2, 2.0])
+    assert least(controlled("x", [1.5, 1.6, 1.5], [3.0, 3.2, 3.0]), then) == pytest.approx(1.0)
+    assert least(controlled("x", [1.3, 1.43, 1.3], [2.0, 2.2, 2.0]), then) == pytest.approx(1.3)
+
+
+def test_beside_neighbours_cpu_time_must_agree() -> None:
+    then = controlled("x", [1.0] * 3, [2.0] * 3)
+    now = controlled("x", [1.5] * 3, [2.0] * 3, cpu=[1.0] * 3)
+    assert least(now, then) == pytest.approx(1.5)
+    assert least(now, then, busy=True) == pytest.approx(1.0)
+
+
+def test_a_suspect_is_measured_again_and_must_look_slower_each_time(tmp_path: Path) -> None:
+    before = saved(tmp_path, report(gae=(1.0, 1.0, 1.0)))
+    now, asked = report(gae=(1.4, 1.4, 1.4)), []
+
+    def again(wall: float) -> Any:
+        def measured(names: Any) -> Any:
+            asked.append(list(names))
+            return report(gae=(wall, wall, wall)).record()
+
+        return measured
+
+    assert bench_baseline.check(now, before, again=again(1.0)).regressions == ()
+    assert asked == [["gae"]]
+    (found,) = bench_baseline.check(now, before, again=again(1.35)).regressions
+    assert (found.least, found.measured) == (pytest.approx(1.35), 3)
+    assert bench_baseline.check(report(gae=(1.0, 1.0)), before, again=again(9.0)).regressions == ()
+
+
+def test_slower_means_slower_than_every_pass_of_the_baseline(tmp_path: Path) -> None:
+    passes = [report(gae=(1.2, 1.2, 1.2)).record()]
+    bench_baseline.save(report(gae=(1.0, 1.0, 1.0)), tmp_path / "b.json", passes)
+    before = bench_baseline.load(tmp_path / "b.json", "here")
+    assert bench_baseline.check(report(gae=(1.3, 1.3, 1.3)), before).regressions == ()
+    assert len(bench_baseline.check(report(gae=(1.5, 1.5, 1.5)), before).regressions) == 1

@@ -16,12 +16,12 @@ from tiny_learners import STAGES, Talkative
 
 @pytest.fixture(scope="module")
 def silent() -> Profile:
-    return profile_run("tiny_learners:Silent", "CartPole-v1", steps=512, episodes=2, effort=0.05)
+    return profile_run("tiny_learners:Silent", "CartPole-v1", steps=512, episodes=2, effort=0.05, replay=120.0)
 
 
 @pytest.fixture(scope="module")
 def talkative() -> Profile:
-    return profile_run("tiny_learners:Talkative", "CartPole-v1", steps=512, episodes=2, effort=0.05)
+    return profile_run("tiny_learners:Talkative", "CartPole-v1", steps=512, episodes=2, effort=0.05, replay=120.0)
 
 
 def test_a_learner_that_says_nothing_is_profiled_by_phases(silent: Profile) -> None:

@@ -17,14 +17,14 @@ def test_the_highest_reading_of_every_phase_is_kept() -> None:
         memory._note(40 * MIB)
     memory._note(20 * MIB)
     assert memory.peaks_mib == {"learn": 50.0, "other": 20.0}
-    assert [times.entries.get("learn", 0) for times in memory.history] == [0, 0, 0, 1]
+    assert [times.entries.get("learn", 0) for times in (each.times for each in memory.moments)] == [0, 0, 0, 1]
 
 
 def test_history_is_thinned_out_and_stays_in_order() -> None:
     memory = PhaseMemory(PhaseClock())
     for _ in range(1_000):
         memory._note(MIB)
-    walls = [times.wall_ns for times in memory.history]
+    walls = [times.wall_ns for times in (each.times for each in memory.moments)]
     assert 100 <= len(walls) < 200
     assert walls == sorted(walls)
 

@@ -63,7 +63,7 @@ PLANTED: dict[str, tuple[str, int, dict[str, Any], Bottleneck]] = {
 
 
 def measured(env: str, steps: int, options: dict[str, Any], folder: Path) -> Profile:
-    options = {"episodes": 4, "effort": 0.3} | options
+    options = {"episodes": 4, "effort": 0.3, "replay": 60.0} | options
     if options.get("checkpoint_every"):
         options["checkpoint"] = str(folder / "policy.safetensors")
     return profile_run("ppo", env, steps=steps, **options)
@@ -76,8 +76,10 @@ def test_the_planted_bottleneck_comes_first(name: str, tmp_path: Path) -> None:
     if wanted is Bottleneck.IDLE_CORES and usable_cores() < 2:
         pytest.skip("a machine with one core has none to leave idle")
     found = measured(env, steps, options, tmp_path)
-    assert found.findings[0].bottleneck is wanted, "\n".join(each.line for each in found.findings)
-    assert found.verdict.startswith(wanted.label)
+    # What else runs on the machine is named before everything, and rightly so.
+    own = [each for each in found.findings if each.bottleneck is not Bottleneck.SHARED_MACHINE]
+    assert own[0].bottleneck is wanted, "\n".join(each.line for each in found.findings)
+    assert wanted.label in found.verdict
     assert found.run.sum_error < 0.01
 
 
@@ -90,8 +92,9 @@ def test_failed_runs_come_first(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError), run:
             raise RuntimeError("planted")
     found = profile_run("ppo", "CartPole-v1", steps=2048, episodes=4, effort=0.1, db=db, **SMALL)
-    assert found.findings[0].bottleneck is Bottleneck.FAILED_RUN_BOUND
-    assert found.findings[0].share > 0.9
+    own = [each for each in found.findings if each.bottleneck is not Bottleneck.SHARED_MACHINE]
+    assert own[0].bottleneck is Bottleneck.FAILED_RUN_BOUND
+    assert own[0].share > 0.9
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ _DONE: dict[str, Profile] = {}
 def measured(name: str) -> Profile:
     if name not in _DONE:
         algorithm, env, steps, options = WORKLOADS[name]
-        _DONE[name] = profile_run(algorithm, env, steps=steps, episodes=2, effort=0.05, **options)
+        _DONE[name] = profile_run(algorithm, env, steps=steps, episodes=2, effort=0.05, replay=120.0, **options)
     return _DONE[name]
 
 

@@ -49,7 +49,15 @@ def test_a_loop_of_ones_own(phase: str, bottleneck: Bottleneck, tmp_path: Path) 
 
 def test_a_profiled_run_keeps_its_summary_under_its_id(tmp_path: Path) -> None:
     db = str(tmp_path / "ledger.db")
-    options = {"preset": "none", "n_envs": 4, "n_steps": 16, "hidden": (8, 8), "episodes": 2, "effort": 0.05}
+    options = {
+        "preset": "none",
+        "n_envs": 4,
+        "n_steps": 16,
+        "hidden": (8, 8),
+        "episodes": 2,
+        "effort": 0.05,
+        "replay": 120.0,
+    }
     found = profile_run("ppo", "CartPole-v1", steps=256, db=db, name="small", **options)
     assert found.run.run_id is not None
     with Store(db) as store:

@@ -27,6 +27,8 @@ class Counting(Learner):
     def __init__(self) -> None:
         self.progress: list[float] = []
 
+    env: Any = SimpleNamespace(resets=(0, 0.0))
+
     @classmethod
     def make_policy(cls, config: Any, spec: Any, seed: int) -> Any:
         raise NotImplementedError

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # A batch that keeps BLAS busy without changing what an off-policy algorithm learns from too much.
 _USUAL_BATCH = 256
+# A buffer of so many bytes stays in caches, one of so many batches still has something to choose from; and how many
+# times as large one must be for the difference to be worth a question.
+_CACHED_BYTES, _FEWEST_ROWS, _FAR_LARGER = 16 * 2**20, 16, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,7 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
         at_rest=lambda: parts_of.unchanged(learner),
         operations=operations,
         buffers=(parts_of.replay_buffer(learner.policy, learner.obs, replay, config.capacity), *networks),
-        variants=tuple(_other_batches(learner, operations.get(UPDATE))),
+        variants=(*_other_batches(learner, operations.get(UPDATE)), *_smaller_buffers(learner)),
     )
 
 
@@ -128,3 +131,21 @@ def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant
 
     settings = {"batch": batch, "train_every": config.train_every * factor}
     yield Variant("batch", settings, "learn", 1.0 / factor, learn, other)
+
+
+def _smaller_buffers(learner: OffPolicy) -> Iterator[Variant]:
+    """A replay buffer that is not beyond every cache: the same pages again and again."""
+    replay, config = learner.replay, learner.config
+    row = replay.nbytes / max(1, config.capacity)
+    capacity = int(max(_FEWEST_ROWS * config.batch, config.learning_starts, _CACHED_BYTES // row))
+    if config.capacity < _FAR_LARGER * capacity:
+        return
+
+    @contextlib.contextmanager
+    def other() -> Iterator[Action]:
+        smaller = type(learner)(
+            dataclasses.replace(config, capacity=capacity), learner.env, learner.policy, learner.team, learner.seed
+        )
+        yield smaller.push
+
+    yield Variant("capacity", {"capacity": capacity}, "store", 1.0, learner.push, other)

@@ -87,6 +87,7 @@ class OffPolicy(StatefulLearner):
         self._cut: Bool = np.zeros(self.n_envs, np.bool_)
         self._returns, self._lengths = self.episode[:, 0], self.episode[:, 1]
         self._truncations = 0
+        self._ends: tuple[F32, Bool] = np.zeros(self.n_envs, np.float32), np.zeros(self.n_envs, np.bool_)
         env.reset(seed=seed)
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
@@ -194,7 +195,7 @@ class OffPolicy(StatefulLearner):
         config = self.config
         self._sums[:] = 0.0
         self._truncations = 0
-        inference, env_step = clock.phase(Phase.INFERENCE), clock.phase(Phase.ENV_STEP)
+        inference, env_step, store = (clock.phase(each) for each in (Phase.INFERENCE, Phase.ENV_STEP, Phase.STORE))
         for _ in range(config.train_every):
             with inference:
                 if self._prepares:
@@ -203,7 +204,9 @@ class OffPolicy(StatefulLearner):
                 ready = self._steps >= config.learning_starts
                 chosen = self.act(progress) if ready else self._act_randomly()
             with env_step:
-                self._step(chosen)
+                taken = self.env.step(chosen)
+            with store:
+                self._store(*taken)
         losses: dict[str, float] = {}
         enough = self._steps >= config.learning_starts and len(self.replay) >= config.batch
         if enough and config.gradient_steps > 0:
@@ -254,9 +257,8 @@ class OffPolicy(StatefulLearner):
             self.scaling.scale_obs(rows, rows)
         self.scaling.scale_rewards(self.batch.rewards)
 
-    def _step(self, chosen: Array) -> None:
-        """Step all environments once and store the transitions."""
-        obs, reward, terminated, truncated, infos = self.env.step(chosen)
+    def _store(self, obs: Array, reward: F32, terminated: Bool, truncated: Bool, infos: Record) -> None:
+        """Store the transitions of a step of all environments."""
         np.greater(truncated, terminated, out=self._cut)
         following = self._following_obs
         np.copyto(following, obs)
@@ -268,6 +270,7 @@ class OffPolicy(StatefulLearner):
             self._note_masks(terminated | truncated, infos)
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
+        self._ends = reward, terminated
         np.copyto(self.obs, obs)
         if self._scales:
             self.scaling.reward(reward, terminated | truncated)
@@ -279,6 +282,11 @@ class OffPolicy(StatefulLearner):
             self._sums += (len(ended), *ended.sum(axis=0))
             self._truncations += int(np.count_nonzero(self._cut))
             self.episode[done] = 0.0
+
+    def push(self) -> None:
+        """Store the last transitions once more, for whoever times it."""
+        reward, terminated = self._ends
+        self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)
 
     def _learner_arrays(self) -> dict[str, Array]:
         return self.policy.live_arrays() | {"action_rng": self.action_rng} | self.scaling.arrays()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mileage._records import Record
 from mileage.experiments import Cause, Caveat
+from mileage.meter.load import Counters, between, counters
 
 # Share of all cores that other work may use.
 BUSY_SHARE = 0.10
@@ -38,10 +39,12 @@ class Reading:
     """Best time of a loop that is always the same."""
     at: float
     """Seconds on a monotonic clock."""
+    counters: Counters | None = None
+    """What the system has counted up to here, to know what others used from one reading to the next."""
 
     def as_dict(self) -> Record:
         """The reading as JSON-ready values."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "counters"}
 
 
 def read() -> Reading:
@@ -49,7 +52,7 @@ def read() -> Reading:
     busy, load, mhz = _busy_share(), round(os.getloadavg()[0], 2), _megahertz()
     governor = _text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
     loop_seconds = min(_loop() for _ in range(15))
-    return Reading(load, busy, mhz, governor, _stolen_seconds(), loop_seconds, time.monotonic())
+    return Reading(load, busy, mhz, governor, _stolen_seconds(), loop_seconds, time.monotonic(), counters())
 
 
 def conditions(before: Reading, after: Reading, cores: int) -> tuple[Caveat, ...]:
@@ -57,6 +60,10 @@ def conditions(before: Reading, after: Reading, cores: int) -> tuple[Caveat, ...
     found: list[Caveat] = []
     if before.busy is not None and before.busy > BUSY_SHARE:
         found.append(Caveat(Cause.BUSY, f"{before.busy:.0%} of {cores} cores were in use before the start"))
+    elif before.counters is not None and after.counters is not None:
+        foreign = between(before.counters, after.counters, cores).foreign
+        if foreign is not None and foreign > BUSY_SHARE * cores:
+            found.append(Caveat(Cause.BUSY, f"others kept {foreign:.2g} of {cores} cores busy meanwhile"))
     if before.governor == "powersave":
         found.append(Caveat(Cause.GOVERNOR, "the governor is powersave"))
     if before.mhz and after.mhz and abs(after.mhz / before.mhz - 1.0) > FREQUENCY_CHANGE:

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from mileage._errors import UsageError
 from mileage._records import ReadRecord, Record
+from mileage.bench import controls
 from mileage.bench import machine as bench_machine
 from mileage.bench.cases import Case
+from mileage.bench.controls import is_control
 from mileage.bench.machine import Reader, Reading, conditions
 from mileage.bench.ways import Way, same
 from mileage.experiments import Arm, Caveat, Executor, Sample
@@ -31,6 +33,8 @@ class BenchOptions:
     """Samples of each arm."""
     budget: float | None = 12.0
     """Seconds after which a case with slow arms stops early (five rounds at least)."""
+    controls: bool = False
+    """Whether jobs that never change take turns with every case, for comparisons with other runs."""
 
 
 class Others(Protocol):
@@ -70,20 +74,26 @@ class CaseResult:
     @property
     def peers(self) -> tuple[tuple[Measurement, float], ...]:
         """The other arms, fastest first, each with how many times as long as ours it took in the same rounds."""
-        found = [(each, self.comparison.ratio(each.arm, OURS)) for each in self.comparison.measurements]
+        found = [(each, self.comparison.ratio(each.arm, OURS)) for each in self._measured]
         return tuple(sorted((pair for pair in found if pair[0].arm != OURS), key=lambda pair: pair[1]))
 
     @property
     def caveats(self) -> tuple[Caveat, ...]:
         """What to keep in mind about this case."""
-        return tuple(caveat for each in self.comparison.measurements for caveat in each.caveats)
+        return tuple(caveat for each in self._measured for caveat in each.caveats)
+
+    @property
+    def _measured(self) -> list[Measurement]:
+        """All arms but controls."""
+        return [each for each in self.comparison.measurements if not is_control(each)]
 
     def record(self) -> Record:
         """Everything as plain data."""
         case = self.case
         description = {"primitive": case.primitive, "title": case.title, "work": case.work, "unit": case.unit}
         return description | {
-            "arms": self.comparison.record()["arms"],
+            "arms": [each.record() for each in self._measured],
+            "controls": [each.record() for each in self.comparison.measurements if is_control(each)],
             "warnings": [
                 {"arm": each.arm, "kind": each.cause.value, "evidence": each.evidence, "remedy": each.remedy}
                 for each in self.caveats
@@ -164,6 +174,7 @@ def _measure(
     own = case.own(threads)
     check_answer(case, own, threads)
     arms = [Arm(OURS, Work(own.run, own.prepare, own.units))]
+    arms += controls.arms(threads) if options.controls else []
     met: set[str] = set()
     for each in others:
         arms += each.arms(case.title, case.primitive, case.params, met)

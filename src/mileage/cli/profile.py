@@ -41,6 +41,16 @@ class Arguments(options.RunArguments):
     preset_out: Annotated[
         Path | None, Option(help="File for the preset that --try found (a new one in runs by default).")
     ] = None
+    only: Annotated[options.Words, Option("--only", help="A fix that --try is limited to (may be repeated).")] = None
+    same_learning: Annotated[
+        bool, Option("--same-learning", help="With --try: only fixes that leave learning as it is, step for step.")
+    ] = False
+    replay: Annotated[bool, Option("--replay/--no-replay", help="Whether the run's parts are replayed after it.")] = (
+        True
+    )
+    replay_seconds: Annotated[
+        float | None, Option(help="Seconds that replays may take (as long as the run, and at least 2).")
+    ] = None
     export: Annotated[str | None, Option(help="Write the profile as md, html, trace or speedscope.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="File for --export, else standard output.")] = None
     ledger: Annotated[
@@ -64,6 +74,10 @@ class Arguments(options.RunArguments):
             raise UsageError(f"--export {self.export!r} is not known: use one of {', '.join(FORMATS)}")
         if self.export is None and self.out is not None:
             raise UsageError("--out is the file for --export: add --export md, html, trace or speedscope")
+        if self.replay_seconds is not None and not self.replay_seconds > 0.0:
+            raise UsageError(f"--replay-seconds must be above 0, not {self.replay_seconds:g}: use --no-replay for none")
+        if (self.only or self.same_learning) and not self.try_:
+            raise UsageError("--only and --same-learning say what to try: add --try")
         if self.run is not None and self.try_:
             raise UsageError("--try trains: name an algorithm and an environment instead of --run")
         if self.run is not None and (self.algorithm or self.env):
@@ -97,7 +111,10 @@ def profile(wanted: Arguments) -> None:
     elif wanted.try_:
         _search(wanted)
     else:
-        _show(_measured(wanted), wanted)
+        found = _measured(wanted)
+        _show(found, wanted)
+        if found.interrupted:
+            raise typer.Exit(130)
 
 
 def _refuse_what_programs_do_not_have(wanted: Arguments) -> None:
@@ -121,7 +138,12 @@ def _measured(wanted: Arguments, **more: Any) -> Profile:
     from mileage.profiling import profile_run
 
     assert wanted.algorithm is not None
-    return profile_run(wanted.algorithm, wanted.env, clock=clock, **wanted.words(), **more)
+    talks = not (wanted.json_output or wanted.quiet) and (wanted.export is None or wanted.out is not None)
+    replay = wanted.replay_seconds if wanted.replay else 0.0
+    return profile_run(
+        wanted.algorithm, wanted.env, clock=clock, replay=replay, on_progress=_tell if talks else None,
+        **wanted.words(), **more,
+    )  # fmt: skip
 
 
 def _search(wanted: Arguments) -> None:
@@ -134,7 +156,7 @@ def _search(wanted: Arguments) -> None:
     talks = not (wanted.json_output or wanted.quiet)
     trying = Trying(
         wanted.algorithm, wanted.env, wanted.words(), budget=wanted.budget, without=wanted.without or (),
-        out=wanted.preset_out, say=_tell if talks else None,
+        only=wanted.only or (), same_learning=wanted.same_learning, out=wanted.preset_out, say=_tell if talks else None,
     )  # fmt: skip
     found = _measured(wanted, callback=trying.still_in_time)
     shown = talks and (wanted.export is None or wanted.out is not None)

@@ -233,6 +233,19 @@ class PhaseClock:
         self.phase(name)
         self._lane_here().move(self._index(name), max(0, round(seconds * 1e9)))
 
+    def shift(self, source: str, name: str, seconds: float, entries: int = 1) -> None:
+        """Move `seconds` that phase `source` has taken on the owning thread to phase `name`, entered so many times.
+
+        For what goes on within a phase and times itself. Never moves more than there is.
+        """
+        self.phase(source), self.phase(name)
+        lane, of, to = self._main, self._index(source), self._index(name)
+        ns = min(max(0, round(seconds * 1e9)), lane.totals[of])
+        if ns:
+            lane.totals[of] -= ns
+            lane.totals[to] += ns
+            lane.counts[to] += entries
+
     def add_beside(self, name: str, times: PhaseTimes | Mapping[str, float]) -> None:
         """Record busy time of another process under `name`: its clock's times, or seconds per phase. Repeats add up."""
         if isinstance(times, PhaseTimes):

@@ -13,13 +13,17 @@ from mileage.description import Buffer, Description, Layer, Work
 from mileage.kernels.machine import precompile
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.meter import Phase
+from mileage.meter.load import Load, between, counters
 from mileage.profiling import replays
+from mileage.profiling.allowance import Allowance
 from mileage.profiling.costs import ROLLOUT, UPDATE, LayerTable, PhaseCost, layer_table, phase_costs
-from mileage.profiling.end_to_end import EndToEnd
+from mileage.profiling.end_to_end import THE_ENV, EndToEnd
 from mileage.profiling.limits import Limits, best, measure_limits
+from mileage.profiling.lines import HotLine, hot_lines
 from mileage.profiling.primitives import primitives as operations_alone
-from mileage.profiling.replays import RolloutParts, UpdateStages
-from mileage.profiling.tracing import Trace, replay
+from mileage.profiling.probes import ProbeCost
+from mileage.profiling.replays import RolloutParts, Scaling, UpdateStages
+from mileage.profiling.tracing import Trace, replay, turn_iterations
 from mileage.profiling.what_if import WhatIf, what_ifs
 from mileage.training.agent import Agent
 
@@ -28,6 +32,11 @@ _PART_SECONDS = 0.12
 # Stages are differences of shortest times, which take longer to find.
 _STAGE_SECONDS = 0.25
 _SCALING_SECONDS = 0.12
+# Rounds that a comparison takes whatever they cost, and about how many parts a call has that are timed with it.
+_LEAST_ROUNDS, _PARTS = 7, 8
+# Where there was no time to replay anything.
+NONE = Trace((), 1, ProbeCost(0.0, 0.0, 0.0))
+NO_LIMITS = Limits(1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,15 @@ class Calibration:
     trace: Trace
     seconds: float
     """What calibration took, after the run and not part of it."""
+    budget_seconds: float = 0.0
+    """What it was allowed to take."""
+    skipped: tuple[str, ...] = ()
+    """What there was no time for, or what an interrupt cut off."""
+    interrupted: bool = False
+    load: Load | None = None
+    """Who else used the machine meanwhile."""
+    lines: tuple[HotLine, ...] = ()
+    """Lines of a user's network that take long, the one that takes longest first."""
 
     def roof(self, phase: str) -> Roofline | None:
         """The roofline of one phase."""
@@ -93,27 +111,74 @@ class _Inside:
     update_stages: UpdateStages | None = None
     splits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Shares of layers, as `layer_table` takes them."""
-    scaling: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=dict)
     torch_operations: Mapping[str, float] = field(default_factory=dict)
 
 
-def calibrate(agent: Agent, described: Description, run: EndToEnd, effort: float = 1.0) -> Calibration:
-    """Replay the parts of `run` on the agent that it left behind; `effort` scales how long is measured."""
-    began = time.perf_counter()
-    limits = measure_limits(agent.threads)
-    trace = replay(agent.learner, described, seconds=effort * _TRACE_SECONDS)
+def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Allowance) -> Calibration:
+    """Replay the parts of `run` on the agent that it left behind, as far as `allowance` goes."""
+    before, learner = counters(), agent.learner
+    iteration = _iteration_seconds(agent, run)
+    each = {phase: _entry_seconds(run, phase) for phase in run.phases}
+    limits = allowance.stage("limits of the machine", 0.0, lambda: measure_limits(agent.threads), NO_LIMITS)
+    lines: tuple[HotLine, ...] = ()
+    if described.methods:
+        lines = allowance.stage(
+            "lines of the network", 3 * iteration, lambda: hot_lines(learner, allowance.left / 6), lines
+        )
+    trace = allowance.stage(
+        "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE
+    )
     costs = phase_costs(trace)
     with single_threaded_blas():
-        inside = _native(described, costs, _thread_counts(agent), effort)
+        inside = allowance.stage(
+            "threads, parts and stages", sum(each.get(phase, 0.0) for phase in described.calls),
+            lambda: _native(described, costs, _thread_counts(agent), allowance, each), _Inside(),
+        )  # fmt: skip
         if described.methods:
-            inside = _torch(agent.learner, described, costs)
+            inside = allowance.stage(
+                "operations of torch", 18 * iteration, lambda: _torch(learner, described, costs), inside
+            )
+    found = what_ifs(agent, described, inside.scaling, allowance, each)
+    nothing: dict[str, float] = {}
+    alone = allowance.stage(
+        "single operations", 0.3, lambda: operations_alone(agent, described, max(0.2, allowance.effort)), nothing
+    )
     return Calibration(
         limits, costs, layer_table(costs, inside.splits, *_measured(run, costs), trace.plain_seconds),
-        rooflines(described.work, run, limits), inside.rollout_parts, inside.update_stages, inside.scaling,
-        tuple(what_ifs(agent, described, inside.scaling, effort)), described.buffers, inside.torch_operations,
-        primitives=operations_alone(agent, described, effort), warm_load_seconds=_reading_seconds(run.compiled),
-        trace=trace, seconds=time.perf_counter() - began,
+        rooflines(described.work, run, limits), inside.rollout_parts, inside.update_stages, _best_of(inside.scaling),
+        tuple(found), described.buffers, inside.torch_operations, primitives=alone,
+        warm_load_seconds=_reading_seconds(run.compiled), trace=trace, seconds=allowance.spent,
+        budget_seconds=allowance.seconds, skipped=tuple(allowance.skipped), interrupted=allowance.interrupted,
+        load=between(before, counters()), lines=lines,
     )  # fmt: skip
+
+
+def _iteration_seconds(agent: Agent, run: EndToEnd) -> float:
+    """What an iteration took in the run, evaluations, checkpoints and callbacks not counted."""
+    beside = (Phase.INIT, Phase.COMPILE, Phase.EVAL, Phase.CHECKPOINT, Phase.LOG)
+    training = run.wall_seconds - sum(run.phases.get(phase, 0.0) for phase in beside)
+    return max(0.0, training) / max(1, run.env_steps // max(1, agent.learner.steps_per_iteration))
+
+
+def _entry_seconds(run: EndToEnd, phase: str) -> float:
+    """Seconds per entry; starting episodes anew is part of a step when it is replayed."""
+    if phase != Phase.ENV_STEP:
+        return run.steady_seconds(phase)
+    both = run.phases.get(Phase.ENV_STEP, 0.0) + run.phases.get(Phase.ENV_RESET, 0.0)
+    return both / max(1, run.entries.get(phase, 0))
+
+
+def _trace(learner: Learner, described: Description, allowance: Allowance) -> Trace:
+    """Iterations with and without probes for a third of what is left."""
+    kinds = 4
+    seconds = min(allowance.effort * _TRACE_SECONDS, allowance.left / 3 / kinds)
+    return replay(learner, described, seconds=seconds)
+
+
+def _best_of(rounds: Scaling) -> dict[int, dict[str, float]]:
+    """Shortest times by number of threads and phase."""
+    return {count: {phase: min(taken) for phase, taken in phases.items()} for count, phases in rounds.items()}
 
 
 def _thread_counts(agent: Agent) -> tuple[int, ...]:
@@ -121,16 +186,25 @@ def _thread_counts(agent: Agent) -> tuple[int, ...]:
 
 
 def _native(
-    described: Description, costs: tuple[PhaseCost, ...], thread_counts: tuple[int, ...], effort: float
-) -> _Inside:
+    described: Description, costs: tuple[PhaseCost, ...], thread_counts: tuple[int, ...], allowance: Allowance,
+    each: Mapping[str, float],
+) -> _Inside:  # fmt: skip
     """The native calls in parts, in stages, on other numbers of threads, and shared out between BLAS and the rest."""
-    parts, stages, team = None, None, described.team
+    parts, stages, team, effort = None, None, described.team, max(0.2, allowance.effort)
     splits: dict[str, Mapping[str, float]] = {}
     if team is None:
         return _Inside()
+    scaling: Scaling = {}
     with described.at_rest():
+        shared = sum(each.get(phase, 0.0) for phase in described.calls)
+        # What to do about a bottleneck comes before where exactly it is.
+        if (_LEAST_ROUNDS + 1) * len(thread_counts) * shared < allowance.left / 2:
+            scaling = replays.scaling(described, thread_counts, effort * _SCALING_SECONDS)
         for phase, call in described.calls.items():
             work = described.work[phase]
+            if _LEAST_ROUNDS * (_PARTS + 1) * each.get(phase, 0.0) > allowance.left / 2:
+                allowance.skipped.append(f"parts of {phase}")
+                continue
             if call.parts is not None:
                 parts = replays.rollout_parts(call, call.parts, work, team, effort * _PART_SECONDS)
                 splits[call.label] = parts.shares
@@ -141,7 +215,6 @@ def _native(
                 calls = (each for cost in costs for each in cost.calls)
                 seconds = next((each.seconds_each for each in calls if each.label == call.label), 0.0)
                 splits |= {call.label: _share_of_products(work, team, seconds)} if seconds > 0.0 else {}
-        scaling = replays.scaling(described, thread_counts, _SCALING_SECONDS)
     return _Inside(parts, stages, splits, scaling)
 
 
@@ -181,8 +254,8 @@ def _measured(run: EndToEnd, costs: tuple[PhaseCost, ...]) -> tuple[float, float
     """Seconds of one iteration's rollout and update in the run, by its own clock; `other` as in the replay."""
     sums = {ROLLOUT: 0.0, UPDATE: 0.0}
     for cost in costs:
-        between = cost.phase == Phase.OTHER
-        sums[cost.part] += cost.seconds if between else run.steady_seconds(cost.phase) * cost.entries
+        within = cost.phase == Phase.OTHER
+        sums[cost.part] += cost.seconds if within else _entry_seconds(run, cost.phase) * cost.entries
     return sums[ROLLOUT], sums[UPDATE]
 
 
@@ -201,5 +274,5 @@ def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[
 def _reading_seconds(names: tuple[str, ...]) -> float | None:
     """What it takes to read kernels from disk that were just compiled; None if there are none."""
     start = time.perf_counter()
-    precompile.read(names)
+    precompile.read(name for name in names if name != THE_ENV)
     return time.perf_counter() - start if names else None

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from mileage._cores import usable_cores
 from mileage._records import ReadRecord
 from mileage.meter import OTHER_SHARE_LIMIT
 from mileage.profiling.calibration import Calibration
-from mileage.profiling.end_to_end import EndToEnd
+from mileage.profiling.collecting import dispatch, environment, resets, rollout, storing
+from mileage.profiling.end_to_end import THE_ENV, EndToEnd
+from mileage.profiling.evidence import (
+    LEAST_SHARE,
+    LEAST_TRAINING_SHARE,
+    Measured,
+    best_change,
+    finding,
+    of_change,
+    of_training,
+    percent,
+)
 from mileage.profiling.findings import Bottleneck, Finding, ranked
-from mileage.profiling.what_if import WhatIf
+from mileage.profiling.surroundings import drifting, is_shared, memory_growth, shared_machine
+from mileage.profiling.trends import MemoryGrowth
 
 # Shares of the training time that looking, saving and talking may take without being in the way.
 _EVAL_BUDGET, _CHECKPOINT_BUDGET, _LOG_BUDGET = 0.05, 0.01, 0.01
-# Below these shares of the wall-clock a phase is not worth a finding.
-_LEAST_SHARE = 0.03
-_LEAST_TRAINING_SHARE = 0.10
-# Ratios within this of each other are noise on a busy machine.
-_LEAST_RATIO_GAIN = 0.10
-# An environment in a process of its own answers after about this long, whatever it does.
-_PROCESS_SECONDS = 1.5e-4
+# A panel that nobody asked for has so many episodes; fewer than the first hardly tell policies apart.
+_FEWEST_EPISODES, _USUAL_EPISODES = 20, 100
+# A line that runs so often in a call is in a loop.
+_LOOP_ROUNDS = 8
 
 
 def diagnose(
-    run: EndToEnd, workload: ReadRecord, found: Calibration | None = None, failed_share: float = 0.0
-) -> tuple[Finding, ...]:
+    run: EndToEnd, workload: ReadRecord, found: Calibration | None = None, failed_share: float = 0.0,
+    grown: MemoryGrowth | None = None,
+) -> tuple[Finding, ...]:  # fmt: skip
     """All findings of a run, the one to act on first.
 
     Args:
@@ -33,9 +44,13 @@ def diagnose(
         workload: what was run; see `Profile.workload`.
         found: measurements by replay; without them only phases are judged.
         failed_share: of the wall-clock of all runs of this workload in the ledger, the share of those that failed.
+        grown: memory that grows while the run goes on.
     """
     findings: list[Finding | None] = [
-        _too_often(run, "eval", _EVAL_BUDGET, Bottleneck.EVALUATION_BOUND, "in {} held-out evaluations"),
+        shared_machine(run.load),
+        memory_growth(run, grown),
+        drifting(run),
+        _evaluation(run),
         _too_often(run, "checkpoint", _CHECKPOINT_BUDGET, Bottleneck.CHECKPOINT_BOUND, "writing {} checkpoints"),
         _logging(run),
         _compilation(run, workload, found),
@@ -44,25 +59,24 @@ def diagnose(
         _share_only(run, "sync", Bottleneck.SYNC_BOUND, _less_waiting(workload)),
         _unaccounted(run),
         _failed_runs(failed_share),
-        _environment(run, workload, found),
-        _rollout(run, found),
-        _dispatch(run, workload, found),
+        environment(run, workload, found),
+        resets(run, workload),
+        storing(run, found),
+        _network(run, workload, found),
+        _python_loop(run, found),
+        rollout(run, found),
+        dispatch(run, workload, found),
         _learner(run, workload, found),
         _advantage(run),
         _batch(run, found),
         _threads(run, workload, found),
     ]
-    return ranked(finding for finding in findings if finding is not None)
-
-
-def _of_training(run: EndToEnd, share: float) -> float:
-    """A share of the wall-clock as a share of what is left of it without start-up and compilation."""
-    rest = 1.0 - run.share("init") - run.share("compile")
-    return share / rest if rest > 0.0 else 0.0
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
+    made = [each for each in findings if each is not None]
+    # What is measured beside others is marked, whether the run or only the replays met them.
+    loaded = is_shared(run.load) or (found is not None and is_shared(found.load))
+    if loaded:
+        made = [dataclasses.replace(each, under_load=each.bottleneck is not Bottleneck.SHARED_MACHINE) for each in made]
+    return ranked(made)
 
 
 def _cadence(run: EndToEnd, phase: str, budget: float) -> tuple[int, float] | None:
@@ -82,55 +96,77 @@ def _cadence(run: EndToEnd, phase: str, budget: float) -> tuple[int, float] | No
     return every, (seconds - remaining * each) / run.wall_seconds
 
 
-def _finding(
-    share: float, bottleneck: Bottleneck, said: str, gain: float, suggestion: str, *, least: float = _LEAST_SHARE
-) -> Finding | None:
-    """A finding whose evidence is its share and what is `said` of it; None below the `least` share."""
-    return None if share < least else Finding(bottleneck, share, f"{_percent(share)} {said}", gain, suggestion)
-
-
-def _of_change(bottleneck: Bottleneck, share: float, evidence: str, best: tuple[WhatIf, float]) -> Finding:
-    """The finding that a measured change, given with its gain, would help."""
-    return Finding(bottleneck, share, evidence, best[1], best[0].suggestion, best[0].fix)
+def _evaluation(run: EndToEnd) -> Finding | None:
+    """Evaluations that take more than their budget: of too many episodes, or too often."""
+    share, each, entries = run.share("eval"), run.mean_seconds("eval"), run.entries.get("eval", 0)
+    rest = run.wall_seconds - run.phases.get("eval", 0.0)
+    if share < LEAST_SHARE or not entries or run.phases["eval"] <= _EVAL_BUDGET * rest:
+        return None
+    episodes, plan = run.episodes or 0, _cadence(run, "eval", _EVAL_BUDGET)
+    of = f" of {episodes:,} episodes each" if episodes else ""
+    evidence = f"{percent(share)} in {entries} held-out evaluations{of}, {1e3 * each:.3g} ms each"
+    often = None if plan is None else f"--eval-every {plan[0]}"
+    # As many as keep evaluations as frequent as they are within their budget, and no fewer than tell policies apart.
+    fewer = int(episodes * _EVAL_BUDGET * rest / run.phases["eval"]) if episodes else 0
+    fewer = min(max(fewer, _FEWEST_EPISODES), _USUAL_EPISODES)
+    smaller = episodes >= 2 * fewer
+    gain = share * (1.0 - fewer / episodes) if smaller else 0.0
+    if smaller and (episodes > 2 * _USUAL_EPISODES or often is None):
+        suggestion = f"--episodes {fewer}" + ("" if often is None else f", or {often}")
+        return Finding(Bottleneck.EVALUATION_BOUND, share, evidence, gain, suggestion, "episodes", phase="eval")
+    if plan is None or often is None:
+        return None
+    suggestion = often + (f", or --episodes {fewer}" if smaller else "")
+    return Finding(Bottleneck.EVALUATION_BOUND, share, evidence, plan[1], suggestion, "eval_every", phase="eval")
 
 
 def _too_often(run: EndToEnd, phase: str, budget: float, bottleneck: Bottleneck, said: str) -> Finding | None:
     """What is done so often that it takes more than its budget; `said` has a place for how often."""
     plan, share, fix = _cadence(run, phase, budget), run.share(phase), f"{phase}_every"
-    if plan is None or share < _LEAST_SHARE:
+    if plan is None or share < LEAST_SHARE:
         return None
-    evidence = f"{_percent(share)} {said.format(run.entries[phase])}"
-    return Finding(bottleneck, share, evidence, plan[1], f"--{phase}-every {plan[0]}", fix)
+    evidence = f"{percent(share)} {said.format(run.entries[phase])}"
+    return Finding(bottleneck, share, evidence, plan[1], f"--{phase}-every {plan[0]}", fix, phase=phase)
 
 
 def _logging(run: EndToEnd) -> Finding | None:
     share, entries = run.share("log"), run.entries.get("log", 1)
     said = f"in callbacks and logging, {1e3 * run.mean_seconds('log'):.2g} ms each of {entries}"
     suggestion = "a callback that writes in the background, or less often"
-    return _finding(share, Bottleneck.LOGGING_BOUND, said, max(0.0, share - _LOG_BUDGET), suggestion)
+    said += f" ({run.callback})" if run.callback else ""
+    gain = max(0.0, share - _LOG_BUDGET)
+    return finding(share, Bottleneck.LOGGING_BOUND, said, gain, suggestion, phase="log")
 
 
 def _compilation(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share, bottleneck = run.share("compile"), Bottleneck.COMPILATION_BOUND
-    if share >= _LEAST_SHARE and run.compiled:
+    if share < LEAST_SHARE:
+        return None
+    if run.compiled:
         warm = (found.warm_load_seconds if found else None) or 0.0
         gain = max(0.0, run.phases["compile"] - warm) / run.wall_seconds
-        evidence = f"{_percent(share)} compiling {', '.join(run.compiled)} for an empty cache"
-        return Finding(bottleneck, share, evidence, gain, "`mileage warmup` once", "warmup")
+        evidence = f"{percent(share)} compiling {', '.join(run.compiled)} for an empty cache"
+        suggestion = (
+            "`mileage warmup` once"
+            if THE_ENV not in run.compiled
+            else (f"`mileage warmup {workload.get('env', '')}` once; later runs load what is compiled")
+        )
+        return Finding(bottleneck, share, evidence, gain, suggestion, "warmup")
     if workload.get("compile"):
-        return _finding(share, bottleneck, "in torch.compile", share, "more steps per run, or without --compile")
-    return _finding(share, bottleneck, "loading compiled kernels", 0.0, "several seeds in one process: --seeds")
+        said, suggestion = "in torch.compile", "more steps per run, or without --compile"
+        return finding(share, bottleneck, said, share, suggestion, at_most=True)
+    return finding(share, bottleneck, "loading compiled kernels", 0.0, "several seeds in one process: --seeds")
 
 
 def _startup(run: EndToEnd) -> Finding | None:
     said = f"starting up ({run.phases.get('init', 0.0):.2g} s of imports and building)"
-    suggestion, least = "several seeds in one process: --seeds", _LEAST_TRAINING_SHARE
-    return _finding(run.share("init"), Bottleneck.STARTUP_BOUND, said, 0.0, suggestion, least=least)
+    suggestion, least = "several seeds in one process: --seeds", LEAST_TRAINING_SHARE
+    return finding(run.share("init"), Bottleneck.STARTUP_BOUND, said, 0.0, suggestion, least=least)
 
 
 def _share_only(run: EndToEnd, phase: str, bottleneck: Bottleneck, suggestion: str) -> Finding | None:
     said = f"in {phase}, {1e3 * run.mean_seconds(phase):.2g} ms each time"
-    return _finding(run.share(phase), bottleneck, said, run.share(phase), suggestion)
+    return finding(run.share(phase), bottleneck, said, run.share(phase), suggestion, phase=phase, at_most=True)
 
 
 def _less_waiting(workload: ReadRecord) -> str:
@@ -147,112 +183,63 @@ def _less_waiting(workload: ReadRecord) -> str:
 
 def _unaccounted(run: EndToEnd) -> Finding | None:
     said, suggestion = "of the wall-clock belongs to no phase", "phases around what your own loop does: run.phase(NAME)"
-    return _finding(run.share("other"), Bottleneck.UNACCOUNTED, said, 0.0, suggestion, least=OTHER_SHARE_LIMIT)
+    return finding(run.share("other"), Bottleneck.UNACCOUNTED, said, 0.0, suggestion, least=OTHER_SHARE_LIMIT)
 
 
 def _failed_runs(share: float) -> Finding | None:
     said = "of all the time spent on this workload went to runs that failed or crashed"
     suggestion = "`mileage ledger list --state failed` for their reasons"
-    return _finding(share, Bottleneck.FAILED_RUN_BOUND, said, share, suggestion)
+    return finding(share, Bottleneck.FAILED_RUN_BOUND, said, share, suggestion)
 
 
-def _env_share(run: EndToEnd, found: Calibration | None) -> tuple[float, str]:
-    """Share of the wall-clock in which environments step, and how it was found."""
-    share = run.share("env_step")
-    parts = found.rollout_parts if found else None
-    if parts is not None and parts.total > 0.0:
-        return share + run.share("rollout") * parts.environments / parts.total, "of the fused rollout by replay"
-    return share, "in env_step"
-
-
-def _environment(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
-    share, how = _env_share(run, found)
-    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
-        return None
-    n_envs = int(workload.get("config", {}).get("n_envs", 1))
-    each = run.mean_seconds("env_step") / max(1, n_envs)
-    evidence = f"{_percent(share)} stepping environments ({how})"
-    if workload.get("native_env") or not run.entries.get("env_step"):
-        # Native environments step in well under a microsecond: what costs there is the call, or the rollout as such.
-        return Finding(Bottleneck.ENV_BOUND, share, evidence, 0.0, f"--set n_envs={4 * n_envs}", "n_envs")
-    evidence += f", {1e3 * each:.2g} ms each"
-    waiting = _waiting_share(found)
-    if waiting > 0.5:
-        evidence += f", {_percent(waiting)} of it off the CPU"
-    side_by_side = n_envs if waiting > 0.5 else min(n_envs, usable_cores())
-    spread = each * math.ceil(n_envs / max(1, side_by_side)) + _PROCESS_SECONDS
-    gain = share * max(0.0, 1.0 - spread / (each * n_envs)) if each > 0.0 else 0.0
-    if workload.get("processes") or gain <= 0.0:
-        return Finding(Bottleneck.ENV_BOUND, share, evidence, share, "a native environment (@mileage.env): at most")
-    return Finding(Bottleneck.ENV_BOUND, share, evidence, gain, "--processes", "processes")
-
-
-def _waiting_share(found: Calibration | None) -> float:
-    """Share of the environments' time in the replay in which the thread was off the CPU."""
-    costs = (cost for cost in (found.costs if found else ()) if cost.phase == "env_step" and cost.seconds > 0.0)
-    return next((cost.waiting / cost.seconds for cost in costs), 0.0)
-
-
-def _best(run: EndToEnd, found: Calibration | None, *fixes: str) -> tuple[WhatIf, float] | None:
-    """The measured change with the largest gain among `fixes`, if it is more than noise."""
-    changes = [change for change in (found.what_ifs if found else ()) if change.fix in fixes]
-    worth = [change for change in changes if min(change.ratios.values(), default=1.0) < 1.0 - _LEAST_RATIO_GAIN]
-    shares = {phase: run.share(phase) for phase in run.phases}
-    gains = [(change, gain) for change in worth if (gain := change.gain(shares)) > 0.0]
-    return max(gains, key=lambda pair: pair[1], default=None)
-
-
-def _rollout(run: EndToEnd, found: Calibration | None) -> Finding | None:
-    share = run.share("rollout")
-    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
-        return None
-    evidence = f"{_percent(share)} in the fused rollout"
-    roof = found.roof("rollout") if found else None
-    if roof is not None:
-        evidence += f", {_percent(roof.of_limit)} of the {'memory' if roof.memory_bound else 'GEMM'} limit"
-    change = _best(run, found, "n_envs")
+def _network(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
+    """Networks far wider than they need be, by how much less time the usual ones take."""
+    change = best_change(run, found, "hidden")
     if change is None:
-        return Finding(Bottleneck.ROLLOUT_BOUND, share, evidence, 0.0, "a machine with more cores")
-    return _of_change(Bottleneck.ROLLOUT_BOUND, share, evidence, change)
-
-
-def _dispatch(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
-    share = run.share("inference")
-    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
         return None
-    roof = found.roof("inference") if found else None
-    evidence = f"{_percent(share)} in inference, {1e6 * run.mean_seconds('inference'):.0f} µs a call"
-    if roof is not None:
-        evidence += f" at {_percent(roof.of_limit)} of the machine's rate"
-    operations = found.torch_operations.get("inference", 0.0) if found else 0.0
-    if operations:
-        evidence += f", {operations:.0f} torch operations an iteration"
-    change, bottleneck = _best(run, found, "backend_native"), Bottleneck.INFERENCE_DISPATCH_BOUND
-    if change is not None:
-        return _of_change(bottleneck, share, evidence, change)
-    # A call's own cost is shared by four times as many environments; what computes is not.
-    gain = 0.75 * share * (1.0 - (roof.of_limit if roof else 0.0))
-    n_envs = int(workload.get("config", {}).get("n_envs", 1))
-    return Finding(bottleneck, share, evidence, gain, f"--set n_envs={4 * n_envs}", "n_envs")
+    share = sum(run.share(phase) for phase in change.change.ratios)
+    widths = "×".join(str(width) for width in workload.get("config", {}).get("hidden", ()))
+    ratios = ", ".join(f"{phase} ×{ratio:.2f}" for phase, ratio in change.change.ratios.items())
+    evidence = f"{percent(share)} in networks of {widths}; usual ones take {ratios}, measured"
+    return of_change(Bottleneck.NETWORK_BOUND, share, evidence, change)
+
+
+def _python_loop(run: EndToEnd, found: Calibration | None) -> Finding | None:
+    """A loop that Python goes through within a network's forward pass."""
+    hot = [line for line in (found.lines if found else ()) if line.rounds >= _LOOP_ROUNDS]
+    if not hot:
+        return None
+    together = [line for line in hot if (line.function, line.file) == (hot[0].function, hot[0].file)]
+    training = sum(run.share(phase) for phase in ("learn", "inference"))
+    share = sum(line.share for line in together) * training
+    evidence = f"{percent(share)} in a loop of {hot[0].rounds:.0f} rounds a call in {hot[0].place}"
+    suggestion = "one operation on whole tensors in place of the loop"
+
+    return finding(
+        share, Bottleneck.PYTHON_LOOP, f"in {evidence.partition(' in ')[2]}", share, suggestion,
+        least=LEAST_TRAINING_SHARE, at_most=True,
+    )  # fmt: skip
 
 
 def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
     share = run.share("learn")
-    if _of_training(run, share) < _LEAST_TRAINING_SHARE:
+    if of_training(run, share) < LEAST_TRAINING_SHARE:
         return None
-    evidence = f"{_percent(share)} in learn"
+    evidence = f"{percent(share)} in learn"
     roof = found.roof("learn") if found else None
     bottleneck = Bottleneck.LEARNER_BOUND
     if roof is not None:
-        evidence += f", {_percent(roof.of_limit)} of {'memory bandwidth' if roof.memory_bound else 'GEMM peak'}"
+        evidence += f", {percent(roof.of_limit)} of {'memory bandwidth' if roof.memory_bound else 'GEMM peak'}"
         if roof.memory_bound and roof.of_limit > 0.5:
             bottleneck = Bottleneck.MEMORY_BOUND
-    change = _best(run, found, "backend_native")
+    change = best_change(run, found, "backend_native")
     if change is None:
         nearly = roof is not None and roof.of_limit > 0.5
         suggestion = "faster cores: this is near the machine's limit" if nearly else _less_learning(workload)
-        return Finding(bottleneck, share, evidence, 0.0, suggestion)
-    return _of_change(bottleneck, share, evidence, (change[0], change[0].gain({"learn": share})))
+        return Finding(bottleneck, share, evidence, 0.0, suggestion, phase="learn")
+    learn = {"learn": share}
+    part = Measured(change.change, change.change.gain(learn), change.change.gain_interval(learn))
+    return of_change(bottleneck, share, evidence, part, "learn")
 
 
 def _less_learning(workload: ReadRecord) -> str:
@@ -268,25 +255,27 @@ def _less_learning(workload: ReadRecord) -> str:
 def _advantage(run: EndToEnd) -> Finding | None:
     share, said = run.share("advantage"), "estimating advantages and statistics"
     suggestion = "--set normalise_observations=false where observations are of size 1"
-    return _finding(share, Bottleneck.ADVANTAGE_BOUND, said, 0.0, suggestion, least=_LEAST_TRAINING_SHARE)
+    return finding(
+        share, Bottleneck.ADVANTAGE_BOUND, said, 0.0, suggestion, least=LEAST_TRAINING_SHARE, phase="advantage"
+    )
 
 
 def _batch(run: EndToEnd, found: Calibration | None) -> Finding | None:
-    change, share = _best(run, found, "minibatch", "batch"), run.share("learn")
+    change, share = best_change(run, found, "minibatch", "batch"), run.share("learn")
     if change is None:
         return None
-    ratio = _percent(change[0].ratios["learn"])
-    evidence = f"{_percent(share)} in learn, where larger batches take {ratio} of the time per sample"
-    return _of_change(Bottleneck.UNDERSIZED_BATCH, share, evidence, change)
+    ratio = percent(change.change.ratios["learn"])
+    evidence = f"{percent(share)} in learn, where larger batches take {ratio} of the time per sample"
+    return of_change(Bottleneck.UNDERSIZED_BATCH, share, evidence, change, "learn")
 
 
 def _threads(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
-    change, threads, cores = _best(run, found, "threads"), int(workload.get("threads", 1)), usable_cores()
+    change, threads, cores = best_change(run, found, "threads"), int(workload.get("threads", 1)), usable_cores()
     if change is None:
         return None
-    share = sum(run.share(phase) for phase in change[0].ratios)
-    if (change[0].threads or 0) > threads:
-        evidence = f"{threads} of {cores} cores used, {_percent(share)} in kernels that scale"
-        return _of_change(Bottleneck.IDLE_CORES, share, evidence, change)
-    evidence = f"{threads} threads on {cores} cores, {_percent(share)} in kernels that wait for each other"
-    return _of_change(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, change)
+    share = sum(run.share(phase) for phase in change.change.ratios)
+    if (change.change.threads or 0) > threads:
+        evidence = f"{threads} of {cores} cores used, {percent(share)} in kernels that scale"
+        return of_change(Bottleneck.IDLE_CORES, share, evidence, change)
+    evidence = f"{threads} threads on {cores} cores, {percent(share)} in kernels that wait for each other"
+    return of_change(Bottleneck.OVERSUBSCRIBED_THREADS, share, evidence, change)

@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from mileage._records import Record
+from mileage.kernels.machine.jit import compiled_here
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock, PhaseTimes
+from mileage.meter.load import Load, between, counters
 from mileage.metrics import Totals, steady_steps_per_second, steps_per_second, train_seconds
-from mileage.profiling.memory import PhaseMemory
+from mileage.profiling import trends
+from mileage.profiling.memory import Moment, PhaseMemory, WatchedCallback, available_mib
 from mileage.training.agent import Agent
 
 # With fewer entries than this a half of a run says less than the whole.
 _FEWEST_ENTRIES = 5
+THE_ENV = "the environment"
+"""What stands among compiled kernels for the functions of an environment."""
+# Functions of a user's environment are compiled in this module.
+_OF_ENV = "envs.native.compile."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +60,18 @@ class EndToEnd:
     """What the phase clock itself took, measured per entry; it is part of the wall-clock with or without a profile."""
     memory_seconds: float = 0.0
     """CPU time of the memory readings, which run beside the training."""
+    moments: tuple[Moment, ...] = ()
+    """The run at some instants, in their order."""
+    load: Load | None = None
+    """Who used the machine while the run trained; None where nobody looked."""
+    callback: str = ""
+    """Where the user's callback is written, if there was one."""
+    callback_mib: float = 0.0
+    """What it added to the memory."""
+    left_mib: float | None = None
+    """Memory that the process could still take at the end."""
+    episodes: int | None = None
+    """Held-out episodes of an evaluation."""
 
     @property
     def run_id(self) -> str | None:
@@ -129,6 +148,17 @@ class EndToEnd:
         return self.later_each.get(phase) or self.mean_seconds(phase)
 
     @property
+    def off_cpu(self) -> float | None:
+        """Share of the training in which its thread neither ran nor waited for a core: it slept, or waited for data."""
+        seen = [each for each in trends.training(self.moments) if each.on_cpu is not None and each.waited is not None]
+        if len(seen) < 2:
+            return None
+        first, last = seen[0], seen[-1]
+        wall = last.times.wall_seconds - first.times.wall_seconds
+        used = (last.on_cpu or 0.0) - (first.on_cpu or 0.0) + (last.waited or 0.0) - (first.waited or 0.0)
+        return min(1.0, max(0.0, 1.0 - used / wall)) if wall > 0.0 else None
+
+    @property
     def sum_error(self) -> float:
         """By how much the phases miss the wall-clock, as a share of it."""
         return abs(sum(self.phases.values()) - self.wall_seconds) / self.wall_seconds if self.wall_seconds else 0.0
@@ -147,19 +177,31 @@ def train(agent: Agent, clock: PhaseClock, options: RunOptions) -> EndToEnd:
         goal = None if options.target is None else Target.parse(options.target)
         panel = agent.default_panel(goal, options.episodes)
         memory = PhaseMemory(clock)
+    watched = None if options.callback is None else WatchedCallback(options.callback, memory)
+    known, before = len(compiled_here), counters()
     run = agent.learn(
-        options.steps, target=goal, panel=panel, eval_every=options.eval_every, callback=options.callback,
+        options.steps, target=goal, panel=panel, eval_every=options.eval_every, callback=watched,
         checkpoint=options.checkpoint, checkpoint_every=options.checkpoint_every, clock=clock, on_compile=on_compile,
         on_evaluation=lambda _: memory.look(Phase.EVAL), ledger=True if options.db is None else options.db,
         name=options.name, price_usd_per_hour=options.price, resources=memory.sampler,
     )  # fmt: skip
     times = clock.stop()
+    load = between(before, counters())
+    memory.close()
+    if any(_OF_ENV in name for name in compiled_here[known:]):
+        compiled.append(THE_ENV)
     return EndToEnd(
         run,
-        compiled=tuple(compiled),
+        compiled=tuple(dict.fromkeys(compiled)),
         memory_mib=dict(memory.peaks_mib),
-        later_each=_later_each(memory.history, times),
+        later_each=_later_each([each.times for each in memory.moments], times),
         memory_seconds=memory.sampler.peaks().sampler_share * times.wall_seconds,
+        moments=tuple(memory.moments),
+        load=load,
+        callback="" if watched is None else watched.place,
+        callback_mib=0.0 if watched is None else watched.grown_mib,
+        left_mib=available_mib(),
+        episodes=len(panel.seeds),
     )
 
 

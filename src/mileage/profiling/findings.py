@@ -10,14 +10,23 @@ from mileage._records import Record
 
 # A finding leads only if what it promises is worth the try; below this, the phase that takes longest leads.
 WORTH_TRYING = 0.05
+# A phase that takes this share of the wall-clock is named whether anything helps it or not.
+DOMINANT = 0.5
 
 
 class Bottleneck(enum.StrEnum):
     """What a run waits for."""
 
+    SHARED_MACHINE = "shared_machine"
     ROLLOUT_BOUND = "rollout_bound"
     INFERENCE_DISPATCH_BOUND = "inference_dispatch_bound"
     ENV_BOUND = "env_bound"
+    RESET_BOUND = "reset_bound"
+    STORE_BOUND = "store_bound"
+    NETWORK_BOUND = "network_bound"
+    PYTHON_LOOP = "python_loop"
+    MEMORY_GROWTH = "memory_growth"
+    DRIFT = "drift"
     LEARNER_BOUND = "learner_bound"
     ADVANTAGE_BOUND = "advantage_bound"
     MEMORY_BOUND = "memory_bound"
@@ -50,12 +59,13 @@ _TITLES = {
 
 FIXES = (
     "threads", "n_envs", "minibatch", "batch", "backend_native", "torch_compile", "eval_every", "checkpoint_every",
-    "processes", "warmup",
+    "processes", "warmup", "hidden", "episodes", "capacity",
 )  # fmt: skip
 """Names of fixes that an experiment can apply; `Finding.fix` is one of them, or None."""
 
 
 OF_TRAINING = frozenset(Bottleneck) - {
+    Bottleneck.SHARED_MACHINE,
     Bottleneck.STARTUP_BOUND,
     Bottleneck.COMPILATION_BOUND,
     Bottleneck.FAILED_RUN_BOUND,
@@ -79,6 +89,14 @@ class Finding:
     """The next thing to try: a flag or a configuration."""
     fix: str | None = None
     """Name of the fix that an experiment can apply, one of `FIXES`; None if only a person can."""
+    gain_interval: tuple[float, float] | None = None
+    """95 % interval of the estimate; None where it follows from shares of the run alone."""
+    at_most: bool = False
+    """Whether the estimate is what removing all of it would save: a bound, and no promise."""
+    under_load: bool = False
+    """Whether others used the machine while this was measured."""
+    phase: str | None = None
+    """The phase that it is about; None where it is about several, or about none."""
 
     def as_dict(self) -> Record:
         """Plain data."""
@@ -87,23 +105,75 @@ class Finding:
     @classmethod
     def from_dict(cls, data: Record) -> Finding:
         """Undo `as_dict`."""
-        return cls(**(data | {"bottleneck": Bottleneck(data["bottleneck"])}))
+        interval = data.get("gain_interval")
+        kept = {"bottleneck": Bottleneck(data["bottleneck"]), "gain_interval": interval and tuple(interval)}
+        return cls(**(data | kept))
+
+    @property
+    def promised(self) -> float:
+        """What the suggestion would save, as far as anybody may rely on it: nothing where the interval includes it."""
+        if self.at_most or (self.gain_interval is not None and self.gain_interval[0] <= 0.0):
+            return 0.0
+        return self.estimated_gain
+
+    @property
+    def estimate(self) -> str:
+        """What the suggestion would save in a few words; empty where nothing is known."""
+        if self.gain_interval is not None and self.gain_interval[0] <= 0.0:
+            return "below the noise"
+        if self.estimated_gain < 0.005:
+            return ""
+        if self.at_most:
+            return f"at most −{100.0 * self.estimated_gain:.0f} % wall"
+        spread = ""
+        if self.gain_interval is not None:
+            low, high = (100.0 * each for each in self.gain_interval)
+            spread = f", {low:.0f} to {high:.0f}"
+        return f"est. −{100.0 * self.estimated_gain:.0f} % wall{spread}"
 
     @property
     def line(self) -> str:
         """The finding in one line, as the verdict shows it."""
-        gain = f" (est. −{100.0 * self.estimated_gain:.0f} % wall)" if self.estimated_gain >= 0.005 else ""
-        return f"{self.bottleneck.label}: {self.evidence}; try {self.suggestion}{gain}"
+        estimate = f" ({self.estimate})" if self.estimate else ""
+        load = " [seen under load]" if self.under_load else ""
+        return f"{self.bottleneck.label}: {self.evidence}; try {self.suggestion}{estimate}{load}"
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings in the order in which to act: those worth trying by what they would save, then by their share."""
+    """Findings in the order in which to act: those worth trying by what they would save, then by their share.
 
-    def key(finding: Finding) -> tuple[float, float]:
-        gain = finding.estimated_gain
-        return (gain if gain >= WORTH_TRYING else 0.0, finding.share)
+    A machine that others use comes before everything, for it colours all that follows. A phase that takes most of the
+    time is named next even if nothing cheap helps it, unless what helps most is about that phase, or saves at least
+    half as much.
+    """
 
-    return tuple(sorted(findings, key=key, reverse=True))
+    def key(finding: Finding) -> tuple[float, float, float]:
+        gain, bound = finding.promised, finding.estimated_gain if finding.at_most else 0.0
+        return (gain if gain >= WORTH_TRYING else 0.0, bound if bound >= WORTH_TRYING else 0.0, finding.share)
+
+    ordered = sorted(findings, key=key, reverse=True)
+    phases = [each for each in ordered if each.bottleneck in OF_TRAINING and each.phase is not None]
+    dominant = max(phases, key=lambda each: each.share, default=None)
+    if dominant is not None and dominant.share >= DOMINANT:
+        # What others say of the same phase, and can do something about, stands for it.
+        best = max((each for each in ordered if each.phase == dominant.phase), key=key)
+        if best.share >= DOMINANT and ordered[0].promised < 0.5 * dominant.share and not _about(ordered[0], dominant):
+            ordered.remove(best)
+            ordered.insert(0, best)
+    return tuple(sorted(ordered, key=_urgency))
+
+
+def _urgency(finding: Finding) -> int:
+    """What comes before all others: who else is on the machine, then what will end the run."""
+    if finding.bottleneck is Bottleneck.SHARED_MACHINE:
+        return 0
+    return 1 if finding.bottleneck is Bottleneck.MEMORY_GROWTH and finding.share > 0.0 else 2
+
+
+def _about(finding: Finding, dominant: Finding) -> bool:
+    """Whether a finding that promises something is about the phase that takes longest, or about all phases."""
+    same = finding.phase == dominant.phase or (finding.phase is None and finding.share >= dominant.share)
+    return same and finding.promised >= WORTH_TRYING
 
 
 def amdahl(share: float, speedup: float) -> float:

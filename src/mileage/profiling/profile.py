@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from mileage._records import ReadRecord, Record
 from mileage.charts.bars import phase_bars
 from mileage.charts.markup import Html, tag
 from mileage.charts.notebook import draw_phases, frame, new_axes, shown
+from mileage.description import Buffer
 from mileage.meter import Phase, PhaseClock
 from mileage.metrics import percent
+from mileage.profiling import trends
 from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
+from mileage.profiling.trends import MemoryGrowth
 from mileage.tables import Table
 from mileage.training.agents import agent_class
+from mileage.training.runner import INTERRUPTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,18 +44,32 @@ class Profile:
     """Diagnoses, the one to act on first."""
     calibration: Calibration | None = None
     """What replaying the run's parts found; None for a run that is only known from the ledger."""
+    grown: MemoryGrowth | None = None
+    """Memory that grew as long as the run went on."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended it early: what was known by then is here."""
+        return self.run.recorded.reason == INTERRUPTED or (
+            self.calibration is not None and self.calibration.interrupted
+        )
 
     @property
     def verdict(self) -> str:
         """The profile in one line."""
         if not self.findings:
             return "NO BOTTLENECK: nothing stands out"
-        first = self.findings[0]
-        if first.bottleneck is not Bottleneck.STARTUP_BOUND:
-            return first.line
+        first, *rest = self.findings
+        said = [first.line]
+        if first.bottleneck is Bottleneck.SHARED_MACHINE and rest:
+            # Whatever else is wrong was seen under load, and is still worth knowing.
+            first, *rest = rest
+            said.append(f"Of the run, {first.line}")
         # A short run mostly starts up, which a longer one does not: what the training itself waits for is said as well.
-        of_training = next((each for each in self.findings[1:] if each.bottleneck in OF_TRAINING), None)
-        return first.line if of_training is None else f"{first.line}. Of the training, {of_training.line}"
+        of_training = next((each for each in rest if each.bottleneck in OF_TRAINING), None)
+        if first.bottleneck is Bottleneck.STARTUP_BOUND and of_training is not None:
+            said.append(f"Of the training, {of_training.line}")
+        return ". ".join(said)
 
     def _repr_html_(self) -> str:
         rows = [(f.bottleneck.label, percent(f.share), f.evidence, f.suggestion) for f in self.findings]
@@ -77,6 +95,7 @@ class Profile:
             "workload": dict(self.workload),
             "run": run_dict(self.run),
             "findings": [finding.as_dict() for finding in self.findings],
+            "memory_growth": None if self.grown is None else self.grown.as_dict(),
         }
         if self.calibration is not None:
             found |= calibration_dict(self.calibration)
@@ -85,7 +104,7 @@ class Profile:
 
 def run_dict(run: EndToEnd) -> Record:
     """A run as plain data, with the quantities that follow from it."""
-    own = {name: value for name, value in vars(run).items() if name != "recorded"}
+    own = {name: value for name, value in vars(run).items() if name not in ("recorded", "moments", "load")}
     named = ("run_id", "wall_seconds", "phases", "entries", "env_steps", "state", "evaluations", "peak_rss_gb")
     return (
         {name: getattr(run, name) for name in named}
@@ -95,6 +114,9 @@ def run_dict(run: EndToEnd) -> Record:
             "steps_per_second": run.steps_per_second,
             "steady_steps_per_second": run.steady_steps_per_second,
             "shares": {phase: run.share(phase) for phase in run.phases},
+            "load": None if run.load is None else run.load.as_dict(),
+            "over_time": [moment.as_dict() for moment in run.moments],
+            "drift": [drift.as_dict() for drift in trends.drifts(run.moments)],
         }
     )
 
@@ -118,6 +140,10 @@ def calibration_dict(found: Calibration) -> Record:
         "primitives": dict(found.primitives),
         "probe": dataclasses.asdict(found.trace.cost) | {"iterations": found.trace.iterations},
         "calibration_seconds": found.seconds,
+        "calibration_budget": found.budget_seconds,
+        "calibration_load": None if found.load is None else found.load.as_dict(),
+        "skipped": list(found.skipped),
+        "lines": [line.as_dict() for line in found.lines],
     }
 
 
@@ -138,6 +164,8 @@ def profile_run(
     price: float | str | None = None,
     clock: PhaseClock | None = None,
     effort: float = 1.0,
+    replay: float | None = None,
+    on_progress: Callable[[str], None] | None = None,
     **agent_arguments: Any,
 ) -> Profile:
     """Train once and say where the time went.
@@ -150,7 +178,9 @@ def profile_run(
         name: of the run in the ledger.
         price: dollars an hour, for the ledger.
         clock: of the run, if it began earlier.
-        effort: scales how long the replays after the run take; 1 is a few seconds.
+        effort: scales how long single measurements of the replays after the run take.
+        replay: seconds that replays may take in all, 0 for none; by default as long as the run, and at least two.
+        on_progress: told which replay is on.
         agent_arguments: as for `mileage.PPO`: seed, preset, threads, backend, hyperparameters, …
     """
     clock = clock or PhaseClock()
@@ -161,6 +191,7 @@ def profile_run(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
+        from mileage.profiling.allowance import Allowance
         from mileage.profiling.calibration import calibrate
         from mileage.profiling.diagnosis import diagnose
         from mileage.profiling.ledger_runs import failed_share, save
@@ -169,13 +200,32 @@ def profile_run(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        described = agent.learner.describe()
-        calibration = None if described is None else calibrate(agent, described, run, effort)
+        described, calibration = agent.learner.describe(), None
+        allowance = Allowance.of_run(run.wall_seconds, on_progress, effort)
+        if replay is not None:
+            allowance = Allowance(replay, on_progress, effort)
+        if described is not None and allowance.seconds > 0.0 and run.recorded.reason != INTERRUPTED:
+            calibration = calibrate(agent, described, run, allowance)
+        grown = memory_grown(run, agent.config.n_envs, () if described is None else described.buffers, workload)
     failed = 0.0 if db is False else failed_share(db, workload, name)
-    found = Profile(workload, run, diagnose(run, workload, calibration, failed), calibration)
+    found = Profile(workload, run, diagnose(run, workload, calibration, failed, grown), calibration, grown)
     if run.run_id is not None:
         save(db or None, run.run_id, found.as_dict(), run.wall_seconds)
     return found
+
+
+def memory_grown(run: EndToEnd, n_envs: int, buffers: Sequence[Buffer], workload: ReadRecord) -> MemoryGrowth | None:
+    """Memory that grew beyond what a replay buffer takes as it fills, and where, if that is known."""
+    capacity = int(workload["config"].get("capacity", 0))
+    filling = {
+        str(Phase.STORE): (each.seen_bytes * n_envs / capacity / 2**20, capacity // n_envs)
+        for each in buffers
+        if each.name == "replay" and capacity
+    }
+    grown = trends.growth(run.moments, run.left_mib, filling)
+    if grown is None or run.callback_mib < 0.5 * (grown.to_mib - grown.from_mib):
+        return grown
+    return dataclasses.replace(grown, where=f"callback {run.callback} keeps it")
 
 
 def profile_recorded(selection: str, *, db: str | None = None) -> Profile:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mileage._types import Team
 from mileage.description import Action, Call, Description, Layer, Parts, Stages, Work
+from mileage.experiments.timing import every_call
 from mileage.kernels.machine import team as threads
 from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products
 from mileage.kernels.machine.pointers import Frame
@@ -130,8 +131,12 @@ def update_stages(call: Call, stages: Stages, work: Work, team: Team, seconds: f
     return UpdateStages(whole, each, max(0.0, found["products"] - found["call"]))
 
 
-def scaling(described: Description, counts: Sequence[int], seconds: float) -> dict[int, dict[str, float]]:
-    """Best seconds of the calls that threads share out, for each number of threads, by phase."""
+Scaling = Mapping[int, Mapping[str, Sequence[float]]]
+"""Seconds of calls by number of threads and phase, round by round: all numbers took turns."""
+
+
+def scaling(described: Description, counts: Sequence[int], seconds: float) -> dict[int, dict[str, list[float]]]:
+    """Seconds of the calls that threads share out, for each number of threads, by phase."""
     on_team = described.on_team
     shared = {phase: call for phase, call in described.calls.items() if call.stages or call.parts}
     if on_team is None or not shared:
@@ -147,11 +152,11 @@ def scaling(described: Description, counts: Sequence[int], seconds: float) -> di
 
         return run
 
-    found: dict[int, dict[str, float]] = {count: {} for count in counts}
+    found: dict[int, dict[str, list[float]]] = {count: {} for count in counts}
     try:
         for phase, call in shared.items():
             arms = {str(count): arm(count, call.run) for count in counts}
-            taken = best(arms, seconds=seconds, prepare=call.parts.rewind if call.parts else None)
+            taken = every_call(arms, seconds=seconds, prepare=call.parts.rewind if call.parts else None, least_rounds=7)
             for count in counts:
                 found[count][phase] = taken[str(count)]
     finally:

@@ -27,6 +27,13 @@ _LEAST_PROBE_SHARE = 0.01
 # A probe has been seen to cost four times as much between threads that wake each other; more is another's doing.
 _MOST_IN_PLACE = 5.0
 _MOST_SHOWN = 200
+# How many times over its seconds a replay may go to get its least number of blocks.
+_GRACE = 2.0
+
+
+def turn_iterations() -> int:
+    """Iterations that the shortest replay takes: a few to learn their length, then a block of every kind."""
+    return 3 + 4 * (1 + 2)
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class Blocks:
 
 
 def replay(learner: Learner, described: Description, *, seconds: float, most: int = 20_000, least: int = 4) -> Trace:
-    """Go on training for about `seconds` per kind of block, at least `least` blocks and at most `most` iterations each.
+    """Go on training for about `seconds` per kind of block, `least` blocks or more and at most `most` iterations each.
 
     There are blocks without probes, with one on every call and phase, and with two: what the second adds is what the
     first one costs, with the arguments of real calls and the caches as training leaves them. In a fourth kind, phases
@@ -96,7 +103,11 @@ def replay(learner: Learner, described: Description, *, seconds: float, most: in
             size = _block_size(learner)
             end = time.perf_counter() + len(kinds) * seconds
             turn = 0
-            while turn < least or (turn * size < most and time.perf_counter() < end):
+            while (
+                turn < 1
+                or (turn < least and time.perf_counter() < end + _GRACE * seconds)
+                or (turn * size < most and time.perf_counter() < end)
+            ):
                 # Who comes first changes every round: what comes of the order must fall to all kinds alike.
                 start = turn % len(kinds)
                 for kind in (*kinds[start:], *kinds[:start]):

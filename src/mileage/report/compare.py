@@ -227,7 +227,7 @@ def _alike(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[dict[str, fl
 
 
 def _collected(phases: Mapping[str, float]) -> dict[str, float]:
-    parts = (Phase.ROLLOUT, Phase.ENV_STEP, Phase.INFERENCE)
+    parts = (Phase.ROLLOUT, Phase.ENV_STEP, Phase.ENV_RESET, Phase.STORE, Phase.INFERENCE)
     whole = sum(phases.get(name, 0.0) for name in parts)
     return {name: seconds for name, seconds in phases.items() if name not in parts} | {Phase.ROLLOUT: whole}
 

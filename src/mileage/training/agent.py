@@ -118,6 +118,7 @@ class Agent(Acting):
         self.backend = self._backend.name
         self.spec = self._backend.seen(self.spec)
         self.policy = self._backend.make_policy(self.config, self.spec, self.seed)
+        self.policy.most_threads = self.threads
 
     @property
     def policy_name(self) -> str:

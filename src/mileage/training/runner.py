@@ -21,7 +21,7 @@ from mileage.meter import Phase, PhaseClock
 INTERRUPTED, TERMINATED = "interrupted", "terminated"
 STOPPED_BY_CALLBACK = "stopped by a callback"
 """Why a run ended as `stopped`."""
-_STEPPING = (Phase.ENV_STEP, Phase.INFERENCE, Phase.ROLLOUT)
+_STEPPING = (Phase.ENV_STEP, Phase.ENV_RESET, Phase.INFERENCE, Phase.ROLLOUT)
 """What an evaluation does too."""
 
 
@@ -204,7 +204,11 @@ def run(
     allowance = _Allowance(plan, steps)
     with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(learner):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
+            resets, resetting = learner.env.resets
             stats = learner.iterate(clock, steps / plan.horizon)
+            more, until = learner.env.resets
+            if more > resets:
+                clock.shift(Phase.ENV_STEP, Phase.ENV_RESET, until - resetting, more - resets)
             steps += learner.steps_per_iteration
             ends.add(stats)
             allowance.trained(stats, learner.steps_per_iteration)

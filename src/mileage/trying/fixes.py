@@ -23,6 +23,7 @@ _MOST_MINIBATCH = 256
 _MOST_ENVS = 32
 _FEWEST_STEPS = 16
 _WIDE = 64
+_LARGE_BUFFER = 10_000
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _processes(setup: Setup, evidence: Evidence) -> Setup | None:
 
 
 def _processes_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    return amdahl(evidence.share(Phase.ENV_STEP), min(evidence.cores, before.config["n_envs"]))
+    return amdahl(evidence.share(Phase.ENV_STEP, Phase.ENV_RESET), min(evidence.cores, before.config["n_envs"]))
 
 
 def _rarer_evaluations(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -160,7 +161,8 @@ def _more_envs(setup: Setup, evidence: Evidence) -> Setup | None:
 
 
 def _more_envs_gain(before: Setup, after: Setup, evidence: Evidence) -> float | None:
-    return amdahl(evidence.share(Phase.ENV_STEP, Phase.INFERENCE, Phase.ROLLOUT, Phase.LOG, Phase.OTHER), 4.0)
+    collecting = (Phase.ENV_STEP, Phase.STORE, Phase.INFERENCE, Phase.ROLLOUT, Phase.LOG, Phase.OTHER)
+    return amdahl(evidence.share(*collecting), 4.0)
 
 
 def _larger_minibatch(setup: Setup, evidence: Evidence) -> Setup | None:
@@ -272,6 +274,14 @@ def _smaller_network_gain(before: Setup, after: Setup, evidence: Evidence) -> fl
     return amdahl(evidence.share(Phase.LEARN, Phase.INFERENCE, Phase.ROLLOUT), ratio)
 
 
+def _smaller_buffer(setup: Setup, evidence: Evidence) -> Setup | None:
+    """A tenth of the replay buffer, where storing takes long."""
+    capacity = setup.config.get("capacity", 0)
+    if evidence.share(Phase.STORE) < 2 * _EVAL_SHARE or capacity < _LARGE_BUFFER:
+        return None
+    return setup.but(capacity=max(capacity // 10, 16 * setup.config["batch"]))
+
+
 def _shorter_horizon(setup: Setup, evidence: Evidence) -> Setup | None:
     gamma = setup.config["gamma"]
     return setup.but(gamma=0.95) if gamma > 0.97 else setup.but(gamma=0.99) if gamma < 0.9 else None
@@ -324,10 +334,14 @@ FIXES: tuple[Fix, ...] = (
     Fix("epochs", "a usual number of epochs", _usual_epochs),
     Fix("tau", "faster target networks", _faster_targets),
     Fix("smaller_batch", "half the batch", _smaller_batch, _smaller_batch_gain),
+    Fix("capacity", "a replay buffer that caches can hold", _smaller_buffer),
     Fix("eval_often", "evaluations 4 × as often", _finer_evaluations, same_learning=True),
     Fix("lower_rate", "learning rate ÷ 4", lambda setup, _: _rate(setup, 0.25)),
 )  # fmt: skip
 """Every fix, in the order in which they are tried where nothing speaks for one of them."""
 
-NOT_TRIED = {"warmup": "compiles kernels ahead; runs of an experiment have them compiled already"}
+NOT_TRIED = {
+    "warmup": "compiles kernels ahead; runs of an experiment have them compiled already",
+    "episodes": "changes the exam, which all arms must sit alike",
+}
 """What a finding may suggest and an experiment cannot measure, with the reason."""

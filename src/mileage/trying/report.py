@@ -9,7 +9,17 @@ from mileage._records import ReadRecord, Record
 from mileage.meter import fingerprint
 from mileage.stats import ExpectedCost
 from mileage.tables import Column, Table
-from mileage.trying.candidates import NOTABLE, Candidate, Comparison, Effect, compare, cost_of, judge, median_speed
+from mileage.trying.candidates import (
+    NOTABLE,
+    Candidate,
+    Comparison,
+    Effect,
+    compare,
+    cost_of,
+    judge,
+    median_speed,
+    paired,
+)
 from mileage.trying.runs import PLAIN_FIELDS, Setup
 from mileage.trying.tried import Tried
 
@@ -131,8 +141,13 @@ def _worth(arm: Candidate, tried: Tried) -> str:
         return "not needed: taken back"
     if tried.best is None or not any(trial.reached for trial in arm.trials):
         return "needed"
-    ratio = cost_of(arm.trials) / cost_of(tried.best.on(arm.seeds))
-    return f"{ratio:.2g} × as dear" if ratio >= 1 + NOTABLE else "makes no difference"
+    best = tried.best.on(arm.seeds)
+    ratio = cost_of(arm.trials) / cost_of(best)
+    if ratio < 1 + NOTABLE:
+        return "makes no difference"
+    # As `ledger compare` speaks: a ratio is said where its interval excludes 1, and undecided is called so.
+    found = paired(compare(best, tried.best.setup, arm.trials, arm.setup), best, arm.trials)
+    return f"{ratio:.2g} × as dear" if found.dearer else "seems dearer: undecided"
 
 
 def _short_row(arm: Candidate, tried: Tried, verdict: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,8 @@ class Setup:
     """Environment steps between held-out evaluations."""
     checkpoint_every: int = 0
     """Environment steps between checkpoints; 0 for none."""
+    checkpoint_folder: str | None = None
+    """Where checkpoints go, on the disk that a user's own go to; None for none, or for a temporary folder."""
     threads: int = 1
     processes: bool = False
     backend: str = "native"
@@ -62,6 +64,7 @@ class Setup:
         steps: int | None = None,
         eval_every: int | None = None,
         checkpoint_every: int = 0,
+        checkpoint: str | None = None,
         **agent_arguments: Any,
     ) -> Setup:
         """The setup that the arguments of `mileage.PPO` and of its `learn` describe, presets applied."""
@@ -71,8 +74,9 @@ class Setup:
         every = agent.usual_eval_every(horizon) if eval_every is None else eval_every
         if every < 1 or checkpoint_every < 0:
             raise UsageError("eval_every must be at least 1 and checkpoint_every 0 or more")
+        folder = None if checkpoint is None else str(Path(checkpoint).resolve().parent)
         return cls(
-            agent.name, env, dataclasses.asdict(agent.config), horizon, every, checkpoint_every, agent.threads,
+            agent.name, env, dataclasses.asdict(agent.config), horizon, every, checkpoint_every, folder, agent.threads,
             agent.processes, agent.backend, agent.compile, agent_arguments.get("policy"),
             agent_arguments.get("device", "auto"), dict(agent_arguments.get("env_kwargs") or {}),
             native_env=isinstance(agent.spec, NativeEnv), env_id=agent.spec.id,
@@ -196,6 +200,7 @@ class TrainingExecutor:
         spot: bool = False,
         db: str | Literal[False] | None = None,
         on_compile: Callable[[list[str]], None] | None = None,
+        callbacks: Sequence[Callable[..., bool | None]] = (),
     ) -> None:
         """Say what is reached for and where runs are recorded.
 
@@ -207,11 +212,13 @@ class TrainingExecutor:
             price, instance, spot: as for `Ledger.run`.
             db: the ledger; None is the default one, False none.
             on_compile: told which kernels must be compiled.
+            callbacks: of the user's run, which every run calls as that one does.
         """
         self.target = Target.parse(target)
         self._episodes, self._success, self._name, self._db = episodes, success, name, db
         self._price, self._instance, self._spot = price, instance, spot
         self._on_compile = on_compile
+        self._callbacks = tuple(callbacks)
         self._prepared: set[tuple[str, str, bool | str]] = set()
 
     def now(self) -> float:
@@ -250,12 +257,16 @@ class TrainingExecutor:
 
     def _train(self, agent: Agent, arm: Arm[Setup], deadline: float, clock: PhaseClock) -> RecordedRun:
         setup = arm.subject
-        with tempfile.TemporaryDirectory(prefix="mileage-try-") as directory, agent:
+        saves = bool(setup.checkpoint_every) or setup.checkpoint_folder is not None
+        if setup.checkpoint_folder is not None:
+            Path(setup.checkpoint_folder).mkdir(parents=True, exist_ok=True)
+        # On the disk that the user's own checkpoints go to: how slow it is belongs to what is measured.
+        with tempfile.TemporaryDirectory(prefix=".mileage-try-", dir=setup.checkpoint_folder) as directory, agent:
             return agent.learn(
                 setup.total_steps, target=self.target, eval_every=setup.eval_every, clock=clock,
                 panel=agent.default_panel(self.target, self._episodes, self._success),
-                callback=lambda _: time.perf_counter() < deadline,
-                checkpoint=Path(directory) / "checkpoint.safetensors" if setup.checkpoint_every else None,
+                callback=[lambda _: time.perf_counter() < deadline, *self._callbacks],
+                checkpoint=Path(directory) / "checkpoint.safetensors" if saves else None,
                 checkpoint_every=setup.checkpoint_every, on_compile=self._on_compile,
                 ledger=True if self._db is None else self._db, name=f"{self._name}/{arm.name}",
                 price_usd_per_hour=self._price, instance=self._instance, spot=self._spot,

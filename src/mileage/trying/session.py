@@ -30,6 +30,9 @@ class Trying:
         *,
         budget: float,
         without: Sequence[str] = (),
+        only: Sequence[str] = (),
+        same_learning: bool = False,
+        callbacks: Sequence[Callable[..., bool | None]] = (),
         out: Path | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
@@ -41,6 +44,9 @@ class Trying:
             options: of the baseline.
             budget: seconds.
             without: names of fixes to leave out.
+            only: names of fixes, no others; all of them if empty.
+            same_learning: only fixes that leave learning as it is, step for step.
+            callbacks: of the user's run, which every run calls as well.
             out: where the preset goes; a new file in `runs` if None.
             say: told of progress, a line at a time.
         """
@@ -49,10 +55,16 @@ class Trying:
         if not budget > 0:
             raise UsageError(f"--budget must be above 0 seconds, not {budget:g}")
         names = [fix.name for fix in FIXES]
-        unknown = next((name for name in without if name not in names), None)
+        unknown = next((name for name in (*without, *only) if name not in names), None)
         if unknown is not None:
             raise UnknownNameError("fix", unknown, names)
-        self.fixes = [fix for fix in FIXES if fix.name not in without]
+        self.fixes = [
+            fix
+            for fix in FIXES
+            if fix.name not in without and (not only or fix.name in only) and (fix.same_learning or not same_learning)
+        ]
+        if not self.fixes:
+            raise UsageError("nothing is left to try: name other fixes with --only, or leave out fewer")
         self.budget, self._say = budget, say or (lambda text: None)
         self._started: float | None = None
         self.out = out if out is not None else _new_file(algorithm, env)
@@ -61,7 +73,9 @@ class Trying:
         self.seed = int(options["seed"])
         name = options["name"] or f"try-{algorithm}-{self.setup.env_id}"
         same = {word: options[word] for word in ("episodes", "price", "db")}
-        self._executor = TrainingExecutor(options["target"], name=name, on_compile=self._compiling, **same)
+        self._executor = TrainingExecutor(
+            options["target"], name=name, on_compile=self._compiling, callbacks=callbacks, **same
+        )
 
     def still_in_time(self, _: object) -> bool:
         """For the run that is profiled before: it may take as long as any other of the baseline."""
@@ -96,7 +110,7 @@ class Trying:
 
 
 def _setup(algorithm: str, env: str, options: ReadRecord) -> Setup:
-    apart = ("target", "episodes", "checkpoint", "db", "name", "price")
+    apart = ("target", "episodes", "db", "name", "price")
     return Setup.of(algorithm, env, **{name: value for name, value in options.items() if name not in apart})
 
 

@@ -28,7 +28,7 @@ OFF = {"capacity": 2000, "learning_starts": 100, "batch": 32, "hidden": [16, 16]
 def test_published_figures_stand_beside_ours(
     algorithm: str, env: str, options: dict[str, object], figures: list[str]
 ) -> None:
-    found = profile_run(algorithm, env, steps=400, episodes=2, effort=0.05, **options)
+    found = profile_run(algorithm, env, steps=400, episodes=2, effort=0.05, replay=120.0, **options)
     cells = [str(cell) for table in beside(found) for row in table.rows for cell in row]
     for figure in figures:
         assert any(figure in cell for cell in cells), figure
@@ -36,5 +36,5 @@ def test_published_figures_stand_beside_ours(
 
 
 def test_other_workloads_have_none() -> None:
-    found = profile_run("dqn", "CartPole-v1", steps=400, episodes=2, effort=0.05, **OFF)
+    found = profile_run("dqn", "CartPole-v1", steps=400, episodes=2, effort=0.05, replay=120.0, **OFF)
     assert beside(found) == []

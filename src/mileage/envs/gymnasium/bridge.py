@@ -22,7 +22,7 @@ from mileage.contracts import Step
 from mileage.envs import known
 from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase
 from mileage.envs.gymnasium.codec import SpaceCodec
-from mileage.envs.gymnasium.formed import Formed
+from mileage.envs.gymnasium.formed import Formed, Tally
 from mileage.envs.native.failures import in_words, place
 from mileage.envs.native.vector import VecEnv
 
@@ -63,20 +63,23 @@ class GymnasiumEnv(SpacedSpec):
         """Between the environment's own spaces and rows."""
         return self.space_codec
 
-    def made(self, index: int = 0) -> Env:
-        """One environment as its author made it, the one of that number; images have their channels in front."""
+    def made(self, index: int = 0, tally: Tally | None = None) -> Env:
+        """One environment as its author made it, resets told to `tally`; images have their channels in front.
+
+        `index` is its number among several.
+        """
         try:
             own = self.make(**self.kwargs) if self.make else gymnasium_make(self.id, self.kwargs)
         except MileageError:
             raise
         except Exception as error:
             raise EnvError(f"environment {self.id!r} cannot be made: {in_words(error)}{place(error)}") from error
-        env = Formed(own, self.id, index)
+        env = Formed(own, self.id, index, tally)
         return channels_first(env, self.id) if self.image else env
 
-    def create(self, index: int = 0) -> Env:
+    def create(self, index: int = 0, tally: Tally | None = None) -> Env:
         """Make one environment with flat observations unless they are images, and flat masks if it has any."""
-        env = self.made(index)
+        env = self.made(index, tally)
         space, codec = env.observation_space, self._make_codec(env)
         if not self.image and (not isinstance(space, spaces.Box) or len(space.shape) != 1):
             flatten = functools.partial(_flattened, codec.flatten, self.id)
@@ -140,7 +143,8 @@ class BridgedVecEnv(VectorBase):
         kind = AsyncVectorEnv if processes else SyncVectorEnv
         self.pausable = not processes
         # They are copied here in any case.
-        makers = [functools.partial(spec.create, index) for index in range(n_envs)]
+        self._tally = Tally()
+        makers = [functools.partial(spec.create, index, self._tally) for index in range(n_envs)]
         self._envs = kind(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         size = sum(spec.choices) if spec.masked else 0
         self._masks: U8 = np.ones((n_envs, size), np.uint8)
@@ -219,6 +223,11 @@ class BridgedVecEnv(VectorBase):
     def _take_final(self, row: int, obs: Array) -> None:
         """Keep the last observation of an episode."""
         self.final_obs[row] = obs
+
+    @property
+    def resets(self) -> tuple[int, float]:
+        """How often episodes were started anew so far, and the seconds that took; of processes, nothing is known."""
+        return self._tally.count, self._tally.seconds
 
     @property
     def masks(self) -> U8 | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium
@@ -21,25 +22,40 @@ _NUMBERS = (int, float, np.number, np.bool_)
 Info = dict[str, Any]
 
 
+class Tally:
+    """How often environments were reset, and the seconds that took."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count, self.seconds = 0, 0.0
+
+
 class Formed(gymnasium.Wrapper[Array, Array | int, Array, Array | int]):
     """An environment that says in a sentence what it raised, or what is wrong with the form of what it returns."""
 
-    def __init__(self, env: gymnasium.Env[Array, Array | int], name: str, index: int = 0) -> None:
-        """`name` is what messages call it, `index` its number among several."""
+    def __init__(
+        self, env: gymnasium.Env[Array, Array | int], name: str, index: int = 0, tally: Tally | None = None
+    ) -> None:
+        """`name` is what messages call it, `index` its number among several; `tally` is told of every reset."""
         if not isinstance(env, gymnasium.Env):
             raise UsageError(f"environment {name!r} must be a gymnasium.Env, not {type(env).__name__}")
         super().__init__(env)
         self._name, self._index, self._elapsed = name, index, 0
+        self._tally = tally or Tally()
         space = env.observation_space
         self._shape = space.shape if isinstance(space, spaces.Box) else None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         """Start an episode."""
         self._elapsed = 0
+        began = perf_counter()
         try:
             result = self.env.reset(seed=seed, options=options)
         except Exception as error:
             self._explain(error, "reset", _RESET)
+        self._tally.count += 1
+        self._tally.seconds += perf_counter() - began
         self._check("reset", result, 2, _RESET)
         return result
 

@@ -15,6 +15,7 @@ from mileage._types import ObsLeaf, Shown
 from mileage.contracts import EnvSpec
 from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, FlatMasks, GymnasiumEnv
 from mileage.envs.gymnasium.codec import SpaceCodec
+from mileage.envs.gymnasium.formed import Tally
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,9 +27,9 @@ class StructuredEnv(GymnasiumEnv):
         """The arrays of one observation."""
         return tuple(self.codec.leaves or ())
 
-    def create(self, index: int = 0) -> Env:
+    def create(self, index: int = 0, tally: Tally | None = None) -> Env:
         """Make one environment with observations as they are, and flat masks if it has any."""
-        env = self.made(index)
+        env = self.made(index, tally)
         return FlatMasks(env, self._make_codec(env), self.id) if self.masked else env
 
     def flat(self) -> GymnasiumEnv:

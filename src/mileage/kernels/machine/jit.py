@@ -71,6 +71,10 @@ def cache_is_writable() -> bool:
     return True
 
 
+compiled_here: list[str] = []
+"""What this process has compiled rather than loaded, in order: module and name of each function."""
+
+
 class KernelCache(_Cache):  # type: ignore[misc]
     """One file per compiled signature; unreadable or unwritable files mean compiling again, never an error."""
 
@@ -127,6 +131,7 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep `data` for other processes; a directory that cannot be written is not an error."""
+        compiled_here.append(self._name)
         if not self._enabled:
             return
         path = self._path(sig, data.codegen if hasattr(data, "codegen") else data.library.codegen)

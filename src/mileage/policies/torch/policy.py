@@ -13,12 +13,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from mileage._cores import usable_cores
 from mileage._errors import UsageError
 from mileage._types import F32, U8, Array, Memory, ObsLeaf
 from mileage.contracts import Distribution, EnvSpec, Policy
 from mileage.policies import draw
 from mileage.policies.torch import images, networks
-from mileage.policies.torch.tensors import LiveTensors, map_state
+from mileage.policies.torch.tensors import LiveTensors, map_state, torch_threads, useful_threads
 
 _CONVOLUTIONS = (*(nn.Conv1d, nn.Conv2d, nn.Conv3d), *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
 # What mixes the rows of a batch, or draws anew for each.
@@ -126,6 +127,13 @@ class TorchPolicy(Policy):
                 hook.remove()
         return max(counted[0], 2.0 * sum(each.numel() for each in self.module.parameters()))
 
+    def _threads_for(self, rows: int) -> int:
+        """How many threads to choose actions for so many rows with."""
+        # Counted if a learner has done so; a module that is only played is not run once more for it.
+        known: float | None = vars(self).get("operations")
+        operations = 2.0 * sum(each.numel() for each in self.module.parameters()) if known is None else known
+        return useful_threads(rows * operations, self.most_threads or usable_cores())
+
     @functools.cached_property
     def row_by_row(self) -> bool:
         """Whether rows of a batch are computed apart from each other, so that a batch may be cut into pieces."""
@@ -179,10 +187,12 @@ class TorchPolicy(Policy):
     def player(self, n: int) -> Callable[..., Array]:
         """A function from observation rows to actions that remembers `n` episodes from their start."""
         state = self.initial_state(n)
+        # Threads meet after every operation of a network: as many as pay for so many rows, like everywhere else.
+        threads = self._threads_for(n)
 
         def play(obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
             nonlocal state
-            with torch.no_grad():
+            with torch.no_grad(), torch_threads(threads):
                 chosen, state = self.choose(self._seen(obs), state, rng, masks)
             return chosen
 
@@ -206,7 +216,7 @@ class TorchPolicy(Policy):
         if self.recurrent and episode_start is not None:
             starts = torch.as_tensor(np.atleast_1d(episode_start), dtype=torch.bool, device=self.device)
             state = reset_rows(state, self.initial_state(n), starts)
-        with torch.no_grad():
+        with torch.no_grad(), torch_threads(self._threads_for(n)):
             return self.choose(self._seen(observation), state, rng, masks)
 
     def to_env(self, action: F32) -> F32:
