@@ -12,7 +12,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) install --constraint constraints.txt --editable '.[atari,box2d,coderl,dev,mujoco,parquet,postgres,tensorboard,torch]'
+	$(PIP) install --constraint constraints.txt --editable '.[atari,box2d,coderl,dev,mujoco,onnx,parquet,postgres,tensorboard,torch]'
 	@touch $@
 
 demo: $(VENV)/.base

@@ -15,6 +15,7 @@ def needs(extra: str, *modules: str) -> pytest.MarkDecorator:
 
 ATARI = needs("atari", "ale_py", "cv2")
 MUJOCO = needs("mujoco", "mujoco")
+ONNX = needs("onnx", "onnxruntime")
 PARQUET = needs("parquet", "pyarrow")
 POSTGRES = needs("postgres", "psycopg")
 TENSORBOARD = needs("tensorboard", "tensorboard")

@@ -36,6 +36,17 @@ class Codec:
         found = {leaf.name: self._leaf_value(leaf, observation) for leaf in self.leaves}
         return self._packed([(leaf, found[leaf.name], leaf.shape) for leaf in self.leaves])
 
+    def shown(self, rows: Array) -> Shown:
+        """Rows (N, O) as a batch in the environment's own form: what `rows` was made of, its numbers as float32."""
+        if self.leaves is None:
+            return rows
+        found = {leaf.name: view_of(leaf, np.ascontiguousarray(rows)) for leaf in self.leaves}
+        return found if self.leaves[0].name else found[""]
+
+    def taken_rows(self, actions: Taken) -> Array:
+        """A batch of actions in the environment's own form as a policy's: (N,) integers, or numbers (N, A)."""
+        return np.asarray(actions)
+
     def actions(self, rows: Array, single: bool) -> Taken:
         """Actions of a policy as the environment takes them: one of them, or a batch."""
         return rows[0] if single else rows

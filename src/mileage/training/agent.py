@@ -347,6 +347,12 @@ class Agent(Acting):
             saved=self.learner.saved(),
         ).write(Path(path))
 
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy as an ONNX file (docs/exam.md): observations in, best actions out, nothing to train on."""
+        from mileage.policies import onnx
+
+        onnx.write(self.policy, Path(path), {"env": self.env_id, "algorithm": self.name, "steps": str(self.steps)})
+
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, policy: Any = None,

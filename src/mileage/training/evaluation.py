@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -131,7 +132,7 @@ class BridgeEvaluator:
     def __call__(self) -> Evaluation:
         """Play all episodes with the policy as it is now."""
         panel, env = self.panel, self._env
-        episodes = _Episodes(panel, env.num_envs)
+        episodes = Episodes(panel, env.num_envs)
         rng = None if panel.deterministic else np.random.default_rng(panel.seeds)
         # A policy with a memory needs one per episode; the others are the function that they are.
         act = self.policy.player(env.num_envs)
@@ -140,9 +141,8 @@ class BridgeEvaluator:
                 env.begin(row, panel.seeds[episode])
         else:
             env.reset(seed=list(panel.seeds))
-        masked = env.spec.masked and self.policy.in_parts
         while episodes.playing.any():
-            actions = act(env.obs, rng, env.masks) if masked else act(env.obs, rng)
+            actions = self._choose(act, rng, episodes)
             step = env.step_some(actions, episodes.playing) if env.pausable else env.step(actions)
             for row in episodes.take(step, self._limit):
                 env.begin(row, panel.seeds[episodes.of_row[row]])
@@ -150,8 +150,18 @@ class BridgeEvaluator:
         say_cut(env.spec, panel, int((found.lengths >= self._limit).sum()))
         return found
 
+    def _choose(self, act: Callable[..., Array], rng: np.random.Generator | None, episodes: Episodes) -> Array:
+        """Actions for all rows; those of rows that no longer play are not used."""
+        env = self._env
+        masked = env.spec.masked and self.policy.in_parts
+        return act(env.obs, rng, env.masks) if masked else act(env.obs, rng)
 
-class _Episodes:
+    def close(self) -> None:
+        """Let go of the environments."""
+        self._env.close()
+
+
+class Episodes:
     """The episodes of a panel in the rows of a vector environment, of which there may be fewer."""
 
     def __init__(self, panel: Panel, rows: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -147,6 +148,32 @@ class SpaceCodec(Codec):
         assert isinstance(found, spaces.Box)
         return spaces.Box(found.low.astype(np.float32), found.high.astype(np.float32), dtype=np.float32)
 
+    def shown(self, rows: Array) -> Shown:
+        """Rows as a batch in the environment's own form, choices as numbers again."""
+        if self.leaves is not None:
+            raise UsageError(f"environment {self.env_id!r} shows packed rows, which cannot be unpacked for others")
+        if rows.ndim > 2:  # images, which stay as they are
+            return rows
+        columns: dict[Path, Shown] = {}
+        start = 0
+        for path, space in self._shown:
+            size = spaces.flatdim(space)
+            columns[path] = _shown(space, rows[:, start : start + size])
+            start += size
+        return _nested(self.observation_space, columns)
+
+    def taken_rows(self, actions: Taken) -> Array:
+        """A batch of actions in the environment's own form as rows; an action of several spaces cannot be one."""
+        space = self.action_space
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            raise UsageError(f"environment {self.env_id!r} has actions {space}: others cannot choose those")
+        array = np.asarray(actions)
+        if isinstance(space, spaces.Discrete):
+            return array - int(space.start)
+        if isinstance(space, spaces.MultiDiscrete):
+            return array - space.start
+        return array.reshape(len(array), -1)
+
     def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Taken:
         """Actions of a policy as the environment takes them: one of them, or a batch.
 
@@ -220,6 +247,18 @@ def _encoded(space: Space, values: Array) -> Array:
     start = space.start.ravel() if isinstance(space, spaces.MultiDiscrete) else np.array([space.start])
     index = values.reshape(n, -1).astype(np.int64) - start
     return np.concatenate([index[:, [k]] == np.arange(size) for k, size in enumerate(_choices(space) or ())], axis=1)
+
+
+def _shown(space: Space, columns: Array) -> Array:
+    """Columns (N, k) of observation rows as a batch of one part, (N, *shape) of its type; boxes are float32."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        kind = np.float32 if space.dtype.kind == "f" else space.dtype
+        return columns.reshape(len(columns), *(space.shape or ())).astype(kind)
+    starts = np.cumsum([0, *(_choices(space) or ())])
+    index = [columns[:, first:stop].argmax(axis=1) for first, stop in itertools.pairwise(starts)]
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(index[0] + space.start)
+    return np.asarray(np.stack(index, axis=1).reshape(len(columns), *(space.shape or ())) + space.start)  # type: ignore[attr-defined]
 
 
 def _decoded(space: Space, columns: Array) -> Array:
