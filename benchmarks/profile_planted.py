@@ -346,8 +346,8 @@ def one(name: str, plant: Plant, busy: bool, timed_too: bool) -> dict[str, Any]:
     found = profiled(name, busy)
     right, said = judged(plant, found, busy)
     print(f"{name}, {BUSY if busy else QUIET}: {'right' if right else 'WRONG'}: {said}", file=sys.stderr, flush=True)
-    run = {"busy": busy, "right": right, "said": said, "wall": found["run"]["wall_seconds"], "load": found["run"]["load"],
-           "findings": found["findings"], "in_all": found["seconds_in_all"]}  # fmt: skip
+    run = {"busy": busy, "right": right, "said": said, "wall": found["run"]["wall_seconds"],
+           "load": found["run"]["load"], "findings": found["findings"], "in_all": found["seconds_in_all"]}  # fmt: skip
     return run | {"promise": kept_promise(plant, found, busy) if timed_too else None}
 
 
@@ -364,7 +364,8 @@ def shown(name: str, plant: Plant, found: dict[str, Any]) -> list[str]:
         each = [run["right"] for run in found["runs"] if run["busy"] is busy]
         counts.append(f"{sum(each)} of {len(each)}")
     kept = "; ".join(
-        f"−{100 * each['promised']:.0f} % promised, {-100 * each['seen']:+.0f} % seen{' (busy)' if each['busy'] else ''}"
+        f"−{100 * each['promised']:.0f} % promised, {-100 * each['seen']:+.0f} % seen"
+        + (" (busy)" if each["busy"] else "")
         for each in found["promises"]
     )
     quiet = next((run["said"] for run in found["runs"] if not run["busy"]), "–")
@@ -375,8 +376,8 @@ def report(rows: list[list[str]], data: dict[str, Any]) -> Report:
     """The table with what it means."""
     header = ["planted", "finding", QUIET, BUSY, "remedy, applied and timed", "said first, the first time"]
     about = (
-        "Quiet, right is the planted finding first and no word of a shared machine; beside a process that burns a core, "
-        "the shared machine first and the planted finding first after it, marked as seen under load."
+        "Quiet, right is the planted finding first and no word of a shared machine; beside a process that burns a "
+        "core, the shared machine first and the planted finding first after it, marked as seen under load."
     )
     return Report("profile_planted", "Planted bottlenecks, and what a profile says first",
                   [about, markdown_table(header, rows)], data)  # fmt: skip

@@ -83,9 +83,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             continue
         spent = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if value >= 0.01) or "not kept"
         told = "; ".join(row["differences"]).replace("|", "/") or "none"
+        exams = row["evaluations"] if row["phases"] else "not kept"
         lines.append(
             f"| {row['framework']} | {row['version']} | {row['ours_steps']:,} / {row['steps']:,} | "
-            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {row['evaluations'] if row['phases'] else 'not kept'} | {told} |"
+            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {exams} | {told} |"
         )
     return "\n".join(lines)
 

@@ -8,7 +8,6 @@ with Ledger().run("my-loop", panel=panel, target="mean_return>=475", price_usd_p
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import warnings
@@ -43,6 +42,7 @@ from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
+from mileage.recording.measured import file_hash, phase_rows
 from mileage.recording.pricing import launch_price
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class RunRecorder:
             if path is not None:
                 path = scrubbed_text(check_text("path", os.fspath(path)))
                 if sha256 is None and self._writer is not None:
-                    sha256 = _file_hash(Path(path))
+                    sha256 = file_hash(Path(path))
             wall_ns, eval_ns = self.clock.split("eval")
             wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
             self._read_peaks(wall)
@@ -429,14 +429,7 @@ class RunRecorder:
 
     def _phase_rows(self, times: PhaseTimes) -> list[Phase]:
         self._phases_at = times.wall_seconds
-        seq, wall = self._next_seq(), times.wall_seconds
-        rows = [
-            Phase(self.run_id, seq, name, wall, seconds, times.entries.get(name, 0), False)
-            for name, seconds in times.phases.items()
-        ]
-        for lane, phases in times.beside.items():
-            rows += [Phase(self.run_id, seq, f"{lane}/{name}", wall, spent, 0, True) for name, spent in phases.items()]
-        return rows
+        return phase_rows(self.run_id, self._next_seq(), times)
 
     def _read_peaks(self, wall: float) -> None:
         if self._sampler is not None and wall - self._peaks_at >= PEAKS_EVERY_SECONDS:
@@ -449,11 +442,3 @@ class RunRecorder:
         peaks = self._sampler.stop()
         self._progress.see(peaks.readings)
         return None if peaks.per_gpu is None else check_json("gpus", peaks.per_gpu)
-
-
-def _file_hash(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
