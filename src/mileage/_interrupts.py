@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 # Seconds that the main thread has to react: to the second signal, and to a first request to end.
 _AT_ONCE, _IN_ORDER = 0.5, 20.0
@@ -80,7 +81,7 @@ class _Watcher:
 
 def _in_this_package() -> bool:
     """Whether a function of this package is under way on the main thread."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = frame_of(threading.main_thread().ident or 0)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return frame is not None
@@ -136,3 +137,8 @@ def _forget_after_fork() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """What a thread is at, by its identifier."""
+    return sys._current_frames().get(thread)
