@@ -115,7 +115,7 @@ class _Watcher:
 
 def _in_this_package() -> bool:
     """Whether a function of this package is under way on the main thread."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = frame_of(threading.main_thread().ident or 0)
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
     return frame is not None
@@ -171,3 +171,8 @@ def _forget_after_fork() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """What a thread is at, by its identifier."""
+    return sys._current_frames().get(thread)

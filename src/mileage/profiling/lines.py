@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import mileage
+from mileage._interrupts import frame_of
 from mileage._records import Record
 from mileage.contracts import Learner
 from mileage.meter import PhaseClock
@@ -74,7 +75,7 @@ def _sampled(learner: Learner, seconds: float) -> tuple[Counter[tuple[CodeType, 
 
     def sample() -> None:
         while not done.wait(_INTERVAL):
-            frame = sys._current_frames().get(watched)
+            frame = frame_of(watched)
             samples[0] += 1
             place = _of_module(frame)
             if place is not None:
