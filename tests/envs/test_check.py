@@ -36,7 +36,8 @@ def test_sound_environments_pass_every_point() -> None:
 @pytest.mark.parametrize(
     ("name", "point", "said"),
     [
-        ("Raising", PLAIN, "ValueError: too far"),
+        ("RaisingAtOnce", PLAIN, "NotImplementedError: to be written"),
+        ("Raising", PLAYS, "ValueError: too far"),
         ("RaisingReset", PLAYS, "RuntimeError: bad start"),
         ("Wide", PLAIN, "beyond a row"),
         ("LateWide", PLAYS, "IndexError"),
