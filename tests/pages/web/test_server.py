@@ -167,7 +167,9 @@ def test_words_of_others_are_inert_on_every_page(client: Client, runs: dict[str,
         ("/api/runs.json?selection=seed%3D99999999999999999999", 400), ("/api/runs.json?selection=password%3D1", 400),
         ("/api/compare.json", 400), ("/api/compare.json?a=fast&b=fast", 400), ("/compare?a=fast&b=nobody", 400),
         ("/api/compare.json?a=fast&b=slow&allow_unmatched=all", 400), ("/?q=" + "x" * 9000, 414),
-        ("/api/runs.json?selection=' OR 1=1 --", 400), ("/?q=' OR 1=1 --", 200),
+        ("/api/runs.json?selection=' OR 1=1 --", 400),
+        ("/?q=' OR 1=1 --", 200), ("/compare?a=fast&b=slow&path=1&x=", 200),
+        ("/compare?a=fast&b=slow&path=1&x=days", 400),
     ],
 )  # fmt: skip
 def test_odd_addresses_get_a_sentence(client: Client, path: str, status: int) -> None:

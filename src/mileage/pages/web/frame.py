@@ -14,7 +14,7 @@ from mileage.text import plain
 Query = Mapping[str, str]
 
 
-def address(path: str, **query: object) -> Html:
+def address(path: str, /, **query: object) -> Html:
     """An address of ours with its state, safe as an attribute."""
     kept = {name: value for name, value in query.items() if value not in (None, "", False)}
     return Html((quote(path) + (f"?{urlencode(kept)}" if kept else "")).replace("&", "&amp;"))

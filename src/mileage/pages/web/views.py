@@ -223,7 +223,7 @@ def _drawn_together(store: Store, a: str, b: str, query: Query) -> Html | None:
     """The curves of both sides in one picture, where they sat one exam; of many runs when they are asked for."""
     chosen = loading.select(store, [a, b])
     if len(chosen) > MOST_DRAWN and not query.get("x"):
-        there = address("/compare", **query, x="steps")
+        there = address("/compare", **{**query, "x": "steps"})
         return tag("p", tag("a", f"Draw the learning curves of all {len(chosen)} runs", href=there))
     if len(chosen) > 2 * MOST_SHOWN:
         return tag("p", f"More than {2 * MOST_SHOWN} runs: no curves are drawn.", class_="small")
