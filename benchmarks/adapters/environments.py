@@ -82,10 +82,11 @@ def table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {row['framework']} | | | | | | not run: {row['error'].replace('|', '/')} |")
             continue
         spent = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if value >= 0.01) or "not kept"
+        exams = row["evaluations"] if row["phases"] else "not kept"
         told = "; ".join(row["differences"]).replace("|", "/") or "none"
         lines.append(
             f"| {row['framework']} | {row['version']} | {row['ours_steps']:,} / {row['steps']:,} | "
-            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {row['evaluations'] if row['phases'] else 'not kept'} | {told} |"
+            f"{row['wall_seconds']:.1f} / {row['driver_seconds']:.1f} | {spent} | {exams} | {told} |"
         )
     return "\n".join(lines)
 
