@@ -82,6 +82,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {row['framework']} | | | | | | not run: {row['error'].replace('|', '/')} |")
             continue
         spent = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items() if value >= 0.01) or "not kept"
+        exams = row["evaluations"] if row["phases"] else "not kept"
         told = "; ".join(row["differences"]).replace("|", "/") or "none"
         exams = row["evaluations"] if row["phases"] else "not kept"
         lines.append(

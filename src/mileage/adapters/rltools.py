@@ -38,7 +38,7 @@ class Loop:
         """One step of the loop; whether it has ended, or the target is met."""
         session = self._session
         ended = bool(self.state.step())
-        session.steps += self._width
+        session.steps += 0 if ended else self._width  # the call that says so takes none
         if session.due():
             session.examine(Policy(self.state))
         return ended or session.stop
