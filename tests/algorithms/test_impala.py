@@ -14,7 +14,7 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, UsageError
+from mileage._errors import EnvError, CheckpointError, UsageError
 from mileage.algorithms._collectors import SlotState
 from mileage.algorithms.impala import IMPALA, IMPALAConfig
 from mileage.envs import make_vec
@@ -321,8 +321,9 @@ def test_no_thread_outlives_learning() -> None:
 def test_an_error_in_a_collector_ends_training_with_that_error(mode: str, breaks_after: int) -> None:
     with mileage.IMPALA(shown(breaks_after=breaks_after), mode=mode, **FAST) as agent:
         for _ in range(2):  # and again when it is tried again
-            with pytest.raises(ArithmeticError, match="the simulator broke"):
+            with pytest.raises(EnvError, match="raised ArithmeticError: the simulator broke") as caught:
                 agent.learn(4096, panel=agent.default_panel(episodes=1))
+            assert isinstance(caught.value.__cause__, ArithmeticError)
             assert collectors() == []
 
 

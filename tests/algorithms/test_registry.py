@@ -60,12 +60,12 @@ def test_learners_on_torch_are_configured_as_native_ones(algorithm: Algorithm) -
 
 
 def names_for_type_checkers(file: str) -> list[str]:
-    """What a module defines or imports under TYPE_CHECKING."""
+    """What a module defines or exports under TYPE_CHECKING."""
     for node in ast.walk(ast.parse((SOURCE / file).read_text())):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             classes = [each.name for each in node.body if isinstance(each, ast.ClassDef)]
-            imported = [name.name for each in node.body if isinstance(each, ast.ImportFrom) for name in each.names]
-            return classes + imported
+            found = (name.asname for each in node.body if isinstance(each, ast.ImportFrom) for name in each.names)
+            return classes + [name for name in found if name is not None]
     raise AssertionError(file)
 
 
