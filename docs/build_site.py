@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TAKEN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/**/*.md", "docs/images/**/*", "docs/reports/**/*",
     "benchmarks/*.md", "benchmarks/**/*.md", "benchmarks/*.py", "benchmarks/results/**/*", "examples/*.py", "docs/*.py",
+    "src/mileage/racing/*.json",
 )  # fmt: skip
 """What pages are made of or link to."""
 CONFIG = """
@@ -50,7 +51,7 @@ markdown_extensions:
   - toc: {{permalink: true}}
   - pymdownx.highlight: {{use_pygments: true}}
   - pymdownx.superfences
-plugins: [search, offline]
+plugins: [search]
 validation:
   nav: {{omitted_files: info}}
   links: {{not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: info}}
@@ -74,11 +75,17 @@ nav:
   - Ledger:
       - Ledger: docs/ledger.md
       - Record: docs/record.md
+      - The exam: docs/exam.md
+      - Adapters: docs/adapters.md
+      - Races: docs/race.md
+      - Cost records: docs/cost-record.md
+      - Beyond one machine: docs/scaling.md
       - What every number means: docs/metrics.md
       - Statistics: docs/statistics.md
       - Experiments: docs/experiments.md
   - Profiler:
       - Profiling: docs/profiling.md
+      - Anybody's program: docs/profiling-programs.md
       - Trying fixes: docs/profiling-try.md
       - Micro-benchmarks: docs/bench.md
   - Code RL: docs/rl-bench.md
@@ -119,9 +126,12 @@ def main() -> None:
         pages, config = Path(name, "pages"), Path(name, "mkdocs.yml")
         lay_out(pages)
         config.write_text(configuration(pages, options.out.resolve()))
-        command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--clean", "-f", str(config)]
+        # Asked to be quiet, mkdocs would not count the warnings that strictness makes errors.
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "-f", str(config)]
         environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        sys.exit(subprocess.run(command, check=False, env=environment).returncode)
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+        said = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO")]
+        sys.exit("\n".join(said) if done.returncode else 0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import EnvError, CheckpointError, UsageError
+from mileage._errors import CheckpointError, EnvError, UsageError
 from mileage.algorithms._collectors import SlotState
 from mileage.algorithms.impala import IMPALA, IMPALAConfig
 from mileage.envs import make_vec

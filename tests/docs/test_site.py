@@ -32,7 +32,7 @@ def test_broken_links_are_errors(tmp_path: Path) -> None:
         page.write("\n[broken](nowhere.md) [broken](metrics.md#no-such-heading)\n")
     config = tmp_path / "mkdocs.yml"
     config.write_text(configuration(pages, tmp_path / "site"))
-    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "-f", str(config)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "nowhere.md" in done.stdout + done.stderr

@@ -108,7 +108,7 @@ def common_grid(lines: Sequence[Sequence[Point]]) -> np.ndarray[tuple[int], np.d
 
 
 def final_returns(run: RecordedRun) -> tuple[float, ...]:
-    """Returns of the held-out episodes at the first evaluation that met the target, otherwise at the last one."""
+    """What the held-out episodes returned at the first evaluation that met the target, otherwise at the last one."""
     there = {episode.seq for episode in run.episodes}
     met = next((row.seq for row, _ in evaluated(run) if row.target_met and row.seq in there), None)
     seq = met if met is not None else max(there, default=None)
