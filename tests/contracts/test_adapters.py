@@ -28,9 +28,6 @@ from mileage.adapters import ADAPTERS, loader_of
 from mileage.adapters.session import Session, closing, plain, watch_env
 from mileage.adapters.states import untouched
 
-# Where the machine is busy, rows are delivered after a run and that is said.
-pytestmark = pytest.mark.filterwarnings("ignore:the ledger rows of run")
-
 
 class Inner:
     """The innermost of environments."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NOT_SEPARATED = "storing transitions is other; advantages are part of learn; its timers do not wait for the GPU"
 
+_LATE = 10**9
+
 
 @contextlib.contextmanager
 def recorded(trainer: Foreign, **settings: Unpack[Settings]) -> Iterator[Session]:
@@ -60,9 +62,8 @@ def _policy(agent: Foreign) -> Foreign:
     def act(observations: Shown) -> Array:
         rows = torch.as_tensor(np.asarray(observations), device=agent.device, dtype=torch.float32)
         with torch.inference_mode():
-            # The statistics that it acts with; they learn only where they are told to.
-            seen = getattr(agent, "_observation_preprocessor")(rows)  # noqa: B009 (it has no other name)
-            found, outputs = agent.policy.act({"observations": seen, "states": seen}, role="policy")
+            # As it acts after any time of random actions; its preprocessors learn only where they are told to.
+            found, outputs = type(agent).act(agent, rows, rows, timestep=_LATE, timesteps=_LATE)
         # The mean of a Gaussian, the scores of a categorical policy, or what a deterministic one says.
         best = outputs.get("mean_actions", outputs.get("net_output", found))
         return np.asarray((found if best is None else best).cpu())
