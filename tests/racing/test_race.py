@@ -93,11 +93,12 @@ def test_a_finished_race_is_not_run_again(whole: tuple[Path, Race]) -> None:
     assert len(everything(folder)) == 6
 
 
-def _marked() -> list[psutil.Process]:
+def _marked(folder: Path) -> list[psutil.Process]:
+    """Programs of the race in `folder`; others may be run by other tests at the same time."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if MARK in process.environ() and "program.py" in " ".join(process.cmdline()):
+            if MARK in process.environ() and process.cwd() == str(folder) and "program.py" in process.cmdline():
                 found.append(process)
     return found
 
@@ -124,7 +125,7 @@ def test_killed_three_times_it_ends_like_one_left_alone(whole: tuple[Path, Race]
     for run in everything(tmp_path):
         assert run.voided == (run.run_id not in counted), "what does not count is void, and nothing else"
     assert len(race.attempts) == len(_events(tmp_path, "begin"))
-    assert _marked() == []
+    assert _marked(tmp_path) == []
 
 
 def _events(folder: Path, event: str) -> list[object]:
@@ -148,7 +149,7 @@ def test_ctrl_c_ends_the_program_and_keeps_the_place(tmp_path: Path) -> None:
     spec = tiny_race(tmp_path, seeds=1, pause=600)
     command = [sys.executable, "-m", "mileage", "race", str(spec), "--out", str(tmp_path / "race"), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not _marked():
+    while not _marked(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
@@ -158,7 +159,7 @@ def test_ctrl_c_ends_the_program_and_keeps_the_place(tmp_path: Path) -> None:
     assert race.counted == ()
     assert len(race.missing) == 2
     assert [run.voided for run in everything(tmp_path)] == [True]
-    assert _marked() == []
+    assert _marked(tmp_path) == []
 
 
 def test_an_attempt_that_takes_too_long_has_failed(tmp_path: Path) -> None:

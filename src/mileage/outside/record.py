@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -133,6 +134,7 @@ def _environment() -> Record:
     return {name: value for name, value in clean.items() if value == shown.get(name) and not is_secret_variable(name)}
 
 
+@functools.cache
 def _packages() -> dict[str, str]:
     """Versions of what is installed beside mileage; a program of another environment has others."""
     return {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
