@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mileage._errors import MileageError
-from mileage.bench import clone
+from mileage.bench import clone, controls
 from mileage.bench import suite as bench
 from mileage.bench.machine import Reading
+from mileage.cli import bench as cli_bench
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
 from mileage.experiments import MockExecutor
@@ -30,11 +32,18 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     run = bench.run
 
     def played(*args: Any, **options: Any) -> bench.BenchReport:
-        executor = MockExecutor({"mileage": itertools.repeat(now[0])})
+        times = {"mileage": now[0], controls.ONE: 1e-3, controls.ALL: 1e-3}
+        executor = MockExecutor({arm: itertools.repeat(time) for arm, time in times.items()})
         reading = Reading(0.1, 0.0, None, None, None, 1e-3, 0.0)
         return run(*args, **options, executor=executor, read=lambda: reading)
 
+    def again(names: Sequence[str], *, quick: bool, rounds: int) -> Any:
+        """Measured again by the same clock; a process of its own would have another."""
+        done = runner.invoke(app, ["bench", *names, "--json", "--quick"], env={cli_bench._CONTROLS: "1"})
+        return json.loads(done.stdout)
+
     monkeypatch.setattr(bench, "run", played)
+    monkeypatch.setattr(cli_bench, "_again", again)
     return now
 
 
@@ -99,7 +108,7 @@ def test_baseline_of_this_machine(seconds: list[float], tmp_path: Path) -> None:
     slower = runner.invoke(app, ["bench", "phase-event", "--quick", "--baseline", file])
     assert slower.exit_code == 1
     assert slower.stdout.splitlines()[-2:] == [
-        "slower: ledger phase event, 1.00 µs → 2.00 µs (2.00×)",
+        "slower: ledger phase event, 1.00 µs → 2.00 µs (at least 2.00× against its control, measured 3 times)",
         "1 of 1 cases slower than the baseline",
     ]
     patient = runner.invoke(app, ["bench", "phase-event", "--quick", "--baseline", file, "--tolerance", "1.5"])

@@ -242,7 +242,9 @@ def test_a_run_that_goes_on_has_a_cost_so_far(ledger: Path) -> None:
     (row,) = run_json("list")
     assert (row["state"], row["cost_usd"], row["env_steps"], row["mean_return"]) == ("running", 33.0, 2000, 200.0)
     assert run_cli("list").splitlines()[1].split()[-1] == "$33.00"
-    assert "running, 33.00 s, $33.00 so far" in run_cli("show", run.run_id)
+    shown = run_cli("show", run.run_id)
+    assert "state: running, 2,000 steps in 33.00 s" in shown
+    assert "$33.00 so far" in shown
     assert run_json("show", run.run_id)["so_far"]["cost_usd"] == 33.0
 
 

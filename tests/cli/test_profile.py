@@ -22,7 +22,7 @@ def test_the_verdict_comes_first_and_the_run_can_be_read_back(tmp_path: Path) ->
     db, out = tmp_path / "ledger.db", tmp_path / "profile.md"
     first = run("ppo", "CartPole-v1", "--steps", "256", *SMALL, "--db", str(db), "--export", "md", "-o", str(out))
     assert first.exit_code == 0, first.output
-    verdict = first.output.splitlines()[0]
+    verdict = first.stdout.splitlines()[0]
     text = out.read_text()
     assert text.splitlines()[0].startswith("# Profile: ppo on CartPole-v1")
     assert verdict.split(":")[0] in text

@@ -48,6 +48,7 @@ def list_runs(
     """List runs, newest first."""
     from mileage.report import answers
 
+    answers.check_listing(state, limit)
     with open_ledger(db) as store:
         records = answers.listed(store, selection, state=state, limit=limit)
     if json_output:

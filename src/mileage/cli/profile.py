@@ -62,7 +62,7 @@ class Arguments(options.RunArguments):
         options.Words, Option(help='Arguments of a program for --try, as "--num-envs {4,8}"; may be repeated.')
     ] = None
     timeout: Annotated[float | None, Option(help="Seconds after which a program is ended.")] = None
-    program: Annotated[options.Words, Option(PROGRAM, hidden=True)] = None
+    program: Annotated[options.Words, Option(PROGRAM, hidden=True, help="A word of the program after --.")] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""

@@ -22,7 +22,7 @@ from mileage.ledger import catalogue
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"
-_LEAST, _MOST = 1e-4, 1000.0
+_LEAST, _MOST = 1e-4, 10_000.0
 """US dollars an hour that one instance may cost; below and above somebody meant another unit."""
 
 
@@ -66,7 +66,7 @@ class Price:
         if self.usd_per_hour and not _LEAST <= self.usd_per_hour <= _MOST:
             raise UsageError(
                 f"a price of {self.usd_per_hour:g} dollars an hour is not plausible for one instance: "
-                f"it must be 0, or between {_LEAST:g} and {_MOST:g}"
+                f"it must be 0, or between {_LEAST:g} and {_MOST:,.0f}"
             )
 
     @property

@@ -18,14 +18,19 @@ from mileage.ledger.targets import Target
 from mileage.report.cost import CostReport
 
 
-def listed(
-    store: Store, selection: str | None = None, *, state: str | None = None, limit: int = 50
-) -> list[RecordedRun]:
-    """The newest `limit` runs of a selection, all for 0, with what those have used that they resume."""
+def check_listing(state: str | None, limit: int) -> None:
+    """UsageError if no ledger could be listed so."""
     if limit < 0:
         raise UsageError(f"--limit must be 0 or more, not {limit}")
     if state is not None and state not in STATES:
         raise UsageError(f"--state {state!r} is not known: use one of {', '.join(STATES)}")
+
+
+def listed(
+    store: Store, selection: str | None = None, *, state: str | None = None, limit: int = 50
+) -> list[RecordedRun]:
+    """The newest `limit` runs of a selection, all for 0, with what those have used that they resume."""
+    check_listing(state, limit)
     if selection is None:
         selector = Selector(fields=() if state is None else (("state", state),))
         records = store.read(queries.records, selector, limit=limit or None)
