@@ -104,7 +104,7 @@ def test_only_what_is_possible_is_chosen(epsilon: float) -> None:
         assert (parts.masks[np.arange(64), chosen] == 1).all()
         assert (parts.masks.sum(axis=1) == 3).all()
         seen += np.bincount(chosen, minlength=5)
-        parts._step(chosen)
+        parts._store(*parts.env.step(chosen))
     assert (seen > 0).all()
 
 
@@ -112,7 +112,7 @@ def test_a_step_that_the_time_limit_cuts_off_keeps_the_mask_of_what_it_led_to() 
     parts = learner("DQN", tiny_envs.Doors, n_envs=3)
     for _ in range(9):
         parts._take_masks()
-        parts._step(parts._act_randomly())
+        parts._store(*parts.env.step(parts._act_randomly()))
     batch = parts.replay.sample(24)
     shown = batch.next_obs[:, :5].argmax(axis=1)
     assert batch.truncated.any()
@@ -171,7 +171,7 @@ def test_n_step_targets_sum_discounted_rewards() -> None:
     """Rewards 1 at every step of an endless episode: 3 steps at gamma 0.5 are 1.75, then the value at 0.125."""
     parts = learner("DQN", tiny_envs.Spike, n_step=3, gamma=0.5, learning_starts=0, train_every=1, batch=8)
     for _ in range(40):
-        parts._step(parts._act_randomly())
+        parts._store(*parts.env.step(parts._act_randomly()))
     batch = parts.replay.sample(8)
     np.testing.assert_allclose(batch.rewards, 1.0 + 0.5 + 0.25)
     np.testing.assert_allclose(batch.discounts, 0.5**3)
@@ -182,7 +182,7 @@ def test_n_step_targets_sum_discounted_rewards() -> None:
 def test_priorities_follow_the_errors() -> None:
     parts = learner("DQN", tiny_envs.Identity, prioritised=True, learning_starts=0, train_every=1, batch=8, n_envs=2)
     for _ in range(20):
-        parts._step(parts._act_randomly())
+        parts._store(*parts.env.step(parts._act_randomly()))
     parts.learn(1)
     indices, errors = parts.batch.indices.copy(), np.abs(parts._td_errors)
     again = parts.replay.tree.leaves[indices]
