@@ -321,7 +321,7 @@ def _caveats(race: Race, lines: Sequence[ReadRecord], cores: int) -> tuple[Cavea
 
 
 def _reading(line: ReadRecord) -> Reading:
-    return Reading(**{name: line[name] for name in Reading.__dataclass_fields__})
+    return Reading(**{name: line[name] for name in Reading.__dataclass_fields__ if name in line})
 
 
 def _startup(run: RecordedRun) -> float:
