@@ -254,6 +254,7 @@ for _ in range(1500):
 """
 
 
+@pytest.mark.slow
 def test_reports_that_were_there_before_the_tests_are_no_reports(isolation: None, python: Path, work: Path) -> None:
     # The build runs a script of the candidate's, which leaves reports behind and a tree too deep to walk.
     (python / "rl-bench.toml").write_text(
@@ -283,6 +284,7 @@ def test_without_isolation_tests_that_are_rewritten_while_they_run_are_noticed(p
     assert "tests" in results[1].diagnostic
 
 
+@pytest.mark.slow
 def test_tests_of_the_grader_are_seen_by_no_candidate(
     isolation: None, python: Path, work: Path, tmp_path: Path, write_files: Callable[[Path, dict[str, str]], Path]
 ) -> None:

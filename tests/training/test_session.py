@@ -62,7 +62,10 @@ def test_python_records_what_the_command_line_does(tmp_path: Path) -> None:
     assert filled(*python.profiles) == filled(*command.profiles)
     assert {row.phase for row in python.phase_rows} == {row.phase for row in command.phase_rows}
     different = {name for name in command.run._fields if getattr(command.run, name) != getattr(python.run, name)}
-    assert different == {"run_id", "name", "launched_at", "started_at", "pid", "process_token", "command", "price"}
+    own = {"run_id", "name", "launched_at", "started_at", "pid", "process_token", "command", "price", "machine"}
+    assert different == own
+    before = {"cpu_seconds_before_clock": 0.0}
+    assert json.loads(python.run.machine) | before == json.loads(command.run.machine) | before
     assert json.loads(python.run.price) | {"frozen_at": 0} == json.loads(command.run.price) | {"frozen_at": 0}
     # The same seed learns the same, whoever asks.
     assert [row.mean_return for row in python.checkpoints] == [row.mean_return for row in command.checkpoints]

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, UsageError
+from mileage._errors import CheckpointError, EnvError, UsageError
 from mileage.envs import GymnasiumEnv
 
 PAGE = Path(__file__).parents[2] / "docs" / "spaces.md"
@@ -214,7 +214,7 @@ def test_a_mask_that_leaves_nothing_ends_the_run_with_a_sentence(algorithm: str,
         getattr(mileage, algorithm)(
             tiny_envs.Walled, preset="none", backend=backend, threads=1, **SMALL[algorithm]
         ) as agent,
-        pytest.raises(UsageError, match="'TestWalled-v0' has a mask that leaves no action possible"),
+        pytest.raises(EnvError, match="'TestWalled-v0' has a mask that leaves no action possible"),
     ):
         agent.learn(64, panel=agent.default_panel(episodes=2), eval_every=10**9)
 

@@ -125,7 +125,7 @@ def test_what_compiled_code_does_at_the_edges_of_functions_plain_python_does_too
     assert compiled_reward[0] == reward == 2.0
 
 
-@pytest.mark.parametrize("name", [name for name in registered() if "-v" in name])
+@pytest.mark.parametrize("name", [name for name in registered() if "-v" in name and not name.startswith("Test")])
 def test_plain_python_and_compiled_code_go_the_same_way(name: str) -> None:
     spec = native(name)
     plain, vec, rng = PlainEnv(spec.source, 3), VecEnv(spec, 1, seed=3), np.random.default_rng(0)
