@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 # A build from clean that takes less than this share of what the check of one edited line takes has not been one.
 NOT_COLD_SHARE = 0.5
+# Seconds by which it must be shorter: builds of some milliseconds differ by more than that share for no reason.
+_NOT_COLD_SECONDS = 0.1
 
 
 _WORDS = {Verdict.B_CHEAPER: "faster", Verdict.A_CHEAPER: "slower", Verdict.UNDECIDED: "no difference shown"}
@@ -191,7 +193,7 @@ def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
     cold, quick = (each.value if each else None for each in _times(arm, samples))
     if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or quick is None:
         return None
-    if cold >= NOT_COLD_SHARE * quick:
+    if cold >= NOT_COLD_SHARE * quick or quick - cold < _NOT_COLD_SECONDS:
         return None
     evidence = f"a cold build took {cold:.3g} s, the check of one edited line {quick:.3g} s"
     return Caveat(Cause.NOT_COLD, evidence, arm.name, SampleKind.COLD, REMEDIES[Cause.NOT_COLD])
