@@ -103,6 +103,7 @@ def _marked(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_three_times_it_ends_like_one_left_alone(whole: tuple[Path, Race], tmp_path: Path) -> None:
     spec = tiny_race(tmp_path, race="price = 36", pause=0.15)
     command = [sys.executable, "-m", "mileage", "race", str(spec), "--out", str(tmp_path / "race"), "--quiet"]

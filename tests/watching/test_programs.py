@@ -21,6 +21,9 @@ import os, sys, time
 import gymnasium as gym
 import numpy as np
 
+# What is slow is measured: nothing else may run beside it.
+pytestmark = pytest.mark.alone
+
 PLANT = os.environ.get("PLANT", "")
 
 
