@@ -15,14 +15,14 @@ import pytest
 import mileage
 from extras import TORCH
 
+# What is slow is measured: nothing else may run beside it.
+pytestmark = pytest.mark.alone
+
 SOURCE = str(Path(mileage.__file__).parents[1])
 LOOP = """\
 import os, sys, time
 import gymnasium as gym
 import numpy as np
-
-# What is slow is measured: nothing else may run beside it.
-pytestmark = pytest.mark.alone
 
 PLANT = os.environ.get("PLANT", "")
 
