@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import extras
 import mileage
 import tiny_envs
 from mileage._errors import CheckpointError, EnvError, UsageError
 from mileage.envs import GymnasiumEnv
+
+# Every cell is run on both back ends.
+pytestmark = extras.TORCH
 
 PAGE = Path(__file__).parents[2] / "docs" / "spaces.md"
 VECTOR = spaces.Box(-1.0, 1.0, (3,))
