@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from sample_rows import make_checkpoint, make_end, make_note, make_profile, make_run
 
+from mileage.ledger import secrets
 from mileage.ledger.rows import Row
 from mileage.ledger.secrets import scrubbed_command, scrubbed_json, scrubbed_row, scrubbed_text, scrubbed_value
 
@@ -27,6 +28,12 @@ HARMLESS = [
     "policy.safetensors",
     "mail me@example.org about 12:30",
 ]
+
+
+@pytest.fixture(autouse=True)
+def forget_the_environment() -> None:
+    """What another test put into the environment would hide a secret here that no rule finds."""
+    secrets._secrets_of_environment.cache_clear()
 
 
 @pytest.mark.parametrize("text", SECRETS)

@@ -34,7 +34,7 @@ _NAME = (
 )
 """The names of settings that are secret; a length (`max_tokens`) or a special token of a vocabulary is none of them."""
 # Where settings follow each other, a comma or semicolon ends a value only if another one begins behind it.
-_VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:[^\s"'&;,}]|[&;,](?!\s|\Z|["'\w .%-]+[=:]))+)"""
+_VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:[^\s"'&;,}]|[&;,](?!\s|\Z|["'\w.%-]+[=:]))+)"""
 
 # Compiled when they are first needed, which takes longer than everything else before a run is on disk.
 _SECRET_NAME = rf"(?i){_NAME}"
