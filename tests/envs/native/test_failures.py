@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,30 @@ def test_a_function_that_calls_itself_is_one_sentence() -> None:
 
     with pytest.raises(_errors.EnvCompileError, match=r"down\(\) in .*, line \d+, calls itself"):
         VecEnv(broken_envs.make("Recursive", step=step), 1)
+
+
+MOVED = """
+from mileage.envs import env, uniform
+
+def helper(value):
+    if value > 9.98:
+        raise ValueError("moved")
+    return value
+
+@env("Moved-test", state_size=1, actions=2, max_steps=9)
+class Moved:
+    def reset(state, rng):
+        state[0] = uniform(rng, 0.0, 1.0)
+
+    def step(state, action, rng):
+        state[0] = helper(state[0] + 1.0)
+        return 1.0, False
+"""
+
+
+def test_a_file_that_was_moved_or_has_new_lines_is_named_as_it_is_now(tmp_path: Path) -> None:
+    for name, above in (("first.py", 0), ("moved.py", 0), ("longer.py", 7)):
+        path = tmp_path / name
+        path.write_text("\n" * above + MOVED)
+        with pytest.raises(_errors.EnvError, match=rf"moved \({path}, line {6 + above}\)"):
+            play(make_vec(f"{path}:Moved", 2).spec, n=512)

@@ -30,7 +30,7 @@ from numba.core.sigutils import normalize_signature
 
 from mileage._errors import EnvCompileError
 from mileage.envs.native.failures import FAILED, MASK, OBSERVE, RESET, STEP
-from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, Source
+from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, Source, place_key
 from mileage.envs.native.portable import Portable
 from mileage.kernels.machine.attempt import attempt_2, attempt_3
 from mileage.kernels.machine.jit import KernelCache, kept_on_disk
@@ -62,7 +62,7 @@ class CompiledEnv:
         checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
         self._portable, self._source = Portable(checked=checked), source
         self._functions, self._sizes = source.functions, source.sizes
-        self._key = f"{key}-checked" if checked else key
+        self._key = "-".join(part for part in (key, place_key(source), "checked" if checked else "") if part)
 
     @functools.cached_property
     def advance(self) -> Callback:

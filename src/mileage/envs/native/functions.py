@@ -7,12 +7,14 @@ import importlib.util
 import types
 from collections.abc import Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
+from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
 from mileage._types import F32, U64
 
+_PACKAGE = str(Path(__file__).parents[2])
 Row = F32
 """A state, observation or continuous action of one environment, float32; read and written in place."""
 Rng = U64
@@ -52,6 +54,37 @@ def version(
     if mask is not None or branches:
         parts = (*parts, content_key(mask) if mask else "", tuple(branches))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def place_key(source: Source) -> str:
+    """Digest of the files and lines that a user's functions stand in, which compiled code names when one raises.
+
+    Empty for the environments of this package, so that they are compiled once wherever it is installed.
+    """
+    places: dict[int, object] = {}
+    functions, _, mask, _ = source
+    for function in (*functions, mask):
+        if function is not None:
+            _collect_places(function, places)
+    own = [place for place in places.values() if place is not None]
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:8] if own else ""
+
+
+def _collect_places(function: types.FunctionType, found: dict[int, object]) -> None:
+    if id(function) in found:
+        return
+    code = function.__code__
+    found[id(function)] = None
+    # What was typed has no file to be looked up in.
+    if not code.co_filename.startswith((_PACKAGE, "<")):
+        found[id(function)] = code.co_filename, [line for _, _, line in code.co_lines()]
+    names = names_used(code)
+    for _, value in references(function):
+        meant = [item for _, item in members(value, names)] if isinstance(value, types.ModuleType) else [value]
+        for each in meant:
+            plain = getattr(each, "py_func", each)
+            if is_helper(plain):
+                _collect_places(plain, found)
 
 
 def names_used(code: types.CodeType) -> set[str]:
