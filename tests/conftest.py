@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 
 import hypothesis
@@ -18,6 +19,10 @@ for _name in ("MILEAGE_CHECK", "MILEAGE_DB", "MILEAGE_PRICES", "MILEAGE_WORK", "
 os.environ.pop("DEVICE_PRICE_PER_HOUR", None)
 # What machine it is must not reach them either: on a rented one, every run would have a price.
 os.environ["MILEAGE_RECOGNISE"] = "0"
+
+# A shell lets what it starts in the background ignore Ctrl-C, and the programs that tests interrupt with it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine may take any time for an example: no test asserts one.
 hypothesis.settings.register_profile("mileage", deadline=None)

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import mileage
-from mileage._errors import CheckpointError
+from mileage._errors import CheckpointError, UsageError
 from mileage.training import checkpoints
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([2**63], np.uint64)}
@@ -286,3 +286,15 @@ def test_a_good_checkpoint_is_read(saved: Path) -> None:
     assert agent.steps == 8
     with pytest.raises(ValueError, match=r"^threads must be at least 1"):
         mileage.load(saved, threads=0)
+
+
+@pytest.mark.parametrize("path", [None, 3, "", ["a"]])
+def test_what_is_no_path_is_a_sentence(path: Any) -> None:
+    agent = mileage.PPO("CartPole-v1", threads=1)
+    for attempt in (mileage.load, mileage.PPO.load, agent.save, agent.export):
+        with pytest.raises(UsageError, match="path must be the path of a checkpoint"):
+            attempt(path)
+
+
+def test_an_agent_shows_what_it_is() -> None:
+    assert repr(mileage.PPO("CartPole-v1", seed=3, threads=1)) == "<PPO on CartPole-v1, seed 3, 0 steps>"

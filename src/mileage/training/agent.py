@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from mileage._cores import usable_cores
@@ -120,6 +119,9 @@ class Agent(Acting):
         self.policy = self._backend.make_policy(self.config, self.spec, self.seed)
         self.policy.most_threads = self.threads
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.env_id}, seed {self.seed}, {self.steps:,} steps>"
+
     @property
     def policy_name(self) -> str:
         """Which network: `mlp`, `cnn`, or `module` for a user's own."""
@@ -231,7 +233,7 @@ class Agent(Acting):
         from mileage.meter import compile_phase
 
         clock = session.run_clock(ledger) if clock is None else clock
-        path = None if checkpoint is None else Path(checkpoint)
+        path = None if checkpoint is None else checkpoints.checked_path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
         with contextlib.ExitStack() as stack:
             with clock.phase(Phase.INIT):
@@ -266,7 +268,7 @@ class Agent(Acting):
                 self.horizon, self.target, self.panel = horizon, goal, panel
                 if every:
                     self.run_defaults |= {"eval_every": every, "eval_share": share}
-                best = None if best_checkpoint is None else Path(best_checkpoint)
+                best = None if best_checkpoint is None else checkpoints.checked_path(best_checkpoint)
                 outcome = runner.run(
                     learner, evaluate,
                     runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every, share, len(panel.seeds)), clock,
@@ -352,13 +354,14 @@ class Agent(Acting):
             obs_limit=self.policy.obs_limit,
             spaces=self.spec.codec.described(),
             saved=self.learner.saved(),
-        ).write(Path(path))
+        ).write(checkpoints.checked_path(path))
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write the policy as an ONNX file (docs/exam.md): observations in, best actions out, nothing to train on."""
         from mileage.policies import onnx
 
-        onnx.write(self.policy, Path(path), {"env": self.env_id, "algorithm": self.name, "steps": str(self.steps)})
+        about = {"env": self.env_id, "algorithm": self.name, "steps": str(self.steps)}
+        onnx.write(self.policy, checkpoints.checked_path(path), about)
 
     @classmethod
     def load(
@@ -370,7 +373,7 @@ class Agent(Acting):
         `env` replaces the environment it names, and `policy` the network; both are needed if they are a user's code.
         `hyperparameters` replace those it was trained with, as for fine-tuning: `load(path, learning_rate=1e-4)`.
         """
-        file = Path(path)
+        file = checkpoints.checked_path(path)
         _check_threads(threads)
         changes = cls._config_values(hyperparameters)
         arrays, metadata = checkpoints.read(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import CheckpointError
@@ -78,7 +77,7 @@ else:
 
 def load(path: str | os.PathLike[str], *, threads: int | None = None, env: Any = None, **hyperparameters: Any) -> Agent:
     """Read a checkpoint of any algorithm; `env` and `hyperparameters` replace those that it names."""
-    name = checkpoints.read(Path(path))[1].get("algorithm")
+    name = checkpoints.read(checkpoints.checked_path(path))[1].get("algorithm")
     # A name with a colon would import whatever the checkpoint says.
     if not isinstance(name, str) or name not in {each.name for each in algorithms()}:
         raise CheckpointError(f"checkpoint {path} is of algorithm {name!r}, which this version does not have")

@@ -54,6 +54,13 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Record) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def checked_path(path: object) -> Path:
+    """`path` as a Path; UsageError for what is none."""
+    if isinstance(path, str | os.PathLike) and str(path):
+        return Path(path)
+    raise UsageError(f"path must be the path of a checkpoint, not {path!r}")
+
+
 def read(path: Path) -> tuple[dict[str, Array], Record]:
     """Read a checkpoint's arrays and metadata."""
     from safetensors import SafetensorError, safe_open
