@@ -54,3 +54,19 @@ def test_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
     found = run(*arguments)
     assert isinstance(found.exception, MileageError)
     assert sentence in str(found.exception)
+
+
+def test_two_profiles_compare_by_run_and_by_file(tmp_path: Path) -> None:
+    db, file = tmp_path / "ledger.db", tmp_path / "a.json"
+    first = run("ppo", "CartPole-v1", "--steps", "256", *SMALL, "--db", str(db), "--no-replay", "--json")
+    file.write_text(first.stdout)
+    run_id = json.loads(first.stdout)["run"]["run_id"]
+    shown = run("compare", str(file), run_id, "--db", str(db))
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith("A and B take the same, within 2%")
+    assert "rollout" in shown.stdout
+    found = json.loads(run("compare", str(file), run_id, "--db", str(db), "--json").stdout)
+    assert found["totals"][0] == found["totals"][1]
+    for wrong in (["compare"], ["compare", str(file)], ["compare", str(file), run_id, "--steps", "3"]):
+        with pytest.raises(MileageError):
+            CliRunner().invoke(app, ["profile", *wrong], catch_exceptions=False)

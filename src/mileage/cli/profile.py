@@ -14,7 +14,7 @@ from mileage._errors import UsageError
 from mileage._records import Record, strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
-from mileage.cli.program_words import PROGRAM, ProgramArguments
+from mileage.cli.program_words import COMPARE, PROGRAM, ProgramArguments
 
 if TYPE_CHECKING:
     from mileage.profiling import Profile
@@ -63,6 +63,7 @@ class Arguments(options.RunArguments):
     ] = None
     timeout: Annotated[float | None, Option(help="Seconds after which a program is ended.")] = None
     program: Annotated[options.Words, Option(PROGRAM, hidden=True, help="A word of the program after --.")] = None
+    compare: Annotated[options.Words, Option(COMPARE, hidden=True, help="A profile to compare.")] = None
 
     def check(self) -> None:
         """UsageError if the options do not go together."""
@@ -98,7 +99,11 @@ def profile(wanted: Arguments) -> None:
     """Train once and say where the time went, and what to change: the verdict in one line first.
 
     After --, any training program as it is: mileage profile -- python train.py.
+    Two profiles beside each other: mileage profile compare A B, each a run or a file that --json wrote.
     """
+    if wanted.compare is not None:
+        _compare(wanted, wanted.compare)
+        return
     if wanted.program is not None:
         from mileage.cli.profile_program import profile_program
 
@@ -115,6 +120,26 @@ def profile(wanted: Arguments) -> None:
         _show(found, wanted)
         if found.interrupted:
             raise typer.Exit(130)
+
+
+def _compare(wanted: Arguments, names: list[str]) -> None:
+    """Two profiles beside each other."""
+    if len(names) != 2 or not all(names):
+        raise UsageError("name two profiles, each a run or a file that --json wrote: mileage profile compare A B")
+    for field in dataclasses.fields(wanted):
+        if field.name not in ("compare", "db", "json_output", "quiet") and getattr(wanted, field.name) != field.default:
+            name = field.name.strip("_").replace("_", "-")
+            raise UsageError(f"--{name} is not for comparing profiles: use --db, --json or --quiet")
+    from mileage.cli.profile_tables import print_comparison
+    from mileage.profiling.comparing import compare_profiles
+
+    found = compare_profiles(names[0], names[1], wanted.db)
+    if wanted.json_output:
+        print(strict_json(found.as_dict(), indent=2))
+    elif wanted.quiet:
+        print(found.verdict)
+    else:
+        print_comparison(found)
 
 
 def _refuse_what_programs_do_not_have(wanted: Arguments) -> None:

@@ -8,10 +8,27 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from mileage.profiling.comparing import ProfileComparison
     from mileage.profiling.findings import Finding
     from mileage.profiling.profile import Profile
 
 _WIDTH = 80
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal and console.width >= _WIDTH else Console(highlight=False, width=_WIDTH)
+
+
+def print_comparison(found: ProfileComparison) -> None:
+    """Print the verdict, and what it stands on."""
+    console = _console()
+    console.print(Text(found.verdict, style="bold"))
+    console.print(Text(f"A is {found.a.label}, B is {found.b.label}", style="dim"))
+    for each in found.tables():
+        console.print()
+        console.print(Text(each.title, style="bold"))
+        console.print(each.terminal(boxed=False))
 
 
 def print_profile(profile: Profile) -> None:
@@ -19,9 +36,7 @@ def print_profile(profile: Profile) -> None:
     from mileage.profiling.export import machine_line, title
     from mileage.profiling.tables import tables
 
-    console = Console(highlight=False)
-    if console.width < _WIDTH or not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = _console()
     # Names come from the ledger and from users: text, never markup.
     console.print(Text(profile.verdict, style="bold"))
     console.print(Text(f"{title(profile)}; {machine_line(profile)}", style="dim"))

@@ -1,7 +1,8 @@
-"""A command that takes options of its own and, after --, a program with its arguments."""
+"""A command that takes options of its own and, after --, a program with its arguments, or the word compare first."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typer.core import TyperCommand
 
 PROGRAM = "--program"
 """The hidden option by which the words of a program reach the command, one each."""
+
+COMPARE = "--compare"
+"""The hidden option by which the two profiles after the word compare reach the command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,4 +42,7 @@ class ProgramCommand(TyperCommand):
         if "--" in args:
             at = args.index("--")
             args = [*args[:at], *(f"{PROGRAM}={word}" for word in args[at + 1 :] or [""])]
+        elif args[:1] == ["compare"]:
+            names = list(itertools.takewhile(lambda word: not word.startswith("-"), args[1:]))
+            args = [*(f"{COMPARE}={word}" for word in names or [""]), *args[1 + len(names) :]]
         return super().parse_args(ctx, args)
