@@ -115,9 +115,27 @@ def test_html_escapes_what_it_shows() -> None:
 
     found = measured("ppo")
     hostile = dataclasses.replace(found, workload={**found.workload, "env": "<script>alert(1)</script>"})
-    assert "<script>" not in export(hostile, "html")
+    assert "<script>alert" not in export(hostile, "html")
     assert "<script>" not in export(hostile, "md")
-    assert export(found, "html").count("<table") == len(tables(found))
+
+
+def test_the_page_has_every_table_and_asks_nobody_for_anything() -> None:
+    found = measured("ppo")
+    page = export(found, "html")
+    assert page.count("<table") == len([each for each in tables(found) if each.key != "findings"])
+    assert all(finding.bottleneck.label in page for finding in found.findings)
+    assert "default-src 'none'" in page
+    assert "src=" not in page.replace("-src=", "")
+
+
+def test_the_trace_shows_the_run_as_it_went() -> None:
+    found = measured("ppo")
+    counted = [each for each in json.loads(export(found, "trace"))["traceEvents"] if each["ph"] == "C"]
+    memory = [each["args"]["MiB"] for each in counted if each["name"] == "memory, MiB"]
+    assert memory == [each.rss_mib for each in found.run.moments]
+    for each in counted:
+        if each["name"].startswith("phases"):
+            assert sum(each["args"].values()) == pytest.approx(1.0)
 
 
 def test_a_trace_holds_the_replayed_iterations() -> None:

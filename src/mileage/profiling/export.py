@@ -1,14 +1,15 @@
-"""A profile in other formats: Markdown, an HTML section, a Chrome trace, a speedscope file."""
+"""A profile in other formats: Markdown, a page, a Chrome trace, a speedscope file."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable
-from dataclasses import replace
+import itertools
+from collections.abc import Callable, Sequence
 
 from mileage._errors import UnknownNameError
 from mileage._records import Record, strict_json
 from mileage.profiling.costs import part_of
+from mileage.profiling.memory import Moment
+from mileage.profiling.page import page
 from mileage.profiling.profile import Profile
 from mileage.profiling.tables import tables
 from mileage.text import markdown as escaped
@@ -52,17 +53,9 @@ def markdown(profile: Profile) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def html_section(profile: Profile) -> str:
-    """The whole profile as one HTML section, without styles or scripts of its own."""
-    parts = [
-        '<section class="profile">',
-        f"<h1>Profile: {html.escape(title(profile))}</h1>",
-        f'<p class="verdict"><strong>{html.escape(profile.verdict)}</strong></p>',
-        f"<p>{html.escape(machine_line(profile))}</p>",
-    ]
-    for table in tables(profile):
-        parts += [f"<h2>{html.escape(table.title)}</h2>", replace(table, key=f"profile-{table.key}").html()]
-    return "\n".join([*parts, "</section>"]) + "\n"
+def html_page(profile: Profile) -> str:
+    """The whole profile as one page that opens from disk."""
+    return page(profile, title(profile), machine_line(profile))
 
 
 def _run_spans(profile: Profile) -> list[tuple[str, float, float]]:
@@ -76,13 +69,14 @@ def _run_spans(profile: Profile) -> list[tuple[str, float, float]]:
 
 
 def chrome_trace(profile: Profile) -> str:
-    """Replayed iterations with their phases and calls (chrome://tracing, Perfetto), and the run's phases as one row."""
+    """For Perfetto: the run's memory and phases as it went, their sums as a row, and replayed iterations with calls."""
     events: list[Record] = [
         {"ph": "M", "pid": 1, "tid": 1, "name": "thread_name", "args": {"name": "replayed iterations"}},
         {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "the run: sums of its phases"}},
     ]
     for name, start, end in _run_spans(profile):
         events.append({"ph": "X", "pid": 1, "tid": 2, "name": name, "cat": "run", "ts": start, "dur": end - start})
+    events += _counted(profile.run.moments)
     if profile.calibration is not None:
         spans = profile.calibration.trace.shown
         first = min((span.start for span in spans), default=0)
@@ -92,6 +86,22 @@ def chrome_trace(profile: Profile) -> str:
             events.append({"ph": "X", "pid": 1, "tid": 1, "name": span.name, "cat": category} | times)
     found = {"displayTimeUnit": "ms", "otherData": {"verdict": profile.verdict}, "traceEvents": events}
     return strict_json(found) + "\n"
+
+
+def _counted(moments: Sequence[Moment]) -> list[Record]:
+    """The run as it went: memory, and the share of each phase between two looks at its clock."""
+    name = {"ph": "M", "pid": 2, "name": "process_name", "args": {"name": "the run as it went"}}
+    events: list[Record] = [name] if moments else []
+    for each in moments:
+        at = {"ph": "C", "pid": 2, "ts": 1e6 * each.times.wall_seconds}
+        events.append({"name": "memory, MiB", "args": {"MiB": each.rss_mib}} | at)
+    for earlier, later in itertools.pairwise(moments):
+        whole = max(later.times.wall_ns - earlier.times.wall_ns, 1)
+        before, after = earlier.times.phases_ns, later.times.phases_ns
+        shares = {str(phase): (spent - before.get(phase, 0)) / whole for phase, spent in after.items()}
+        at = {"ph": "C", "pid": 2, "ts": 1e6 * earlier.times.wall_seconds}
+        events.append({"name": "phases, share of the time", "args": shares} | at)
+    return events
 
 
 def speedscope(profile: Profile) -> str:
@@ -147,7 +157,7 @@ def _evented(spans: list[tuple[str, float, float]], frame: Callable[[str], int])
 
 FORMATS: dict[str, Callable[[Profile], str]] = {
     "md": markdown,
-    "html": html_section,
+    "html": html_page,
     "trace": chrome_trace,
     "speedscope": speedscope,
 }
