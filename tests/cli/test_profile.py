@@ -70,3 +70,10 @@ def test_two_profiles_compare_by_run_and_by_file(tmp_path: Path) -> None:
     for wrong in (["compare"], ["compare", str(file)], ["compare", str(file), run_id, "--steps", "3"]):
         with pytest.raises(MileageError):
             CliRunner().invoke(app, ["profile", *wrong], catch_exceptions=False)
+
+
+def test_the_start_of_the_process_is_part_of_starting_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mileage.meter.clock._process_start_claimed", 0)
+    found = run("ppo", "CartPole-v1", "--steps", "128", *SMALL, "--no-ledger", "--no-replay", "--json")
+    phases = json.loads(found.stdout)["run"]["phases"]
+    assert phases["other"] < 0.1 * phases["init"]

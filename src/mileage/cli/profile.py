@@ -156,11 +156,13 @@ def _recorded(selection: str, db: str | None) -> Profile:
 
 
 def _measured(wanted: Arguments, **more: Any) -> Profile:
-    from mileage.meter import PhaseClock
+    from mileage.meter import Phase, PhaseClock
 
-    # From here on the run's start-up counts.
+    # The run's start-up counts, from the start of the process.
     clock = PhaseClock.for_run()
-    from mileage.profiling import profile_run
+    clock.attribute(Phase.INIT, clock.times().wall_seconds)
+    with clock.phase(Phase.INIT):
+        from mileage.profiling import profile_run
 
     assert wanted.algorithm is not None
     talks = not (wanted.json_output or wanted.quiet) and (wanted.export is None or wanted.out is not None)
