@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+MINIMAL := .venv-minimal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo docs-site test test-minimal test-slow services check bench docs clean
+.PHONY: demo docs-site environments test test-minimal test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +16,9 @@ $(VENV)/.dev: $(VENV)/.base
 	$(PIP) install --constraint constraints.txt --editable \
 		'.[atari,box2d,coderl,dev,docs,figures,mujoco,notebook,onnx,parquet,postgres,tensorboard,torch,web]'
 	@touch $@
+
+# All that the other targets need; with --jobs side by side, as most of it is waiting for downloads.
+environments: $(VENV)/.dev $(MINIMAL)/.base services
 
 demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
@@ -32,7 +36,6 @@ test: $(VENV)/.dev services
 
 # The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
 # start compilers of other languages or programs of others, search for minutes, or look at the source tree: no extra changes them.
-MINIMAL := .venv-minimal
 LEFT_OUT := benchmarks coderl/build coderl/project coderl/test_bench.py coderl/test_command.py coderl/test_crash.py \
 	coderl/test_hostile_patches.py coderl/test_reward.py cli/test_profile_try.py docs exam outside placing \
 	profiling/test_planted.py racing tools watching
