@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -59,6 +60,25 @@ def test_calls_that_stall_now_and_then_are_judged_by_what_they_take_in_all() -> 
 
     spent = played(Ranks(2), cost, 20)
     assert spent[1] > 0.9 * sum(spent.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("gain", "better"), [(1.15, 2), (1.0 / 1.15, 1)])
+def test_a_machine_that_is_slow_by_turns_does_not_decide(gain: float, better: int, seed: int) -> None:
+    """Stretches of 5 to 60 ms in which everything takes up to twice as long: what is faster by 15 % is still found."""
+    draw = random.Random(seed)
+    left, slow = 0.0, 1.0
+
+    def cost(n: int) -> int:
+        nonlocal left, slow
+        if left <= 0.0:
+            left, slow = draw.uniform(5, 60) * MS, draw.choice([1.0, 1.0, 1.0, draw.uniform(1.0, 2.0)])
+        took = MS / (gain if n == 2 else 1.0) * slow * draw.uniform(0.9, 1.1)
+        left -= took
+        return int(took)
+
+    spent = played(Ranks(2), cost, 30)
+    assert spent.get(better, 0) > 0.8 * sum(spent.values())
 
 
 def test_one_rank_is_one_rank() -> None:

@@ -28,9 +28,9 @@ from mileage.kernels.machine.jit import inner
 from mileage.kernels.machine.kinds import Count, PtrI64
 from mileage.kernels.machine.ranks import Ranks
 
-# Spins before going to sleep: enough for ranks that run, little for ranks whose core somebody else has. A sleeper's
-# core is free, and the machine moves the late rank to it.
-_SPINS = 2000
+# Spins before going to sleep, some half a millisecond: longer than a rank that was asleep between two calls takes to
+# arrive, and little where somebody else has its core. A sleeper leaves its core, and the late rank may move there.
+_SPINS = 20_000
 _ARRIVED, _GENERATION, _SLEEPERS = 0, 8, 16  # a cache line apart
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT and FUTEX_WAKE within one process
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
