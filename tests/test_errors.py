@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from mileage import _errors
-from mileage._errors import MileageError, MissingExtraError, UnknownNameError, UsageError
+from mileage._errors import MileageError, MissingExtraError, UnknownNameError, UsageError, looked_up
 
 CLASSES = [item for _, item in inspect.getmembers(_errors, inspect.isclass) if item.__module__ == _errors.__name__]
 
@@ -31,6 +31,12 @@ def test_an_unknown_name_suggests_a_near_one_or_lists_all() -> None:
     assert near == "unknown environment 'CartPol-v1': did you mean 'CartPole-v1'?"
     far = str(UnknownNameError("environment", "Chess", known))
     assert far == "unknown environment 'Chess': known: CartPole-v1, Pendulum-v1."
+
+
+def test_what_is_looked_up_is_there_or_unknown() -> None:
+    assert looked_up("shape", "square", {"circle": 0, "square": 4}) == 4
+    with pytest.raises(UnknownNameError, match="unknown shape 'squre': did you mean 'square'"):
+        looked_up("shape", "squre", {"circle": 0, "square": 4})
 
 
 def test_a_missing_extra_says_what_to_install() -> None:

@@ -21,7 +21,10 @@ MileageError                     base; the CLI prints it as one sentence and exi
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 class MileageError(Exception):
@@ -44,6 +47,13 @@ class UnknownNameError(UsageError):
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
         super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+def looked_up(kind: str, name: str, known: Mapping[str, Found]) -> Found:
+    """What `known` has under `name`; UnknownNameError if nothing."""
+    if name not in known:
+        raise UnknownNameError(kind, name, known)
+    return known[name]
 
 
 def require(condition: bool, name: str, value: object, need: str) -> None:

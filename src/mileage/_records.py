@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Record = dict[str, Any]
 """To be filled or changed."""
 ReadRecord = Mapping[str, Any]
 """To be read."""
+
+
+@dataclass(frozen=True)
+class PlainData:
+    """A dataclass whose fields are plain values, or dataclasses of such."""
+
+    def as_dict(self) -> Record:
+        """Plain data: the fields by name."""
+        return asdict(self)
 
 
 def strict_json(value: object, **how: Any) -> str:

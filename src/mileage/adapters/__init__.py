@@ -9,7 +9,7 @@ Nothing of a framework is imported before it is used.
 
 from __future__ import annotations
 
-from mileage._errors import UnknownNameError
+from mileage._errors import looked_up
 
 ADAPTERS = {
     "stable_baselines3": ("stable_baselines3", "stable-baselines3"), "cleanrl": ("tyro", "cleanrl"),
@@ -29,6 +29,4 @@ def loader_of(adapter: str) -> str:
     """`module:function` that reads the checkpoints of a framework; a name of that form is one itself."""
     if ":" in adapter:
         return adapter
-    if adapter not in _LOADERS:
-        raise UnknownNameError("adapter with checkpoints", adapter, _LOADERS)
-    return _LOADERS[adapter]
+    return looked_up("adapter with checkpoints", adapter, _LOADERS)

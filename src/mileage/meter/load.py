@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mileage._cores import usable_cores
-from mileage._records import Record
+from mileage._records import PlainData
 
 _PROC = Path("/proc")
 _USER_TICKS_AFTER_NAME = 11
@@ -33,7 +33,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(PlainData):
     """The machine between two instants. What could not be read is None."""
 
     seconds: float
@@ -48,10 +48,6 @@ class Load:
     """Seconds that this process's threads waited for a core, by those in which they ran or waited."""
     pressure: float | None
     """Share of the time in which some task of the machine waited for a core."""
-
-    def as_dict(self) -> Record:
-        """Plain data."""
-        return asdict(self)
 
 
 def counters(proc: Path = _PROC) -> Counters:

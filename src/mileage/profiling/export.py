@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from mileage._errors import UnknownNameError
+from mileage._errors import looked_up
 from mileage._records import Record, strict_json
 from mileage.profiling.costs import part_of
 from mileage.profiling.memory import Moment
@@ -17,10 +17,7 @@ from mileage.text import markdown as escaped
 
 def export(profile: Profile, kind: str) -> str:
     """The profile as text in one of `FORMATS`."""
-    try:
-        return FORMATS[kind](profile)
-    except KeyError:
-        raise UnknownNameError("format", kind, FORMATS) from None
+    return looked_up("format", kind, FORMATS)(profile)
 
 
 def title(profile: Profile) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from mileage._records import Record
+from mileage._records import PlainData, Record
 
 # A finding leads only if what it promises is worth the try; below this, the phase that takes longest leads.
 WORTH_TRYING = 0.05
@@ -75,7 +75,7 @@ OF_TRAINING = frozenset(Bottleneck) - {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(PlainData):
     """One diagnosis."""
 
     bottleneck: Bottleneck
@@ -100,7 +100,7 @@ class Finding:
 
     def as_dict(self) -> Record:
         """Plain data."""
-        return asdict(self) | {"bottleneck": self.bottleneck.value}
+        return super().as_dict() | {"bottleneck": self.bottleneck.value}
 
     @classmethod
     def from_dict(cls, data: Record) -> Finding:

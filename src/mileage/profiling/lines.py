@@ -7,14 +7,14 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import mileage
 from mileage._interrupts import frame_of
-from mileage._records import Record
+from mileage._records import PlainData
 from mileage.contracts import Learner
 from mileage.meter import PhaseClock
 
@@ -27,7 +27,7 @@ _LIBRARIES = tuple({str(Path(mileage.__file__).parent), *sysconfig.get_paths().v
 
 
 @dataclass(frozen=True)
-class HotLine:
+class HotLine(PlainData):
     """One line of a user's network."""
 
     function: str
@@ -43,10 +43,6 @@ class HotLine:
     def place(self) -> str:
         """ "Net.forward (net.py:12)"."""
         return f"{self.function} ({Path(self.file).name}:{self.line})"
-
-    def as_dict(self) -> Record:
-        """Plain data."""
-        return asdict(self)
 
 
 def hot_lines(learner: Learner, seconds: float) -> tuple[HotLine, ...]:

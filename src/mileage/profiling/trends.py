@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from mileage._records import Record
+from mileage._records import PlainData, Record
 from mileage.meter import Phase, PhaseTimes
 from mileage.profiling.memory import Moment
 
@@ -30,7 +30,7 @@ _NOT_COMPARABLE = frozenset({str(Phase.OTHER), str(Phase.EVAL), str(Phase.INIT),
 
 
 @dataclass(frozen=True)
-class MemoryGrowth:
+class MemoryGrowth(PlainData):
     """Memory that grows as long as the run goes on."""
 
     mib_per_second: float
@@ -50,11 +50,11 @@ class MemoryGrowth:
 
     def as_dict(self) -> Record:
         """Plain data."""
-        return asdict(self) | {"seconds_left": self.seconds_left}
+        return super().as_dict() | {"seconds_left": self.seconds_left}
 
 
 @dataclass(frozen=True)
-class Drift:
+class Drift(PlainData):
     """A phase whose entries take longer and longer."""
 
     phase: str
@@ -66,10 +66,6 @@ class Drift:
     """How many times as long at the end, beyond what the other phases have got slower too."""
     extra_seconds: float
     """What the run would have been spared had entries stayed as at the start."""
-
-    def as_dict(self) -> Record:
-        """Plain data."""
-        return asdict(self)
 
 
 def training(moments: Sequence[Moment]) -> list[Moment]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from mileage._records import Record
+from mileage._records import PlainData
 from mileage.watching.mileage_inside.lanes import KINDS
 from mileage.watching.trace import Calls
 
 
 @dataclass(frozen=True)
-class CallTimes:
+class CallTimes(PlainData):
     """Calls of one kind, without other timed calls within them."""
 
     kind: str
@@ -21,10 +21,6 @@ class CallTimes:
     p50_ms: float
     p99_ms: float
     longest_ms: float
-
-    def as_dict(self) -> Record:
-        """As plain data."""
-        return asdict(self)
 
 
 def call_times(calls: Calls) -> tuple[CallTimes, ...]:

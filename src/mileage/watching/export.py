@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mileage._errors import UnknownNameError
+from mileage._errors import looked_up
 from mileage._records import Record, strict_json
 from mileage.text import markdown as escaped
 from mileage.text import plain
@@ -21,10 +21,7 @@ _LAYERS = list(Layer)
 
 def export(watched: Watched, kind: str) -> str:
     """As text in one of `FORMATS`."""
-    try:
-        return FORMATS[kind](watched)
-    except KeyError:
-        raise UnknownNameError("format", kind, FORMATS) from None
+    return looked_up("format", kind, FORMATS)(watched)
 
 
 def json_text(watched: Watched) -> str:
