@@ -212,7 +212,6 @@ class Policy(abc.ABC):
         """A function like `actions` that plays `n` episodes from their start, with a memory if the policy has one."""
         return self.actions
 
-    @abc.abstractmethod
     def predict(
         self,
         observation: Array,
@@ -221,7 +220,11 @@ class Policy(abc.ABC):
         rng: np.random.Generator | None,
         masks: U8 | None = None,
     ) -> tuple[Array, Memory]:
-        """Actions for observation rows, and the memory for the next call; `state` is what the last call returned."""
+        """Actions for observation rows, and the memory for the next call; `state` is what the last call returned.
+
+        A policy without a memory needs none of its own.
+        """
+        return self.actions(observation, rng, *(() if masks is None else (masks,))), None
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """What it says about observation rows; UsageError if it does not tell."""

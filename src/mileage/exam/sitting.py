@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
-from mileage._types import I64, U8, Array, Memory
+from mileage._types import I64, U8, Array
 from mileage.contracts import EnvSpec, Policy
 from mileage.envs.registry import resolve
 from mileage.exam.actors import Actor, chosen
@@ -65,13 +64,6 @@ class _Seat(Policy):
     def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions for rows that are each an episode."""
         return self.choose(obs, np.arange(len(obs)), rng)
-
-    def predict(
-        self, observation: Array, state: Memory, episode_start: ArrayLike | None,
-        rng: np.random.Generator | None, masks: U8 | None = None,
-    ) -> tuple[Array, Memory]:  # fmt: skip
-        """Actions for rows that are each an episode."""
-        return self.actions(observation, rng), None
 
 
 def spec_of(panel: Panel) -> EnvSpec:

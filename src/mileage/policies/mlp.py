@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from mileage._errors import UnknownNameError, UsageError
 from mileage._records import Record, named
-from mileage._types import F32, U8, Array, Memory
+from mileage._types import F32, U8, Array
 from mileage.contracts import Policy
 from mileage.kernels.definitions import n_params
 from mileage.policies.draw import to_bounds
@@ -146,14 +146,3 @@ class FlatPolicy(Policy):
 
         Discrete: indices (N,) int64; continuous: (N, A) float32 within the environment's bounds.
         """
-
-    def predict(
-        self,
-        observation: Array,
-        state: Memory,
-        episode_start: ArrayLike | None,
-        rng: np.random.Generator | None,
-        masks: U8 | None = None,
-    ) -> tuple[Array, Memory]:
-        """Actions for observations (N, O); there is no memory."""
-        return self.actions(observation, rng, masks), None

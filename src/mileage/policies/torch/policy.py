@@ -350,41 +350,49 @@ class TorchTwinCritic(TorchPolicy):
             raise UsageError(f"policy of {algorithm} must have the parts actor(obs) and critic(obs, action)")
         super().check(module, algorithm)
 
-    def _actor(self, obs: Any) -> Tensor:
-        found: Tensor = self.module.get_submodule("actor")(obs)
-        return found
+    def choose(
+        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
+    ) -> tuple[Array, Any]:
+        """The best action, or a draw where `rng` is given; see `TorchPolicy.choose`."""
+        return self.to_env(self._drawn(self._head(obs), rng)), state
+
+    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
+        """What the actor's output says."""
+        with torch.no_grad():
+            return self._told(self._head(self._seen(obs)))
+
+    def _head(self, obs: Any) -> F32:
+        return _array(self.module.get_submodule("actor")(obs))
+
+    @abc.abstractmethod
+    def _drawn(self, head: F32, rng: np.random.Generator | None) -> F32:
+        """Actions (N, A) in [-1, 1] from the actor's output: the best, or drawn where `rng` is given."""
+
+    @abc.abstractmethod
+    def _told(self, head: F32) -> Distribution:
+        """The distribution that the actor's output stands for."""
 
 
 class TorchSquashed(TorchTwinCritic):
-    """`module.actor(obs)` returns means and log deviations (N, 2A)."""
+    """`module.actor(obs)` returns means and log deviations (N, 2A), of actions before tanh."""
 
     outputs_per_action = 2
 
-    def choose(
-        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
-    ) -> tuple[Array, Any]:
-        """The squashed mean, or a draw where `rng` is given; see `TorchPolicy.choose`."""
-        return self.to_env(draw.from_squashed(_array(self._actor(obs)), rng)), state
+    def _drawn(self, head: F32, rng: np.random.Generator | None) -> F32:
+        return draw.from_squashed(head, rng)
 
-    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
-        """Means and deviations before tanh."""
-        with torch.no_grad():
-            return draw.squashed_distribution(_array(self._actor(self._seen(obs))))
+    def _told(self, head: F32) -> Distribution:
+        return draw.squashed_distribution(head)
 
 
 class TorchDeterministic(TorchTwinCritic):
-    """`module.actor(obs)` returns actions (N, A) before tanh."""
+    """`module.actor(obs)` returns actions (N, A) before tanh; one that is drawn has a little noise."""
 
-    def choose(
-        self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
-    ) -> tuple[Array, Any]:
-        """The action, with a little noise where `rng` is given; see `TorchPolicy.choose`."""
-        return self.to_env(draw.from_tanh(_array(self._actor(obs)), rng)), state
+    def _drawn(self, head: F32, rng: np.random.Generator | None) -> F32:
+        return draw.from_tanh(head, rng)
 
-    def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
-        """The actions themselves."""
-        with torch.no_grad():
-            return Distribution(mean=np.tanh(_array(self._actor(self._seen(obs)))))
+    def _told(self, head: F32) -> Distribution:
+        return Distribution(mean=np.tanh(head))
 
 
 def _array(tensor: Tensor) -> F32:
