@@ -5,7 +5,6 @@ The files are read, never fetched: they are what the user's own SkyPilot keeps u
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mileage._errors import UsageError
+from mileage.ledger.formats.columns import csv_rows
 
 ENVIRONMENT_VARIABLE = "MILEAGE_CATALOGUE"
 _NEEDED = ("InstanceType", "Price", "Region")
@@ -67,20 +67,13 @@ def offers(place: Path, cloud: str) -> Iterator[Offer]:
     if path is None:
         return
     as_of = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            missing = [name for name in _NEEDED if name not in (rows.fieldnames or ())]
-            if missing:
-                raise UsageError(f"the catalogue file {path} has no column {missing[0]}")
-            for row in rows:
-                yield Offer(
-                    cloud, row["InstanceType"] or "", row["Region"] or "", _amount(row.get("Price")),
-                    _amount(row.get("SpotPrice")), _amount(row.get("vCPUs")), _amount(row.get("MemoryGiB")),
-                    row.get("AcceleratorName") or "", as_of,
-                )  # fmt: skip
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"the catalogue file {path} cannot be read: {error}") from None
+    name = f"the catalogue file {path}"
+    for _, row in csv_rows(path, _NEEDED, lambda column: f"{name} has no column {column}", name):
+        yield Offer(
+            cloud, row["InstanceType"] or "", row["Region"] or "", _amount(row.get("Price")),
+            _amount(row.get("SpotPrice")), _amount(row.get("vCPUs")), _amount(row.get("MemoryGiB")),
+            row.get("AcceleratorName") or "", as_of,
+        )  # fmt: skip
 
 
 def _amount(text: str | None) -> float | None:

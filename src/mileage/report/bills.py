@@ -6,7 +6,6 @@ runs on that resource share the part of it in which any of them ran, by the time
 
 from __future__ import annotations
 
-import csv
 import datetime
 import json
 import math
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from mileage._errors import UsageError
 from mileage._records import Record
+from mileage.ledger.formats.columns import Cells, csv_rows
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import dollars, duration, percent
 from mileage.tables import Table
@@ -42,19 +42,12 @@ class Charge:
 
 def read_bill(path: Path) -> list[Charge]:
     """The charges of a FOCUS file that are for a resource; those for none (support, taxes) are left out."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file)
-            missing = [name for name in _NEEDED if name not in (rows.fieldnames or ())]
-            if missing:
-                raise UsageError(f"{path} is no bill with FOCUS columns: {missing[0]} is missing")
-            found = [_charge(row, f"{path}, line {rows.line_num}") for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    rows = csv_rows(path, _NEEDED, lambda column: f"{path} is no bill with FOCUS columns: {column} is missing")
+    found = [_charge(row, f"{path}, line {number}") for number, row in rows]
     return [charge for charge in found if charge is not None]
 
 
-def _charge(row: Mapping[str, str | None], where: str) -> Charge | None:
+def _charge(row: Cells, where: str) -> Charge | None:
     currency = row["BillingCurrency"] or ""
     if currency != "USD":
         raise UsageError(f"{where}: the bill is in {currency[:20] or 'no currency'}, and prices of runs are in USD")
