@@ -33,6 +33,11 @@ PolicyName = Annotated[str | None, Option(help="'mlp' or 'cnn'; others only from
 Device = Annotated[str, Option(help="Where torch computes: 'auto', 'cpu', 'cuda'.")]
 Compile = Annotated[bool, Option("--compile", help="Use torch.compile.")]
 PriceText = Annotated[str | None, Option(help="Dollars an hour, such as 2.20 or 0.35+0.19 (GPU + host).")]
+Adapter = Annotated[str | None, Option(help="What reads the policy's file: the name of an adapter.")]
+UnitActions = Annotated[
+    bool, Option("--unit-actions", help="The policy's numbers from -1 to 1 stand for the bounds of actions.")
+]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Database = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
 
 
@@ -94,13 +99,21 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
     return command_of
 
 
-def hyperparameters(pairs: list[str]) -> Record:
+def pairs(option: str, given: Words, form: str, *, empty: bool = False) -> dict[str, str]:
+    """What was given to `option` as A=B, by A; `form` says how it is written, `empty` whether B may be nothing."""
+    found = {}
+    for pair in given or ():
+        name, sign, value = pair.partition("=")
+        if not sign or not name or not (value or empty):
+            raise UsageError(f"{option} {pair!r} cannot be read: write {form}")
+        found[name] = value
+    return found
+
+
+def hyperparameters(given: list[str]) -> Record:
     """Read NAME=VALUE pairs; a value is JSON where it can be, text otherwise."""
     found: Record = {}
-    for pair in pairs:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise UsageError(f"--set {pair!r} cannot be read: write NAME=VALUE")
+    for name, text in pairs("--set", given, "NAME=VALUE", empty=True).items():
         try:
             found[name.replace("-", "_")] = json.loads(text)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +29,8 @@ def record(
         str | None,
         Option(help="Where the program leaves its policy (a path or pattern); it is examined when it changes."),
     ] = None,
-    adapter: Annotated[str | None, Option(help="What reads the policy's file: the name of an adapter.")] = None,
-    unit_actions: Annotated[
-        bool, Option("--unit-actions", help="The policy's numbers from -1 to 1 stand for the bounds of actions.")
-    ] = False,
+    adapter: options.Adapter = None,
+    unit_actions: options.UnitActions = False,
     keep_going: Annotated[bool, Option("--keep-going", help="Do not end the program when the target is met.")] = False,
     price: options.PriceText = None,
     instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None,
@@ -52,23 +51,26 @@ def record(
         raise UsageError("name the program to record: mileage record -- python train.py")
     if limit is not None and not limit > 0:
         raise UsageError(f"--timeout must be above 0 seconds, not {limit:g}")
-    exam = file = None
+    exam = exams = None
+    closing = contextlib.ExitStack()
     if (panel is None) != (policy is None) or (target is not None and panel is None):
         raise UsageError("--panel and --policy go together, and --target with them: the exam, and who sits it")
     if panel is not None and policy is not None:
         from mileage.adapters import loader_of
         from mileage.exam import find_panel
-        from mileage.outside.exams import PolicyFile
+        from mileage.outside.file_exams import FileExams
 
         exam = find_panel(panel, target=target)
         loader = None if adapter is None else loader_of(adapter)
-        file = PolicyFile(policy, loader, unit_actions, stop_at_target=not keep_going)
-    run, ended = record_program(
-        command, Ledger(db), name or Path(command[-1] if len(command) == 1 else script(command)).stem,
-        directories=tuple(watch or (Path(),)), limit_seconds=limit, policy=file, panel=exam, target=target,
-        env_id=env or (exam.env_id if exam else ""), algorithm=algorithm, seed=seed,
-        price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
-    )  # fmt: skip
+        exams = FileExams(exam, policy, loader, unit_actions=unit_actions, stop_at_target=not keep_going)
+        closing.callback(exams.close)
+    with closing:
+        run, ended = record_program(
+            command, Ledger(db), name or Path(command[-1] if len(command) == 1 else script(command)).stem,
+            directories=tuple(watch or (Path(),)), limit_seconds=limit, exams=exams, panel=exam, target=target,
+            env_id=env or (exam.env_id if exam else ""), algorithm=algorithm, seed=seed,
+            price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
+        )  # fmt: skip
     if not quiet:
         end = run.end
         memory = "" if end is None or end.peak_rss_gb is None else f", peak memory {end.peak_rss_gb:.2f} GB"

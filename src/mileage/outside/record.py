@@ -8,20 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mileage._records import Record
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.secrets import is_secret_variable, scrubbed_value
 from mileage.meter import PhaseClock
-from mileage.outside.exams import Exams, PolicyFile
+from mileage.outside.exams import Exams
 from mileage.outside.program import Ended, How, Program, Way
 from mileage.outside.scalars import Files, OutputLines, Scalar
 from mileage.recording.recorder import Ledger, RunRecorder
-
-if TYPE_CHECKING:
-    from mileage.outside.examiner import Examiner
 
 _WRITE_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 5.0
@@ -33,7 +30,7 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
     limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
-    way: Way | None = None, examiner: Examiner | None = None, policy: PolicyFile | None = None,
+    way: Way | None = None, exams: Exams | None = None,
     begun: Callable[[Program], None] = lambda _: None, tick: Callable[[], None] = lambda: None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
@@ -46,10 +43,9 @@ def record(
         limit_seconds: after which the program is ended.
         started: told the recorder once the run is in the ledger.
         way: where and how the program runs.
-        examiner: examines its policy while it trains, where it asks to be.
+        exams: examine its policy on the run's panel.
         begun: told the program once it runs.
         tick: called from time to time while it runs.
-        policy: where the program leaves its policy, which then sits the run's panel.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": scrubbed_value(list(command)), "environment": _environment(),
@@ -59,28 +55,23 @@ def record(
     with run:
         started(run)
         figures = _Figures(run, [each.absolute() for each in directories], since)
-        if examiner is not None:
-            examiner.begin(run, limit_seconds)
+        if exams is not None:
+            exams.begin(run, limit_seconds)
         program = Program(command, run.run_id, figures.lines.feed, way)
         begun(program)
-        exams = None if policy is None else Exams(policy, run, program, since)
+        if exams is not None:
+            exams.started(program)
 
         def tick_all() -> None:
-            if examiner is not None:
-                examiner.tick()
-            figures.tick()
             if exams is not None:
                 exams.tick(figures.latest)
+            figures.tick()
             tick()
 
-        try:
-            ended = program.wait(limit_seconds, tick_all)
-            figures.last()
-            if exams is not None:
-                exams.last(figures.latest)
-        finally:
-            if exams is not None:
-                exams.close()
+        ended = program.wait(limit_seconds, tick_all)
+        figures.last()
+        if exams is not None:
+            exams.last(figures.latest)
         return run.end(_STATES[ended.how], ended.reason), ended
 
 

@@ -30,7 +30,7 @@ from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.meter import ResourceSampler
 from mileage.meter.memory import ProcessTree
-from mileage.outside.examiner import Examiner
+from mileage.outside.asked_exams import AskedExams
 from mileage.outside.program import Ended, How, Program, Way, end_marked
 from mileage.outside.record import record
 from mileage.racing.journal import LEDGER, Attempt, Begun, Journal
@@ -281,7 +281,7 @@ class _Command:
 
     def __init__(self, race: RaceExecutor) -> None:
         self._race = race
-        self._examiner: Examiner | None = None
+        self._exams: AskedExams | None = None
 
     def command(self, arm: ArmSpec, seed: int, source: Path | None) -> list[str]:
         """The words of the file, with seed, threads and so on filled in."""
@@ -291,18 +291,18 @@ class _Command:
     def train(self, arm: ArmSpec, seed: int, command: Sequence[str], way: Way, limit: float | None) -> Trained:
         """Its run is launched, examined and closed here."""
         race, spec = self._race, self._race.spec
-        self._examiner = self._examiner or Examiner(spec.panel)
-        way = replace(way, environment={**way.environment, **self._examiner.environment()})
+        self._exams = self._exams or AskedExams(spec.panel)
+        way = replace(way, environment={**way.environment, **self._exams.environment()})
         try:
             _, ended = record(
                 command, race.ledger, race.run_name(arm.name), directories=(), limit_seconds=limit, way=way,
-                examiner=self._examiner, panel=spec.panel, target=spec.target, price_usd_per_hour=spec.price,
+                exams=self._exams, panel=spec.panel, target=spec.target, price_usd_per_hour=spec.price,
                 instance=spec.instance, seed=seed, env_id=spec.env, framework=arm.name, threads=race.threads(arm),
                 resources=ResourceSampler(tree=_Children, high_water=lambda: 0),
             )  # fmt: skip
-            return Trained(ended, self._examiner.about)
+            return Trained(ended, self._exams.about)
         finally:
-            self._examiner.close()
+            self._exams.close()
 
 
 KINDS: dict[str, Callable[[RaceExecutor], Kind]] = {"recipe": _Recipe, "command": _Command}

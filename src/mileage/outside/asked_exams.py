@@ -1,4 +1,4 @@
-"""The examiner of somebody else's training: it has the environment and the held-out seeds, the program has the policy.
+"""Exams that a training program asks for: we have the environment and the held-out seeds, it has the policy.
 
 A program connects to a socket and asks to be examined after so many steps; observations go out, actions come back,
 one line of JSON each. All evaluations are played by the code that plays those of our own runs. The program learns
@@ -16,20 +16,20 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
 from mileage._records import ReadRecord, Record, strict_json
-from mileage._types import U8, Array, Memory
+from mileage._types import U8, Array
 from mileage.contracts import EnvSpec, Policy
 from mileage.envs.registry import resolve
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
+from mileage.outside.exams import Exams
 from mileage.outside.sitting import ADDRESS
 from mileage.recording.recorder import RunRecorder
 from mileage.training.evaluation import BridgeEvaluator
@@ -87,13 +87,6 @@ class _Absent(Policy):
             raise ExamError(problem)
         return np.clip(found.reshape(n, self.action_size), self.low, self.high).astype(np.float32)
 
-    def predict(
-        self, observation: Array, state: Memory, episode_start: ArrayLike | None, rng: np.random.Generator | None,
-        masks: U8 | None = None,
-    ) -> tuple[Array, Memory]:  # fmt: skip
-        """The same, and no memory."""
-        return self.actions(observation, rng, masks), None
-
 
 class _Line:
     """A connection to the program, read line by line and never for longer than the attempt may last."""
@@ -147,8 +140,8 @@ class _Line:
                 raise ExamError("there is no time left")
 
 
-class Examiner:
-    """Examines the policy of one program after the other on the same panel."""
+class AskedExams(Exams):
+    """Examines the policies of programs that ask for it, one program after the other, on the same panel."""
 
     def __init__(self, panel: Panel) -> None:
         """Make the environments of `panel` and play it once, so that no attempt pays for what is done once."""
@@ -170,7 +163,7 @@ class Examiner:
         return {ADDRESS: str(self._sitting.path)}
 
     def begin(self, run: RunRecorder, limit_seconds: float | None) -> None:
-        """The program starts: write what it is examined with to `run`."""
+        """Answer who asks from now on, and write what is found to `run`."""
         assert self._sitting is not None
         self._sitting.start(run, limit_seconds)
 
@@ -179,8 +172,8 @@ class Examiner:
         """What the program said of itself."""
         return {} if self._sitting is None else self._sitting.about
 
-    def tick(self) -> None:
-        """Examine whoever asks; for the thread that has the clock."""
+    def tick(self, latest: Callable[[], int]) -> None:
+        """Examine whoever asks; a program names the step itself."""
         if self._sitting is not None:
             self._sitting.serve(self._examined)
 
@@ -234,7 +227,7 @@ class _Sitting:
         waiting: list[Any] = [self._listening, *self._lines]
         return select.select(waiting, [], [], seconds)[0]
 
-    def serve(self, examined: Any) -> None:
+    def serve(self, examined: Callable[[_Line], Evaluation]) -> None:
         for ready in self._ready(0.0):
             if ready is self._listening:
                 connection, _ = self._listening.accept()
@@ -247,7 +240,7 @@ class _Sitting:
                 self._drop(ready, str(error))
         self._served.set()
 
-    def _answer(self, line: _Line, examined: Any) -> None:
+    def _answer(self, line: _Line, examined: Callable[[_Line], Evaluation]) -> None:
         message = line.hear()
         if isinstance(about := message.get("about"), dict):
             self.about |= about
