@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Annotated
 
 import typer
-from typer import Option
 
 from mileage._records import Record, strict_json
+from mileage.cli.options import AsJson
 
 _EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
 """Extras whose module has another name."""
 
 
-def doctor(json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(json_output: AsJson = False) -> None:
     """Check the machine: cores, BLAS, kernel cache, extras, isolation. Exits with 1 if something is wrong."""
     report = _examine()
     problems = report["problems"]

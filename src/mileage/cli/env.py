@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mileage.cli.options import AsJson
+
 app = typer.Typer(help="Look at one environment.", no_args_is_help=True)
 
 
@@ -20,7 +22,7 @@ def check(
     env: Annotated[str, typer.Argument(help="Environment id, or path/to/file.py:Name.")],
     steps: Annotated[int, typer.Option(help="Steps to play.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of actions and episodes.")] = 0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: AsJson = False,
 ) -> None:
     """Play an environment and look at memory, numbers, seeds, spaces and ends. Exits with 1 unless all is well."""
     from mileage._errors import require

@@ -7,10 +7,11 @@ from typing import Annotated
 from typer import Option
 
 from mileage._records import Record, strict_json
+from mileage.cli.options import AsJson
 
 
 def envs(
-    json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    json_output: AsJson = False,
     all_envs: Annotated[bool, Option("--all", help="Also list what Gymnasium offers.")] = False,
 ) -> None:
     """List the environments that run natively (any other Gymnasium id works too, just slower)."""

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import Record, strict_json
+from mileage.cli import options
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Panel
@@ -23,17 +24,15 @@ def evaluate(
         Option(help='Anybody\'s policy: FILE.onnx, FILE.pt (TorchScript), "file.py:function", "program: COMMAND".'),
     ] = None,
     panel: Annotated[str | None, Option(help="The exam: an environment's id, or a panel's FILE.json.")] = None,
-    adapter: Annotated[str | None, Option(help="What reads the policy's file: the name of an adapter.")] = None,
-    unit_actions: Annotated[
-        bool, Option("--unit-actions", help="The policy's numbers from -1 to 1 stand for the bounds of actions.")
-    ] = False,
+    adapter: options.Adapter = None,
+    unit_actions: options.UnitActions = False,
     episodes: Annotated[int | None, Option(help="Held-out episodes (100 by default).")] = None,
     target: Annotated[str | None, Option(help='What to reach, such as "mean_return>=475".')] = None,
     success: Annotated[str | None, Option(help='What makes an episode a success, such as "return>=475".')] = None,
     sample: Annotated[bool, Option("--sample", help="Sample actions instead of taking the best.")] = False,
     env: Annotated[str | None, Option(help='Environment, if the checkpoint names code: "file.py:Name".')] = None,
     threads: Annotated[int | None, Option(help="Threads to use at most.")] = None,
-    json_output: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    json_output: options.AsJson = False,
 ) -> None:
     """Play held-out episodes with a saved policy. Exits with 1 if a given target is not met."""
     from mileage.ledger.targets import Target

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import strict_json
+from mileage.cli.options import AsJson, Database, Words, pairs
 
 if TYPE_CHECKING:
     from mileage.ledger.rows import NoteKind, Row
@@ -24,11 +25,9 @@ app = typer.Typer(help="Recorded runs: what they reached and what they cost.", n
 
 FORMATS = ("json", "csv", "parquet", "markdown", "mllog", "tensorboard")
 
-Db = Annotated[str | None, Option(help="Ledger file or address (MILEAGE_DB, or runs/mileage.db).")]
 JudgedBy = Annotated[
     str | None, Option(help="Judge by this target and not by the runs' own, from the episodes that were played.")
 ]
-AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Run = Annotated[str, Argument(help="Run id or its beginning, or a name that only one run has.")]
 Why = Annotated[str, Option("--reason", "-r", help="Why, in a few words; kept with the run.")]
 Selection = Annotated[
@@ -42,7 +41,7 @@ def list_runs(
     selection: Selection = None,
     limit: Annotated[int, Option(help="How many runs to show, newest first; 0 shows all.")] = 50,
     state: Annotated[str | None, Option(help="Only runs in this state, such as reached or crashed.")] = None,
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """List runs, newest first."""
@@ -64,7 +63,7 @@ def show(
     run: Run,
     checkpoints: Annotated[int, Option(help="How many checkpoints to show, spread over the run.")] = 10,
     target: JudgedBy = None,
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
@@ -92,7 +91,7 @@ def compare(
         Option("--sequential", help="Judge at the planned looks (5, 10, 20, 30 runs): look as often as you like."),
     ] = False,
     target: JudgedBy = None,
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Compare two sets of runs that sat the same exam: expected cost to target, with a verdict."""
@@ -117,7 +116,7 @@ def export(
         str, Option(help="Rows of CSV and Parquet: runs, checkpoints, phases, episodes or notes.")
     ] = "runs",
     out: Annotated[Path | None, Option("--out", "-o", help="File (TensorBoard: directory) to write.")] = None,
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Write runs for other tools."""
@@ -152,10 +151,8 @@ def import_runs(
     instance: Annotated[str | None, Option(help="Instance in the price book.")] = None,
     state: Annotated[str | None, Option(help="How the run ended, where the target does not say.")] = None,
     accounting_window: Annotated[str, Option(help="What the file's time counts.")] = "as imported",
-    column: Annotated[
-        list[str] | None, Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")
-    ] = None,
-    db: Db = None,
+    column: Annotated[Words, Option(help="OURS=THEIRS: which column holds a figure, such as step=frames.")] = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Take in runs of other tools, as claims, or an exported ledger."""
@@ -175,7 +172,7 @@ def import_runs(
                 name or file.stem, framework, algorithm, env, seed,
                 Panel.from_json(_read_text(panel)) if panel else None, Target.parse(target) if target else None,
                 price, instance, EndState(state) if state else None, accounting_window=accounting_window,
-                columns=_columns(column or []),
+                columns=_columns(column),
             )  # fmt: skip
             if not is_tracker(file):
                 rows += read_rows(file, settings)
@@ -190,7 +187,7 @@ def import_runs(
 
 
 @app.command()
-def doctor(db: Db = None, json_output: AsJson = False) -> None:
+def doctor(db: Database = None, json_output: AsJson = False) -> None:
     """Check the ledger: schema, integrity, waiting rows, runs without an end."""
     from mileage.ledger.checks import check_store
     from mileage.text import plain
@@ -210,7 +207,7 @@ def doctor(db: Db = None, json_output: AsJson = False) -> None:
 @app.command()
 def backup(
     file: Annotated[Path, Argument(help="New file: an SQLite ledger, or what pg_restore takes.")],
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Copy the whole ledger, consistent while runs go on."""
@@ -222,7 +219,7 @@ def backup(
 
 
 @app.command()
-def void(run: Run, reason: Why = "", db: Db = None, json_output: AsJson = False) -> None:
+def void(run: Run, reason: Why = "", db: Database = None, json_output: AsJson = False) -> None:
     """Say that a run does not count: it stays, and is labelled wherever it is shown."""
     from mileage.ledger.rows import NoteKind
 
@@ -233,7 +230,7 @@ def void(run: Run, reason: Why = "", db: Db = None, json_output: AsJson = False)
 def annotate(
     run: Run,
     text: Annotated[str, Argument(help="What is worth knowing about the run.")],
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Add a remark to a run."""
@@ -247,7 +244,7 @@ def redact(
     run: Run,
     field: Annotated[str, Argument(help="Such as command, config, config.KEY, reason or claimed.")],
     reason: Why = "",
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Empty a field of a run's record for good, and keep a note of who did it and when."""
@@ -347,16 +344,11 @@ def _read_text(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error}") from None
 
 
-def _columns(pairs: list[str]) -> dict[str, str]:
-    from mileage._errors import UnknownNameError
+def _columns(given: Words) -> dict[str, str]:
+    from mileage._errors import looked_up
     from mileage.ledger.formats.foreign import ALIASES
 
-    found = {}
-    for pair in pairs:
-        ours, sign, theirs = pair.partition("=")
-        if not sign or not theirs:
-            raise UsageError(f"--column {pair!r} cannot be read: write OURS=THEIRS, such as step=frames")
-        if ours not in ALIASES:
-            raise UnknownNameError("figure", ours, ALIASES)
-        found[ours] = theirs
+    found = pairs("--column", given, "OURS=THEIRS, such as step=frames")
+    for ours in found:
+        looked_up("figure", ours, ALIASES)
     return found

@@ -7,18 +7,18 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from mileage._errors import UsageError
 from mileage._records import strict_json
-from mileage.cli.ledger import AsJson, Db, Selection, open_ledger
+from mileage.cli.ledger import Selection, open_ledger
+from mileage.cli.options import AsJson, Database, Words, pairs
 
 
 def reconcile(
     bill: Annotated[Path, Argument(help="CSV file with FOCUS columns: BilledCost, ChargePeriodStart, ResourceId, …")],
     selection: Selection = None,
     resource: Annotated[
-        list[str] | None, Option(help="HOST=RESOURCE: what the bill calls a host, where no name or tag says so.")
+        Words, Option(help="HOST=RESOURCE: what the bill calls a host, where no name or tag says so.")
     ] = None,
-    db: Db = None,
+    db: Database = None,
     json_output: AsJson = False,
 ) -> None:
     """Put what a cloud billed beside what runs cost by their frozen prices."""
@@ -28,12 +28,7 @@ def reconcile(
     from mileage.report.bills import reconcile as reconciled
 
     charges = read_bill(bill)
-    known = {}
-    for pair in resource or ():
-        host, sign, name = pair.partition("=")
-        if not sign or not host or not name:
-            raise UsageError(f"--resource {pair!r} cannot be read: write HOST=RESOURCE")
-        known[host] = name
+    known = pairs("--resource", resource, "HOST=RESOURCE")
     with open_ledger(db) as store:
         if selection is None:
             runs = store.read(queries.records, Selector(), limit=None)
