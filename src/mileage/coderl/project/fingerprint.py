@@ -34,11 +34,15 @@ FLAG_VARIABLES = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
 NOT_INSTALLED = "not installed"
 
 _LINKER = re.compile(r"(?:-C\s*link-arg=)?-fuse-ld=(\S+)|-C\s*linker=(\S+)|(?:-C\s*link-arg=)?--ld-path=(\S+)")
-_THREADS = re.compile(r"-Z\s*threads=(\S+)")
-_BACKEND = re.compile(r"-Z\s*codegen-backend=(\S+)")
-_RUST_DEBUG = re.compile(r"-C\s*debuginfo=(\S+)")
+# What has a row of its own among the flags of C and its like, and among those of Rust.
+_C_ROWS = {"linker": _LINKER, "debug_info": re.compile(r"(?<!\S)-g(\d?)(?!\S)")}
+_RUST_ROWS = {
+    "linker": _LINKER,
+    "frontend_threads": re.compile(r"-Z\s*threads=(\S+)"),
+    "codegen_backend": re.compile(r"-Z\s*codegen-backend=(\S+)"),
+    "debug_info": re.compile(r"-C\s*debuginfo=(\S+)"),
+}
 _DEBUG_OVERRIDE = re.compile(r"CARGO_PROFILE_\w+_DEBUG")
-_C_DEBUG = re.compile(r"(?<!\S)-g(\d?)(?!\S)")
 
 # CMake's own flags of its build types, without their -g.
 _CMAKE_NO_DEBUG = {"Debug": "-g0", "RelWithDebInfo": "-O2 -g0 -DNDEBUG"}
@@ -95,31 +99,19 @@ def _take(pattern: re.Pattern[str], text: str) -> tuple[list[str], str]:
 
 def split_flags(env: Mapping[str, str]) -> dict[str, str]:
     """The flag variables split into rows by meaning; a row that nothing sets says `default`."""
-    linkers: set[str] = set()
-    threads: list[str] = []
-    backends: list[str] = []
-    debug: list[str] = []
+    said: dict[str, list[str]] = {row: [] for row in _RUST_ROWS}
     rows: dict[str, str] = {}
     for name in FLAG_VARIABLES:
         rest = env.get(name, "")
-        found, rest = _take(_LINKER, rest)
-        linkers.update(found)
-        if name == "RUSTFLAGS":
-            found, rest = _take(_THREADS, rest)
-            threads += found
-            found, rest = _take(_BACKEND, rest)
-            backends += found
-            found, rest = _take(_RUST_DEBUG, rest)
-        else:
-            found, rest = _take(_C_DEBUG, rest)
-        debug += [f"{name}={value or 'default'}" for value in found]
+        for row, pattern in (_RUST_ROWS if name == "RUSTFLAGS" else _C_ROWS).items():
+            found, rest = _take(pattern, rest)
+            said[row] += [f"{name}={value or 'default'}" for value in found] if row == "debug_info" else found
         rows[f"flags.{name}"] = rest or "none"
-    debug += [f"{name}={env[name]}" for name in sorted(env) if _DEBUG_OVERRIDE.fullmatch(name)]
-    rows["linker"] = " ".join(sorted(linkers)) or "default"
-    rows["frontend_threads"] = threads[-1] if threads else "default"
-    rows["codegen_backend"] = backends[-1] if backends else "default"
-    rows["debug_info"] = " ".join(debug) or "default"
-    return rows
+    said["debug_info"] += [f"{name}={env[name]}" for name in sorted(env) if _DEBUG_OVERRIDE.fullmatch(name)]
+    said["linker"] = sorted(set(said["linker"]))
+    for row in ("frontend_threads", "codegen_backend"):
+        said[row] = said[row][-1:]
+    return rows | {row: " ".join(values) or "default" for row, values in said.items()}
 
 
 def _split_cache(env: Mapping[str, str]) -> str:

@@ -25,9 +25,10 @@ class Project:
 
     kind: str
     root: Path
-    name: str
-    build: tuple[Command, ...]
-    check: tuple[Command, ...]
+    name: str = ""
+    """What reports call it; that of the root's directory by default."""
+    build: tuple[Command, ...] = ()
+    check: tuple[Command, ...] = ()
     test: tuple[Command, ...] = ()
     test_format: TestFormat | None = None
     """How the test command says what each test did; None: recognised by what it prints."""
@@ -62,3 +63,6 @@ class Project:
     mode_tables: Mapping[str, ReadRecord] = field(default_factory=dict)
     """The [rl-bench.modes.*] and [rl-bench.baseline] tables of the project's own file."""
     baseline_table: ReadRecord = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.root.name)

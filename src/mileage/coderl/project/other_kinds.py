@@ -18,7 +18,6 @@ def meson_project(root: Path) -> Project:
     return Project(
         kind="meson",
         root=root,
-        name=root.name,
         build=(("meson", "setup", "--buildtype={profile}", BUILD_DIRECTORY), build),
         check=(build,),
         test=(("meson", "test", "-C", BUILD_DIRECTORY),),
@@ -40,7 +39,6 @@ def ruby_project(root: Path) -> Project:
     return Project(
         kind="ruby",
         root=root,
-        name=root.name,
         build=(parse,),
         check=(parse,),
         test=(test,),
@@ -61,7 +59,6 @@ def java_project(root: Path) -> Project:
     return Project(
         kind="java",
         root=root,
-        name=root.name,
         build=(compile_all,),
         check=(compile_all,),
         outputs=(BUILD_DIRECTORY, "**/*.class"),

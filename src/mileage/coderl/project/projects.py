@@ -44,7 +44,7 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
             )
     if chosen is not None and chosen not in MAKERS:
         raise UnknownNameError("project kind", chosen, MAKERS)
-    project = MAKERS[chosen](root) if chosen else Project("custom", root, root.name, (), (), knows_dependencies=False)
+    project = MAKERS[chosen](root) if chosen else Project("custom", root, knows_dependencies=False)
     project = _override(project, table)
     if edit_file:
         project = replace(project, edit=line_edit(edit_file), edit_command=None)
@@ -146,7 +146,6 @@ def _cmake(root: Path) -> Project:
     return Project(
         kind="cmake",
         root=root,
-        name=root.name,
         build=(("cmake", "-S", ".", "-B", BUILD_DIRECTORY, "-DCMAKE_BUILD_TYPE={profile}"), build),
         check=(build,),
         test=(("ctest", "--test-dir", BUILD_DIRECTORY, "--output-on-failure", "--output-junit", "mileage-tests.xml"),),
@@ -188,7 +187,6 @@ def _make(root: Path) -> Project:
     return Project(
         kind="make",
         root=root,
-        name=root.name,
         build=(build,),
         check=(build,),
         test=((*build, has_test[1]),) if has_test else (),
@@ -239,7 +237,6 @@ def _go(root: Path) -> Project:
     return Project(
         kind="go",
         root=root,
-        name=root.name,
         build=(("go", "build", "-p", "{jobs}", "./..."),),
         check=(("go", "vet", "-p", "{jobs}", "./..."),),
         test=(("go", "test", "-json", "-p", "{jobs}", "./..."),),
@@ -259,7 +256,6 @@ def _maven(root: Path) -> Project:
     return Project(
         kind="maven",
         root=root,
-        name=root.name,
         build=((*quiet, "-DskipTests", "package"),),
         check=((*quiet, "compile"),),
         test=((*quiet, "test"),),

@@ -82,7 +82,6 @@ def python_project(root: Path) -> Project:
     return Project(
         kind="python",
         root=root,
-        name=root.name,
         build=(compile_all, collect) if has_tests else (compile_all,),
         check=(compile_all, collect) if has_tests else (compile_all,),
         test=(
