@@ -76,7 +76,7 @@ def test_between_evaluations_on_the_straight_line_and_after_the_end_at_the_last_
 
 def test_a_resumed_run_carries_what_came_before_it() -> None:
     run = make_run()
-    before = Before(("p",), env_steps=500, wall_seconds=7.0, cost_usd=1.0)
+    before = Before(("p",), {"env_steps": 500, "wall_seconds": 7.0, "cost_usd": 1.0})
     recorded = RecordedRun(run, make_end(run), (make_checkpoint(run, 1),), before=before)
     assert learning.points(recorded, learning.WAYS["steps"]) == ((1500.0, 100.0),)
     assert learning.points(recorded, learning.WAYS["seconds"]) == ((17.0, 100.0),)

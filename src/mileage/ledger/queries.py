@@ -303,7 +303,10 @@ def with_parents(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list
         return found
 
     resumed = ((run, None if run.run.parent_run_id is None else before(run)) for run in runs)
-    return [run if used is None else replace(run, before=used, steps_before=used.env_steps) for run, used in resumed]
+    return [
+        run if used is None else replace(run, before=used, steps_before=int(used.used["env_steps"]))
+        for run, used in resumed
+    ]
 
 
 def with_evaluations(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list[RecordedRun]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mileage._records import ReadRecord
+from mileage._records import ReadRecord, Record
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
@@ -60,27 +60,29 @@ class Before:
 
     run_ids: tuple[str, ...] = ()
     """The parent first."""
-    env_steps: int = 0
-    wall_seconds: float = 0.0
-    train_seconds: float = 0.0
-    eval_seconds: float = 0.0
-    billable_seconds: float = 0.0
-    cost_usd: float = 0.0
+    used: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(_NOTHING))
+    """Their metrics in sum, by name."""
     missing: str | None = None
     """The run that comes before all these and is not in the ledger, or has not ended: its cost is unknown."""
 
     def after(self, parent: RecordedRun) -> Before:
         """With one run more, that comes before all the others."""
-        used = {name: getattr(self, name) + (parent.metric(name) or 0) for name in _USED}
-        return Before((*self.run_ids, parent.run_id), **used)
+        used = {name: value + (parent.metric(name) or 0) for name, value in self.used.items()}
+        return Before((*self.run_ids, parent.run_id), used)
+
+    def as_dict(self) -> Record:
+        """As plain JSON values."""
+        return {"run_ids": self.run_ids, **self.used, "missing": self.missing}
 
     def __str__(self) -> str:
         missing = "" if self.missing is None else f"; the cost of {self.missing} is unknown"
-        return f"{', '.join(self.run_ids)}: {self.env_steps:,} steps in {duration(self.wall_seconds)} before{missing}"
+        steps, seconds = self.used["env_steps"], self.used["wall_seconds"]
+        return f"{', '.join(self.run_ids)}: {steps:,} steps in {duration(seconds)} before{missing}"
 
 
-_USED = ("env_steps", "wall_seconds", "train_seconds", "eval_seconds", "billable_seconds", "cost_usd")
-_CARRIED = dict(zip(_USED, _USED, strict=True)) | {
+_SECONDS = ("wall_seconds", "train_seconds", "eval_seconds", "billable_seconds")
+_NOTHING: ReadRecord = {"env_steps": 0, **dict.fromkeys(_SECONDS, 0.0), "cost_usd": 0.0}
+_CARRIED = {name: name for name in _NOTHING} | {
     "steps_to_target": "env_steps", "wall_to_target": "wall_seconds", "cost_to_target": "cost_usd",
 }  # fmt: skip
 """Metrics of a resumed run to which the runs before it contribute, and what."""
@@ -307,8 +309,9 @@ class RecordedRun:
             value: float | None = getattr(self.end, name)
         else:
             value = BY_NAME[name].of(self.totals)
-        carried = None if self.before is None or value is None else _CARRIED.get(name)
-        return value if carried is None or value is None else value + getattr(self.before, carried)
+        if self.before is None or value is None or name not in _CARRIED:
+            return value
+        return value + self.before.used[_CARRIED[name]]
 
     def phases_to_target(self) -> Mapping[str, float]:
         """Seconds per phase up to the target, or to the stop without one; between two readings, in proportion."""

@@ -63,15 +63,20 @@ def evaluated(run: RecordedRun) -> list[tuple[Checkpoint, float]]:
     return checkpoints_evaluated(run.checkpoints)
 
 
+def _before(run: RecordedRun, way: Way) -> float:
+    """Where the curve of a run begins that resumes others."""
+    return 0.0 if run.before is None else float(run.before.used[way.carried])
+
+
 def points(run: RecordedRun, way: Way) -> tuple[Point, ...]:
     """A run's curve."""
-    before = 0.0 if run.before is None else float(getattr(run.before, way.carried))
+    before = _before(run, way)
     return tuple((before + float(getattr(row, way.field)), value) for row, value in evaluated(run))
 
 
 def first_reached(run: RecordedRun, way: Way) -> Point | None:
     """The first evaluation that met the target."""
-    before = 0.0 if run.before is None else float(getattr(run.before, way.carried))
+    before = _before(run, way)
     for row, value in evaluated(run):
         if row.target_met:
             return before + float(getattr(row, way.field)), value

@@ -6,7 +6,6 @@ evaluation, cost uses all billable time.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -119,7 +118,7 @@ class CostReport:
             "target": run.target,
             **recorded.metrics,
             "target_reached": self.target_reached,
-            "before": None if recorded.before is None else dataclasses.asdict(recorded.before),
+            "before": None if recorded.before is None else recorded.before.as_dict(),
             "price_usd_per_hour": run.price_usd_per_hour,
             "instances": run.instances,
             "instance": run.instance,

@@ -141,7 +141,7 @@ def _worked_long_before(run: RecordedRun) -> bool:
 def _phases(run: RecordedRun) -> list[tuple[str, float]]:
     """Seconds of each phase up to the target or the stop; runs before it, where it resumes one, are one phase."""
     found = list(run.phases_to_target().items())
-    return found if run.before is None or not found else [*found, (EARLIER, run.before.wall_seconds)]
+    return found if run.before is None or not found else [*found, (EARLIER, run.before.used["wall_seconds"])]
 
 
 def _steps(run: RecordedRun) -> float:
