@@ -44,7 +44,7 @@ def points(svg: str, class_: str) -> list[tuple[float, float]]:
 
 
 def test_a_curve_is_where_its_numbers_are() -> None:
-    area = Area(width=140, height=140, left=20, right=20, top=20, bottom=20)
+    area = Area(height=140, left=20, top=20)
     curve = Curve("arm", ((0.0, 0.0), (100.0, 100.0)), (0.0, 90.0), (10.0, 110.0), reached=((100.0, 100.0),))
     svg = curve_chart([curve], Axis("steps"), Axis("return"), target=50.0, area=area)
     x, y = area.x(0.0, 102.0), area.y(-6.6, 116.6)

@@ -16,14 +16,13 @@ DASHES: tuple[str | None, ...] = (None, "7 4", "2 3", "9 3 2 3")
 
 @dataclass(frozen=True)
 class Area:
-    """Where a chart draws, in the units of its view box."""
+    """Where a chart draws, in the units of its view box: all are equally wide, and have the same room for an axis."""
 
-    width: int = 720
     height: int = 320
     left: int = 62
-    right: int = 18
+    """Room for what stands beside the vertical axis."""
     top: int = 14
-    bottom: int = 44
+    width, right, bottom = 720, 18, 44
 
     def x(self, low: float, high: float, *, log: bool = False) -> Scale:
         """A scale from left to right."""
