@@ -12,7 +12,12 @@ import pytest
 from mileage._errors import UnknownNameError, UsageError
 from mileage.algorithms._config import checked, scheduled
 from mileage.algorithms.a2c import A2CConfig
+from mileage.algorithms.dqn import DQNConfig
+from mileage.algorithms.impala import IMPALAConfig
 from mileage.algorithms.ppo import PPOConfig
+from mileage.algorithms.rpo import RPOConfig
+from mileage.algorithms.sac import SACConfig
+from mileage.algorithms.td3 import TD3Config
 
 BOTH: list[tuple[str, Any, str]] = [
     ("n_envs", 0, "n_envs must be at least 1, not 0"),
@@ -39,7 +44,21 @@ PPO_ONLY: list[tuple[str, Any, str]] = [
     ("target_kl", -0.01, "target_kl must be 0 or more, not -0.01"),
     ("clip_schedule", "", "clip_schedule must be one of constant, linear, not ''"),
 ]
+OTHERS: list[tuple[Any, str, Any, str]] = [
+    # The range is the base class's where a configuration has another default.
+    (DQNConfig, "tau", 0.0, "tau must be above 0 and at most 1, not 0.0"),
+    (DQNConfig, "train_every", 0, "train_every must be at least 1, not 0"),
+    (DQNConfig, "epsilon_end", 1.5, "epsilon_end must be between 0 and 1, not 1.5"),
+    (DQNConfig, "capacity", 63, "capacity must be at least the batch, 64, not 63"),
+    (TD3Config, "noise_limit", math.inf, "noise_limit must be 0 or more and finite, not inf"),
+    (TD3Config, "learning_starts", -1, "learning_starts must be 0 or more, not -1"),
+    (SACConfig, "target_entropy", math.nan, "target_entropy must be finite, not nan"),
+    (IMPALAConfig, "mode", "later", "mode must be one of async, lockstep, not 'later'"),
+    (IMPALAConfig, "lag", -1, "lag must be 0 or more, not -1"),
+    (RPOConfig, "perturbation", -0.5, "perturbation must be 0 or more and finite, not -0.5"),
+]
 CASES = [(kind, *case) for kind in (PPOConfig, A2CConfig) for case in BOTH] + [(PPOConfig, *case) for case in PPO_ONLY]
+CASES += OTHERS
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "message"), CASES)

@@ -1,4 +1,4 @@
-"""What configurations have in common: fields, how they are checked, and schedules."""
+"""What configurations have in common: fields, and schedules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from mileage._errors import UnknownNameError, UsageError, require
+from mileage._ranges import Count, Finite, Limit, OrNone, Part, Positive, Range, Share, Weight, check_ranges
 from mileage._records import ReadRecord, Record
 
 SCHEDULES = ("constant", "linear")
@@ -17,54 +18,69 @@ SCHEDULES = ("constant", "linear")
 _TABLE, _POINTS = "table ", 101
 
 
+def _is_schedule(text: str) -> bool:
+    try:
+        return text in SCHEDULES or (text.startswith(_TABLE) and len(_factors(text)) > 1)
+    except ValueError:
+        return False
+
+
+Schedule = Annotated[str, Range(f"one of {', '.join(SCHEDULES)}", _is_schedule)]
+
+
 @dataclasses.dataclass(frozen=True)
-class OnPolicyConfig:
+class LearnerConfig:
+    """What every configuration has."""
+
+    n_envs: Count = 1
+    """Environments stepped side by side."""
+    learning_rate: Positive = 1e-3
+    """Adam's step size at the start."""
+    learning_rate_schedule: Schedule = "constant"
+    """`constant`, or `linear` to 0 at the end of training."""
+    gamma: Share = 0.99
+    """Discount."""
+    max_grad_norm: Limit = 0.0
+    """Gradients are scaled down to this norm; 0 for no limit."""
+    normalise_observations: bool = False
+    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
+    normalise_rewards: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: str = "relu"
+    """`relu` or `tanh`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        check_ranges(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPolicyConfig(LearnerConfig):
     """What every configuration of actor-critic learning has.
 
     A rollout is learned from once, whole and unclipped, unless a configuration has fields for that.
     """
 
     n_envs: int = 16
-    """Environments stepped side by side."""
-    n_steps: int = 8
+    n_steps: Count = 8
     """Steps of each environment per rollout."""
     learning_rate: float = 2e-3
-    """Adam's step size at the start."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    gamma: float = 0.99
-    """Discount."""
-    entropy_coef: float = 0.0
+    entropy_coef: Weight = 0.0
     """Weight of the entropy bonus."""
-    value_coef: float = 0.5
+    value_coef: Weight = 0.5
     """Weight of the squared value error."""
     max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 for no limit."""
     normalise_advantages: bool = False
     """Centre and scale the advantages of every minibatch; a rollout learned from whole is one."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    adam_eps: float = 1e-5
+    adam_eps: Positive = 1e-5
     """Adam's epsilon."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: str = "tanh"
-    """`tanh` or `relu`."""
-    log_std_init: float = 0.0
+    log_std_init: Finite = 0.0
     """Logarithm of the initial deviation of continuous actions."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        at_least_one(self, "n_envs", "n_steps")
-        unit_interval(self, "gamma")
-        positive(self, "learning_rate", "adam_eps")
-        zero_or_more(self, "max_grad_norm")
-        finite = "0 or more and finite"
-        require_each(self, finite, lambda value: 0.0 <= value < math.inf, "entropy_coef", "value_coef")
-        require_each(self, "finite", math.isfinite, "log_std_init")
-        check_schedules(self, "learning_rate_schedule")
 
     @property
     def batch_size(self) -> int:
@@ -86,91 +102,36 @@ class OnPolicyConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OffPolicyConfig:
+class OffPolicyConfig(LearnerConfig):
     """What every configuration of learning from replay has."""
 
-    n_envs: int = 1
-    """Environments stepped side by side."""
-    train_every: int = 1
+    train_every: Count = 1
     """Steps of every environment per iteration."""
-    gradient_steps: int = 1
+    gradient_steps: OrNone = 1
     """Updates per iteration."""
-    batch: int = 256
+    batch: Count = 256
     """Samples per update."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    learning_rate_schedule: str = "constant"
-    """`constant`, or `linear` to 0 at the end of training."""
-    learning_starts: int = 1000
+    learning_starts: OrNone = 1000
     """Steps taken at random before learning starts."""
-    hold: int = 1
+    hold: Count = 1
     """Steps for which each of these random actions is held: longer pushes reach further than a tremble."""
-    capacity: int = 1_000_000
+    capacity: Count = 1_000_000
     """Transitions that the replay buffer holds."""
-    gamma: float = 0.99
-    """Discount."""
-    n_step: int = 1
+    n_step: Count = 1
     """Steps of reward before bootstrapping."""
-    tau: float = 0.005
+    tau: Part = 0.005
     """Share that target networks move towards the learned ones when they move."""
-    max_grad_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 for no limit."""
-    normalise_observations: bool = False
-    """Centre and scale observations by running statistics, which are frozen into checkpoints."""
-    normalise_rewards: bool = False
-    """Scale rewards by the running deviation of the discounted return."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
-    activation: str = "relu"
-    """`relu` or `tanh`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        at_least_one(self, "n_envs", "capacity", "batch", "train_every", "n_step", "hold")
-        zero_or_more(self, "gradient_steps", "learning_starts", "max_grad_norm")
+        super().__post_init__()
         widths = self.hidden
         require(len(widths) > 0 and min(widths) >= 1, "hidden", widths, "at least one layer width above 0")
-        unit_interval(self, "gamma")
-        require(0.0 < self.tau <= 1.0, "tau", self.tau, "above 0 and at most 1")
-        positive(self, "learning_rate")
-        check_schedules(self, "learning_rate_schedule")
         require(self.capacity >= self.batch, "capacity", self.capacity, f"at least the batch, {self.batch}")
 
     @property
     def batch_size(self) -> int:
         """Samples that one update learns from."""
         return self.batch
-
-
-def require_each(config: object, need: str, holds: Callable[[Any], bool], *names: str) -> None:
-    """Raise for the first field among `names` whose value does not hold."""
-    for name in names:
-        require(holds(getattr(config, name)), name, getattr(config, name), need)
-
-
-def at_least_one(config: object, *names: str) -> None:
-    """Raise for the first of these fields that is below 1."""
-    require_each(config, "at least 1", lambda value: value >= 1, *names)
-
-
-def zero_or_more(config: object, *names: str) -> None:
-    """Raise for the first of these fields that is negative."""
-    require_each(config, "0 or more", lambda value: value >= 0, *names)
-
-
-def unit_interval(config: object, *names: str) -> None:
-    """Raise for the first of these fields that is not between 0 and 1."""
-    require_each(config, "between 0 and 1", lambda value: 0.0 <= value <= 1.0, *names)
-
-
-def positive(config: object, *names: str) -> None:
-    """Raise for the first of these fields that is not above 0 and finite."""
-    require_each(config, "above 0 and finite", lambda value: 0.0 < value < math.inf, *names)
-
-
-def one_of(config: object, choices: Sequence[str], *names: str) -> None:
-    """Raise for the first of these fields that is none of `choices`."""
-    require_each(config, f"one of {', '.join(choices)}", choices.__contains__, *names)
 
 
 def checked(kind: type[Any], algorithm: str, values: ReadRecord) -> Record:
@@ -242,14 +203,3 @@ def tabulated(values: ReadRecord) -> Record:
 @functools.cache
 def _factors(schedule: str) -> tuple[float, ...]:
     return tuple(float(each) for each in schedule.removeprefix(_TABLE).split())
-
-
-def check_schedules(config: object, *names: str) -> None:
-    """Raise for the first of these fields that is no schedule."""
-    for name in names:
-        value = getattr(config, name)
-        try:
-            table = value.startswith(_TABLE) and len(_factors(value)) > 1
-        except ValueError:
-            table = False
-        require(table or value in SCHEDULES, name, value, f"one of {', '.join(SCHEDULES)}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from mileage._ranges import Share
 from mileage._records import Record
-from mileage.algorithms._config import OnPolicyConfig, unit_interval
+from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
@@ -18,12 +19,8 @@ from mileage.algorithms._native_on_policy import NativeOnPolicy
 class A2CConfig(OnPolicyConfig):
     """Hyperparameters of A2C."""
 
-    gae_lambda: float = 1.0
+    gae_lambda: Share = 1.0
     """Decay of GAE's traces; 1 is the n-step return."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        unit_interval(self, "gae_lambda")
 
 
 class A2C(NativeOnPolicy):

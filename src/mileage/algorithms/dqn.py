@@ -10,10 +10,11 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError, require
+from mileage._errors import UsageError
+from mileage._ranges import Bound, Count, Share
 from mileage._records import ReadRecord, Record, named
 from mileage._types import F64, Array
-from mileage.algorithms._config import OffPolicyConfig, at_least_one, unit_interval
+from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._describe import Sizes, native, network_buffers, one_forward, q_learn
 from mileage.algorithms._off_policy import OffPolicy, SplitBatch
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
@@ -38,7 +39,7 @@ class DQNConfig(OffPolicyConfig):
     hidden: tuple[int, ...] = (64, 64)
     tau: float = 1.0
     """Share that the target network moves towards the online one when it moves."""
-    target_every: int = 250
+    target_every: Count = 250
     """Updates (not steps) between moves of the target network."""
     double: bool = True
     """Choose the bootstrap action with the online network."""
@@ -46,26 +47,20 @@ class DQNConfig(OffPolicyConfig):
     """Separate the state's value from the actions' advantages."""
     prioritised: bool = False
     """Sample transitions in proportion to their last error."""
-    priority_exponent: float = 0.6
+    priority_exponent: Share = 0.6
     """How much priorities matter, 0 to 1."""
-    priority_beta: float = 0.4
+    priority_beta: Share = 0.4
     """How far sampling is corrected at the start, 0 to 1; rises to 1 linearly."""
-    priority_updates: int = 10_000
+    priority_updates: Count = 10_000
     """Updates over which it rises."""
-    epsilon_start: float = 1.0
+    epsilon_start: Share = 1.0
     """Share of random actions at the start."""
-    epsilon_end: float = 0.05
+    epsilon_end: Share = 0.05
     """Share of random actions after exploration."""
-    exploration: float = 0.1
+    exploration: Share = 0.1
     """Share of the training over which it falls."""
-    huber: float = 1.0
+    huber: Bound = 1.0
     """Error beyond which the loss is linear."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "target_every", "priority_updates")
-        require(self.huber > 0.0, "huber", self.huber, "above 0")
-        unit_interval(self, "priority_exponent", "priority_beta", "epsilon_start", "epsilon_end", "exploration")
 
     def epsilon(self, progress: float) -> float:
         """Share of random actions after a share `progress` of the training."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import numpy as np
 
 from mileage._errors import UsageError, require
+from mileage._ranges import Count, OrNone, Positive, Share, one_of
 from mileage._records import Record, named
 from mileage._types import F32, I64, Array
 from mileage.algorithms._collectors import Collect, Crew, Slots
-from mileage.algorithms._config import OnPolicyConfig, at_least_one, one_of, positive, unit_interval, zero_or_more
+from mileage.algorithms._config import OnPolicyConfig
 from mileage.algorithms._describe import native
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms._rollout_learner import UpdateStats
@@ -43,31 +45,26 @@ class IMPALAConfig(OnPolicyConfig):
     n_steps: int = 16
     n_envs: int = 16
     """Environments in all, shared out evenly among the collectors."""
-    collectors: int = 1
+    collectors: Count = 1
     """Threads that collect; each has `n_envs / collectors` environments. 1 where only Python can step them."""
-    mode: str = "async"
+    mode: Annotated[str, one_of(*MODES)] = "async"
     """`async`: collectors take the newest policy and timing decides. `lockstep`: always `lag` behind, reproducible."""
-    queue: int = 1
+    queue: Count = 1
     """In `async`, finished rollouts that may wait for the learner."""
-    lag: int = 1
+    lag: OrNone = 1
     """In `lockstep`, updates by which the policy that collects is behind; 0 collects and learns in turn."""
-    trace_lambda: float = 1.0
+    trace_lambda: Share = 1.0
     """Extra decay of the traces."""
-    rho_bar: float = 1.0
+    rho_bar: Positive = 1.0
     """Clip of the probability ratios that weigh temporal differences."""
-    c_bar: float = 1.0
+    c_bar: Positive = 1.0
     """Clip of the probability ratios in the traces; at most `rho_bar`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "collectors", "queue")
-        zero_or_more(self, "lag")
         shared = self.n_envs % self.collectors == 0
         require(shared, "n_envs", self.n_envs, f"a multiple of collectors={self.collectors}")
-        unit_interval(self, "trace_lambda")
-        positive(self, "rho_bar", "c_bar")
         require(self.c_bar <= self.rho_bar, "c_bar", self.c_bar, f"at most rho_bar={self.rho_bar}")
-        one_of(self, MODES, "mode")
 
     @property
     def batch_size(self) -> int:

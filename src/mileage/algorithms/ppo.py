@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 from mileage._errors import require
-from mileage.algorithms._config import OnPolicyConfig, at_least_one, check_schedules, unit_interval, zero_or_more
+from mileage._ranges import Bound, Count, Limit, Share
+from mileage.algorithms._config import OnPolicyConfig, Schedule
 from mileage.algorithms._native_on_policy import NativeOnPolicy
 
 
@@ -24,28 +25,23 @@ class PPOConfig(OnPolicyConfig):
     entropy_coef: float = 0.01
     normalise_advantages: bool = True
     """Centre and scale the advantages of every minibatch."""
-    epochs: int = 4
+    epochs: Count = 4
     """Passes over a rollout."""
-    minibatch: int = 256
+    minibatch: Count = 256
     """Samples per optimizer step."""
-    gae_lambda: float = 0.95
+    gae_lambda: Share = 0.95
     """Decay of GAE's traces."""
-    clip: float = 0.2
+    clip: Bound = 0.2
     """How far the probability ratio may move from 1 before its gradient is cut."""
-    clip_schedule: str = "constant"
+    clip_schedule: Schedule = "constant"
     """`constant`, or `linear` to 0 at the end of training."""
-    value_clip: float = 0.0
+    value_clip: Limit = 0.0
     """How far a value may move from the old one before its gradient is cut; 0 for no limit."""
-    target_kl: float = 0.0
+    target_kl: Limit = 0.0
     """An update stops once the policy has moved 1.5 times this far; 0 for no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "epochs", "minibatch")
-        unit_interval(self, "gae_lambda")
-        require(self.clip > 0.0, "clip", self.clip, "above 0")
-        zero_or_more(self, "value_clip", "target_kl")
-        check_schedules(self, "clip_schedule")
         require(self.batch_size > 1, "n_envs * n_steps", self.batch_size, "at least 2")
 
 

@@ -13,7 +13,8 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError, require
+from mileage._errors import UsageError
+from mileage._ranges import Weight
 from mileage._types import F32, Array
 from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.ppo import PPO, PPOConfig
@@ -26,12 +27,8 @@ from mileage.kernels.arrays import random
 class RPOConfig(PPOConfig):
     """Hyperparameters of RPO."""
 
-    perturbation: float = 0.5
+    perturbation: Weight = 0.5
     """How far means are shifted at most, in units of half the action range."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0.0 <= self.perturbation < np.inf, "perturbation", self.perturbation, "0 or more and finite")
 
 
 class PerturbedMeans(RolloutLearner):

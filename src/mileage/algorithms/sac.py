@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from mileage._errors import require
+from mileage._ranges import Finite
 from mileage._types import F64, Array
 from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._twin_critic import TwinCritic
@@ -27,13 +28,12 @@ class SACConfig(OffPolicyConfig):
     """Adam's step size for actor, critics and temperature."""
     temperature: float = 0.0
     """Fixed weight of the entropy; 0 learns it."""
-    target_entropy: float = 0.0
+    target_entropy: Finite = 0.0
     """Entropy that a learned temperature aims at; 0 is minus the number of action dimensions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0.0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (learned) or more, and finite")
-        require(math.isfinite(self.target_entropy), "target_entropy", self.target_entropy, "finite")
 
 
 class SAC(TwinCritic):

@@ -6,12 +6,12 @@ The update is one native call (`mileage.kernels.learners.td3`) for any number of
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
+from mileage._ranges import Count, Weight
 from mileage._types import F32, Array
-from mileage.algorithms._config import OffPolicyConfig, at_least_one, require_each
+from mileage.algorithms._config import OffPolicyConfig
 from mileage.algorithms._twin_critic import TwinCritic
 from mileage.kernels.learners import td3 as kernel
 from mileage.kernels.machine.pointers import Frame
@@ -24,20 +24,14 @@ class TD3Config(OffPolicyConfig):
 
     tau: float = 0.005
     """Share that target networks move towards the learned ones per policy update."""
-    policy_delay: int = 2
+    policy_delay: Count = 2
     """Critic updates per policy update."""
-    exploration_noise: float = 0.1
+    exploration_noise: Weight = 0.1
     """Deviation of the noise on actions taken, in units of half the action range."""
-    target_noise: float = 0.2
+    target_noise: Weight = 0.2
     """Deviation of the noise that smooths target actions."""
-    noise_limit: float = 0.5
+    noise_limit: Weight = 0.5
     """Where that noise is clipped."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "policy_delay")
-        noises = ("exploration_noise", "target_noise", "noise_limit")
-        require_each(self, "0 or more and finite", lambda value: 0.0 <= value < math.inf, *noises)
 
 
 class TD3(TwinCritic):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mileage._errors import UsageError
+from mileage._ranges import Bound, Count, Limit, Range, check_ranges
 from mileage.kernels.arrays.groups import group_advantages
 
 PAD_SEGMENT = -1
@@ -26,39 +28,31 @@ PAD_SEGMENT = -1
 class GRPOConfig:
     """Hyperparameters of GRPO."""
 
-    group_size: int = 8
+    group_size: Annotated[int, Range("at least 2", lambda value: value >= 2)] = 8
     """Answers to each prompt."""
-    max_new_tokens: int = 32
+    max_new_tokens: Count = 32
     """Longest answer, end token included."""
-    temperature: float = 1.0
+    temperature: Bound = 1.0
     """Divides the logits when sampling; the ratio is taken at the same temperature."""
-    learning_rate: float = 1e-3
-    epochs: int = 2
+    learning_rate: Bound = 1e-3
+    epochs: Count = 2
     """Passes over each batch."""
-    minibatches: int = 2
+    minibatches: Count = 2
     """Gradient steps per pass."""
-    clip: float = 0.2
+    clip: Annotated[float, Range("between 0 and 1", lambda value: 0 < value < 1)] = 0.2
     """Ratios outside 1 ± clip earn nothing more."""
-    kl_coef: float = 0.01
+    kl_coef: Limit = 0.01
     """Weight of the divergence from the reference policy."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation; False only subtracts its mean (Dr. GRPO)."""
     length_normalize: bool = True
     """Each answer weighs the same, whatever its length; False weighs each token the same."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Bound = 1.0
     row_length: int = 128
     """Tokens of a packed row."""
 
     def __post_init__(self) -> None:
-        checks = {"group_size": (self.group_size >= 2, "at least 2")}
-        for name in ("max_new_tokens", "epochs", "minibatches"):
-            checks[name] = (getattr(self, name) >= 1, "at least 1")
-        for name in ("temperature", "learning_rate", "max_grad_norm"):
-            checks[name] = (getattr(self, name) > 0, "above 0")
-        checks |= {"clip": (0 < self.clip < 1, "between 0 and 1"), "kl_coef": (self.kl_coef >= 0, "0 or more")}
-        for name, (holds, bounds) in checks.items():
-            if not holds:
-                raise UsageError(f"{name} must be {bounds}, not {getattr(self, name)}")
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
