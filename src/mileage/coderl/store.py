@@ -6,7 +6,6 @@ accelerated mode whatever it is, and `mode` names it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from mileage._errors import LedgerError
 from mileage._records import ReadRecord
 from mileage.coderl.measure import TimedBuild
 from mileage.coderl.report import BenchReport, verdict_words
+from mileage.ledger.address import DbAddress
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row
 from mileage.ledger.store import Store
 from mileage.recording.recorder import Ledger, RunRecorder
@@ -30,9 +30,7 @@ def now() -> str:
 class KpiStore:
     """An open ledger that a benchmark writes to; runs whose process has died are closed when it is opened."""
 
-    def __init__(
-        self, db: str | os.PathLike[str] | None = None, *, price_usd_per_hour: float | str | None = None
-    ) -> None:
+    def __init__(self, db: DbAddress = None, *, price_usd_per_hour: float | str | None = None) -> None:
         """Open the ledger at `db`, by default the usual one; the machine that builds costs `price_usd_per_hour`."""
         self._ledger = Ledger(db)
         self._price = price_usd_per_hour

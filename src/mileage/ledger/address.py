@@ -8,6 +8,8 @@ from pathlib import Path
 
 from mileage._errors import LedgerError, UsageError
 
+DbAddress = str | os.PathLike[str] | None
+"""Of a ledger: a path or an address; None is `MILEAGE_DB`, else `runs/mileage.db`."""
 DEFAULT_PATH = Path("runs") / "mileage.db"
 ENVIRONMENT_VARIABLE = "MILEAGE_DB"
 # What every SQLite file begins with that is not empty.
@@ -33,7 +35,7 @@ def is_opened(path: Path) -> bool:
     return bool(_opened) and path.resolve() in _opened
 
 
-def database_url(db: str | os.PathLike[str] | None = None) -> str:
+def database_url(db: DbAddress = None) -> str:
     """The address of the ledger: `db`, else `MILEAGE_DB`, else `runs/mileage.db`.
 
     A plain path becomes `sqlite:///` with the absolute path, so that a later change of directory changes nothing.

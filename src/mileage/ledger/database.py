@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mileage._errors import LedgerError, MissingExtraError, SchemaError
-from mileage.ledger.address import database_url, note_opened
+from mileage.ledger.address import DbAddress, database_url, note_opened
 from mileage.ledger.schema import HEAD
 from mileage.ledger.spool import spool_dir
 
@@ -36,7 +36,7 @@ def shown(url: str) -> str:
     return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=True)
 
 
-def open_engine(db: str | os.PathLike[str] | None = None, *, create: bool = True) -> sa.Engine:
+def open_engine(db: DbAddress = None, *, create: bool = True) -> sa.Engine:
     """An engine on the database at `db` with the newest schema.
 
     Args:

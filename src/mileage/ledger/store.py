@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalErr
 
 from mileage._errors import LedgerError, LedgerMovedError
 from mileage.ledger import liveness, queries, schema, spool
-from mileage.ledger.address import database_url
+from mileage.ledger.address import DbAddress, database_url
 from mileage.ledger.database import open_engine, reason, settle, shown, writing
 from mileage.ledger.reading import open_read_only, open_to_read
 from mileage.ledger.redaction import redact
@@ -38,12 +38,7 @@ class Store:
     """An open ledger database. Safe to use from several threads."""
 
     def __init__(
-        self,
-        db: str | os.PathLike[str] | None = None,
-        *,
-        create: bool = True,
-        recover: bool = True,
-        reading: bool = False,
+        self, db: DbAddress = None, *, create: bool = True, recover: bool = True, reading: bool = False
     ) -> None:
         """Open the ledger at `db`.
 
@@ -69,12 +64,12 @@ class Store:
             self._recover_or_tell(reading)
 
     @classmethod
-    def reader(cls, db: str | os.PathLike[str] | None = None) -> Store:
+    def reader(cls, db: DbAddress = None) -> Store:
         """The ledger at `db` for reading; where it cannot be written, `trouble` says why."""
         return cls(db, create=False, reading=True)
 
     @classmethod
-    def viewer(cls, db: str | os.PathLike[str] | None = None) -> Store:
+    def viewer(cls, db: DbAddress = None) -> Store:
         """The ledger at `db` for showing it: what waits is delivered once, and from then on nothing can be written."""
         with cls.reader(db) as first:
             url, trouble = first.url, first.trouble

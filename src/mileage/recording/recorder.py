@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mileage._errors import LedgerError, UsageError
 from mileage._records import ReadRecord
-from mileage.ledger.address import check_is_database, database_url
+from mileage.ledger.address import DbAddress, check_is_database, database_url
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
 from mileage.ledger.rows import (
@@ -58,13 +58,7 @@ PEAKS_EVERY_SECONDS = 0.5
 class Ledger:
     """The ledger at a path or address; nothing is opened until a run is launched or read."""
 
-    def __init__(
-        self,
-        db: str | os.PathLike[str] | None = None,
-        *,
-        enabled: bool = True,
-        mirrors: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, db: DbAddress = None, *, enabled: bool = True, mirrors: Sequence[str] | None = None) -> None:
         """Name the ledger.
 
         Args:

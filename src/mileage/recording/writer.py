@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mileage._errors import LedgerError, LedgerMovedError, MileageError
 from mileage.ledger import spool
-from mileage.ledger.address import database_url
+from mileage.ledger.address import DbAddress, database_url
 from mileage.ledger.rows import Row, Run, check_run
 from mileage.recording import courier
 from mileage.recording.backlog import Backlog
@@ -60,12 +60,7 @@ class Writer:
     """Takes the rows of one run from any thread and gets them into the ledger."""
 
     def __init__(
-        self,
-        run: Run,
-        db: str | os.PathLike[str] | None = None,
-        *,
-        load_after: float = LOAD_AFTER_SECONDS,
-        launched: bool = True,
+        self, run: Run, db: DbAddress = None, *, load_after: float = LOAD_AFTER_SECONDS, launched: bool = True
     ) -> None:
         """Start writing; the run row is on disk when this returns.
 
