@@ -29,12 +29,12 @@ class TorchSAC(TorchTwinCriticLearner):
     Native, Config, Policy = SAC, SACConfig, TorchSquashed
     config: SACConfig
     passes = 12
+    noise_shape = (2,)
 
     def _build_networks(self) -> None:
         super()._build_networks()
         state = initial_temperature(self.config, self.policy.action_size)
         self.temperature = torch.tensor(state, dtype=torch.float64, device=self.policy.device)
-        self._noise = self._noise_inbox(2)
 
     def _more_tensors(self) -> Mapping[str, Tensor]:
         return {"temperature": self.temperature}

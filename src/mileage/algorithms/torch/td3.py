@@ -26,7 +26,6 @@ class TorchTD3(TorchTwinCriticLearner):
     def _build_networks(self) -> None:
         super()._build_networks()
         self._target_actor = self.policy.fast(self._target_of(self.policy.module.get_submodule("actor")))
-        self._noise = self._noise_inbox()
 
     def _explore(self, head: Tensor, noise: F32) -> F32:
         deviation = np.float32(self.config.exploration_noise)

@@ -26,6 +26,8 @@ class TorchTwinCriticLearner(TorchOffPolicy):
     """An off-policy learner of modules `actor(obs)` and `critic(obs, action)`."""
 
     Native: ClassVar[type[TwinCritic]]
+    noise_shape: ClassVar[tuple[int, ...]] = ()
+    """Of the noise of one update, before samples and entries of an action."""
     policy: TorchTwinCritic
 
     def _build_networks(self) -> None:
@@ -40,11 +42,8 @@ class TorchTwinCriticLearner(TorchOffPolicy):
         self._critic_adam = self._optimizer("critic_adam", own)
         self._actor_adam = self._optimizer("actor_adam", rest)
         self.noise_rng = random.streams(self.seed, config.batch, "noise")
-
-    def _noise_inbox(self, *shape: int) -> Inbox:
-        """Memory for the noise of one update."""
-        noise = np.zeros((*shape, self.config.batch, self.policy.action_size), np.float32)
-        return Inbox({"noise": noise}, self.policy.device, separate=self.separate)
+        noise = np.zeros((*self.noise_shape, config.batch, policy.action_size), np.float32)
+        self._noise = Inbox({"noise": noise}, policy.device, separate=self.separate)
 
     @torch.no_grad()
     def act(self, progress: float) -> Array:

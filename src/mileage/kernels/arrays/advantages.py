@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from mileage._errors import UsageError
-from mileage._records import Record
 from mileage._types import F32, U8, Bool
 from mileage.kernels.machine.boundary import (
     F32_DTYPE,
@@ -70,20 +69,14 @@ def gae(
         advantages (T, N) and returns (T, N), float32; returns are advantages + values.
     """
     if _is_line(rewards):
-        arguments: Record = {
-            "truncated": truncated,
-            "truncated_values": truncated_values,
-            "gamma": gamma,
-            "lambda_": lambda_,
-        }
-        line = (rewards, values, terminated)
-        both: tuple[F32, F32] = _one_column(gae, line, last_values, out, **arguments, check_finite=check_finite)
+        both: tuple[F32, F32] = _one_column(
+            gae, (rewards, values, terminated), last_values, out, truncated=truncated,
+            truncated_values=truncated_values, gamma=gamma, lambda_=lambda_, check_finite=check_finite,
+        )  # fmt: skip
         return both
     shape = matrix_shape("rewards", rewards, "(T, N)")
-    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
+    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values, check_finite)
     gamma, lambda_ = check_unit("gamma", gamma), check_unit("lambda_", lambda_)
-    if check_finite:
-        _check_rollout_finite(*rollout)
     advantages, returns = check_out(out, ("advantages", "returns"), shape, rollout)
     run_shards(gae_columns, shape[1], shape[0], *rollout, gamma, lambda_, advantages, returns)
     return advantages, returns
@@ -106,15 +99,14 @@ def nstep_returns(
         returns (T, N) float32.
     """
     if _is_line(rewards):
-        arguments: Record = {"n": n, "truncated": truncated, "truncated_values": truncated_values, "gamma": gamma}
-        line = (rewards, values, terminated)
-        found: F32 = _one_column(nstep_returns, line, last_values, out, **arguments, check_finite=check_finite)
+        found: F32 = _one_column(
+            nstep_returns, (rewards, values, terminated), last_values, out, n=n, truncated=truncated,
+            truncated_values=truncated_values, gamma=gamma, check_finite=check_finite,
+        )  # fmt: skip
         return found
     shape = matrix_shape("rewards", rewards, "(T, N)")
-    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
+    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values, check_finite)
     gamma, n = check_unit("gamma", gamma), check_count("n", n)
-    if check_finite:
-        _check_rollout_finite(*rollout)
     if out is None:
         out = empty(shape)
     else:
@@ -144,26 +136,21 @@ def vtrace(
         targets vs (T, N) for the critic and advantages (T, N) for the policy gradient, float32.
     """
     if _is_line(log_ratios):
-        arguments: Record = {
-            "truncated": truncated,
-            "truncated_values": truncated_values,
-            "gamma": gamma,
-            "lambda_": lambda_,
-        }
-        arguments |= {"rho_bar": rho_bar, "c_bar": c_bar, "check_finite": check_finite}
-        line = (log_ratios, rewards, values, terminated)
-        both: tuple[F32, F32] = _one_column(vtrace, line, last_values, out, **arguments)
+        both: tuple[F32, F32] = _one_column(
+            vtrace, (log_ratios, rewards, values, terminated), last_values, out, truncated=truncated,
+            truncated_values=truncated_values, gamma=gamma, lambda_=lambda_, rho_bar=rho_bar, c_bar=c_bar,
+            check_finite=check_finite,
+        )  # fmt: skip
         return both
     shape = matrix_shape("log_ratios", log_ratios, "(T, N)")
     check_array("log_ratios", log_ratios, shape)
-    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values)
+    rollout = _check_rollout(shape, rewards, values, terminated, last_values, truncated, truncated_values, check_finite)
     gamma, lambda_ = check_unit("gamma", gamma), check_unit("lambda_", lambda_)
     rho_bar, c_bar = check_number("rho_bar", rho_bar), check_number("c_bar", c_bar)
     if not 0.0 < c_bar <= rho_bar:
         raise UsageError(f"c_bar and rho_bar must satisfy 0 < c_bar <= rho_bar, not c_bar={c_bar}, rho_bar={rho_bar}")
     if check_finite:
         check_all_finite(log_ratios=log_ratios)
-        _check_rollout_finite(*rollout)
     targets, advantages = check_out(out, ("targets", "advantages"), shape, (log_ratios, *rollout))
     settings = (gamma, lambda_, rho_bar, c_bar)
     # An exponential and two passes: about four times the work of GAE.
@@ -197,7 +184,7 @@ def _one_column(function: Any, rollout: tuple[Any, ...], last_value: Any, out: A
 
 def _check_rollout(
     shape: tuple[int, int], rewards: Any, values: Any, terminated: Any, last_values: Any, truncated: Any,
-    truncated_values: Any,
+    truncated_values: Any, finite: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Check the arrays of a rollout and return all six, with stand-ins for truncation that was left out."""
     check_array("rewards", rewards, shape)
@@ -208,23 +195,20 @@ def _check_rollout(
         if truncated_values is not None:
             raise UsageError("truncated is missing: truncated_values mean nothing without it")
         # A step that is both counts as terminated: with the same mask for both, nothing is truncated.
-        return rewards, values, terminated, last_values, terminated, values
-    check_mask("truncated", truncated, shape)
-    if truncated_values is None:
-        raise UsageError(
-            "truncated_values is missing: a truncated step is worth the value of its final observation; "
-            "pass those values as (T, N) float32"
-        )
-    check_array("truncated_values", truncated_values, shape)
+        truncated, truncated_values = terminated, values
+    else:
+        check_mask("truncated", truncated, shape)
+        if truncated_values is None:
+            raise UsageError(
+                "truncated_values is missing: a truncated step is worth the value of its final observation; "
+                "pass those values as (T, N) float32"
+            )
+        check_array("truncated_values", truncated_values, shape)
+    if finite:
+        check_all_finite(rewards=rewards, values=values, last_values=last_values)
+        # Only those that are read.
+        check_all_finite(truncated_values=np.where(truncated, truncated_values, _ZERO))
     return rewards, values, terminated, last_values, truncated, truncated_values
-
-
-def _check_rollout_finite(
-    rewards: F32, values: F32, terminated: Any, last_values: F32, truncated: Any, truncated_values: F32
-) -> None:
-    check_all_finite(rewards=rewards, values=values, last_values=last_values)
-    # Only those that are read.
-    check_all_finite(truncated_values=np.where(truncated, truncated_values, _ZERO))
 
 
 @kernel

@@ -124,14 +124,19 @@ def value_last(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> None:
 
 
 @inner
+def _valued(frame: FrameRecord, rows: Count, row: Index, work: Ptr32) -> Ptr32:
+    """The actor's output for `rows` stored observations from `row` on; their values are stored beside them."""
+    x = shift(f32(frame.store_obs), row * frame.obs_size)
+    critic_values(frame, x, rows, work, shift(f32(frame.store_values), row))
+    return mlp.forward(f32(frame.params), i64(frame.actor), frame.n_actor, rows, x, work, frame.activation)
+
+
+@inner
 def _choose_parts(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """`choose` among what the stored masks allow."""
     action_size = frame.action_size
-    x = shift(f32(frame.store_obs), row * frame.obs_size)
-    critic_values(frame, x, rows, work, shift(f32(frame.store_values), row))
-    actor, params = i64(frame.actor), f32(frame.params)
-    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
-    width, log_std = actor[frame.n_actor - 1], shift(params, frame.log_std_offset)
+    head = _valued(frame, rows, row, work)
+    width, log_std = i64(frame.actor)[frame.n_actor - 1], shift(f32(frame.params), frame.log_std_offset)
     for i in range(rows):
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
         mask = shift(u8(frame.store_masks), (row + i) * frame.n_choices)
@@ -145,12 +150,9 @@ def _choose_parts(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: 
 def choose(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: Ptr32) -> None:
     """Values, actions and their log-probabilities for `rows` stored observations from `row` on, stored beside them."""
     action_size = frame.action_size
-    x = shift(f32(frame.store_obs), row * frame.obs_size)
-    critic_values(frame, x, rows, work, shift(f32(frame.store_values), row))
-    actor, params = i64(frame.actor), f32(frame.params)
-    head = mlp.forward(params, actor, frame.n_actor, rows, x, work, frame.activation)
-    width = actor[frame.n_actor - 1]
-    log_std = shift(params, frame.log_std_offset)
+    head = _valued(frame, rows, row, work)
+    width = i64(frame.actor)[frame.n_actor - 1]
+    log_std = shift(f32(frame.params), frame.log_std_offset)
     log_probs = shift(f32(frame.store_log_probs), row)
     for i in range(rows):
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
