@@ -8,7 +8,8 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections import UserDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,32 @@ class Report:
         ]
         markdown_path.write_text("\n\n".join(parts) + "\n")
         return json_path, markdown_path
+
+
+class Kept(UserDict[tuple[Any, ...], dict[str, Any]]):
+    """Runs that are done, by what tells them apart; those that a file has are there, and it gets every further one."""
+
+    def __init__(self, path: Path | None, *fields: str) -> None:
+        """Read `path`, one run a line; without one nothing is kept. `fields` of a run are its key."""
+        super().__init__()
+        self._path = path
+        lines = path.read_text().splitlines() if path and path.exists() else []
+        self.data |= {tuple(run[field] for field in fields): run for run in map(json.loads, lines)}
+
+    def __setitem__(self, key: tuple[Any, ...], run: dict[str, Any]) -> None:
+        self.data[key] = run
+        if self._path:
+            with self._path.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+
+
+def write_json(result: Mapping[str, Any], path: Path | None) -> None:
+    """Print `result`, and write it to `path` where one was asked for."""
+    text = json.dumps(result, indent=1)
+    print(text)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
 
 
 def shown_command(argv: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ return is the mean over its evaluations in the last fifth of the training. `--ke
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from _harness import Report, markdown_table
+from _harness import Kept, Report, markdown_table
 from ppo_cartpole import HERE, OURS, ArmCommand, Record, by_arm, run_process
 
 PEER = "Stable-Baselines3"
@@ -96,8 +95,7 @@ def main() -> None:
         ArmCommand(OURS, (sys.executable, str(HERE / "arm_off_policy.py"), "--algorithm", "dqn", *extra)),
         ArmCommand(PEER, (options.peer_python, str(HERE / "peers" / "dqn_sb3.py"), *extra)),
     ]
-    lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
-    done = {(each["arm"], each["width"], each["seed"]): each for each in map(json.loads, lines)}
+    done = Kept(options.keep, "arm", "width", "seed")
     tables, data = [], {}
     for width, seeds in zip(options.widths, options.seeds, strict=True):
         records = []
@@ -107,9 +105,6 @@ def main() -> None:
                 if key not in done:
                     wide = ArmCommand(arm.name, (*arm.command, "--width", str(width)))
                     done[key] = run_process(wide, "matched", seed, timeout=None) | {"width": width}
-                    if options.keep:
-                        with options.keep.open("a") as file:
-                            file.write(json.dumps(done[key]) + "\n")
                     print(*key, f"{done[key]['held_out_mean_return']:.0f} {late_mean(done[key]):.0f}", flush=True)
                 records.append(done[key])
         tables += [f"## {width} × {width}", distribution_table(records), verdict(records)]

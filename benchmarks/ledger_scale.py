@@ -9,7 +9,6 @@ start included) and as library calls. CPU seconds stand beside wall-clock, becau
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import resource
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _harness import write_json
 from mileage.ledger import liveness, queries
 from mileage.ledger.rows import Checkpoint, EndState, Phase, Run, new_run_id
 from mileage.ledger.store import Store
@@ -131,11 +131,7 @@ def main() -> None:
             },
             "load_average": os.getloadavg()[0],
         }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    write_json(result, options.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _harness import Report, markdown_table
+from _harness import Kept, Report, markdown_table
 
 HERE = Path(__file__).parent
 ENV, TARGET = "LunarLander-v3", 200.0
@@ -59,16 +59,13 @@ def main() -> None:
     parser.add_argument("--peer-python", help="the Python that has Stable-Baselines3")
     parser.add_argument("--peer-steps", type=int, default=20_000)
     options = parser.parse_args()
-    lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
-    done = {run["seed"]: run for run in map(json.loads, lines)}
-    for seed in range(options.seeds):
-        if seed not in done:
-            done[seed] = run_one(seed, options.threads)
-            if options.keep:
-                with options.keep.open("a") as file:
-                    file.write(json.dumps(done[seed]) + "\n")
-            print(done[seed], file=sys.stderr, flush=True)
-    runs = [done[seed] for seed in range(options.seeds)]
+    done = Kept(options.keep, "seed")
+    keys = [(seed,) for seed in range(options.seeds)]
+    for key in keys:
+        if key not in done:
+            done[key] = run_one(*key, options.threads)
+            print(done[key], file=sys.stderr, flush=True)
+    runs = [done[key] for key in keys]
     rows = [
         [run["seed"], f"{run['steps']:,}", f"{run['mean_return']:.0f}", run["evaluations"], f"{run['eval_share']:.0%}",
          f"{run['seconds']:.0f}", f"{run['cpu_seconds']:.0f}", f"{run['steps'] / run['cpu_seconds']:,.0f}"]

@@ -10,13 +10,12 @@ held-out problems after 61,440 steps. Seconds are not compared: arms share the m
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from _harness import Report, markdown_table
+from _harness import Kept, Report, markdown_table
 from dqn_seeds import difference
 from peers._masked import EPISODES, JOBS, SETTINGS
 from ppo_cartpole import HERE, OURS, ArmCommand, Record, by_arm, run_process
@@ -60,17 +59,13 @@ def main() -> None:
         ArmCommand(TORCH, (sys.executable, ours, "--backend", "torch")),
         ArmCommand(PEER, (options.peer_python, str(HERE / "peers" / "masked_ppo_sb3.py"))),
     ]
-    lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
-    done = {(each["arm"], each["seed"]): each for each in map(json.loads, lines)}
+    done = Kept(options.keep, "arm", "seed")
     for seed in range(options.seeds):
         for arm in arms:
             key = (arm.name, seed)
             if key not in done:
                 done[key] = run_process(arm, "matched", seed, timeout=None)
                 print(*key, f"{done[key]['excess']:.4f}", flush=True)
-                if options.keep:
-                    with options.keep.open("a") as file:
-                        file.write(json.dumps(done[key]) + "\n")
     records = list(done.values())
     settings = ", ".join(f"{name} {value:g}" for name, value in SETTINGS.items())
     told = (

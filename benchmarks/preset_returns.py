@@ -9,30 +9,14 @@ Needs the extras mujoco and box2d. `--keep` remembers runs that are done; the ta
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
-import tomllib
-from collections.abc import Iterator
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from _harness import Report, markdown_table
-from mileage.algorithms.registry import algorithms
+import _presets
+from _harness import Kept, Report, markdown_table
+from _presets import shipped
 from mileage.training.agents import agent_class
-from preset_seeds import TARGETS
-
-
-def shipped() -> Iterator[tuple[str, str]]:
-    """Algorithm and environment of every preset without a target that is reached in seconds."""
-    folder = resources.files("mileage.training").joinpath("presets")
-    for algorithm in algorithms():
-        file = folder.joinpath(f"{algorithm.name}.toml")
-        for env in tomllib.loads(file.read_text()) if file.is_file() else ():
-            if env not in TARGETS:
-                yield algorithm.name, env
 
 
 def run_one(algorithm: str, env: str, seed: int) -> dict[str, Any]:
@@ -62,23 +46,15 @@ def row_of(algorithm: str, env: str, runs: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", help="algorithm/environment to train; the table shows all that is kept")
-    parser.add_argument("--keep", type=Path, help="file of runs that are done, which grows")
-    options = parser.parse_args()
-    lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
-    done = {(run["algorithm"], run["env"], run["seed"]): run for run in map(json.loads, lines)}
+    options = _presets.options(__doc__, 5, "algorithm/environment to train; the table shows all that is kept")
+    done = Kept(options.keep, "algorithm", "env", "seed")
     rows, data = [], {}
-    for algorithm, env in shipped():
+    for algorithm, env in shipped(with_target=False):
         for seed in range(options.seeds):
             key = (algorithm, env, seed)
             if key not in done and (not options.only or f"{algorithm}/{env}" in options.only):
                 done[key] = run_one(*key)
                 print(done[key], flush=True)
-                if options.keep:
-                    with options.keep.open("a") as file:
-                        file.write(json.dumps(done[key]) + "\n")
         if runs := [run for key, run in sorted(done.items()) if key[:2] == (algorithm, env)]:
             rows.append(row_of(algorithm, env, runs))
             data[f"{algorithm}/{env}"] = runs

@@ -10,40 +10,17 @@ intervals (Wilson) say.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
-import tomllib
-from collections.abc import Iterator
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
 
-from _harness import Report, markdown_table
-from mileage.algorithms.registry import algorithms
+import _presets
+from _harness import Kept, Report, markdown_table
+from _presets import TARGETS, shipped
 from mileage.training.agents import agent_class
-
-TARGETS = {
-    "CartPole-v1": 475.0,
-    "Acrobot-v1": -100.0,
-    "MountainCar-v0": -115.0,
-    "MountainCarContinuous-v0": 90.0,
-    "Pendulum-v1": -200.0,
-}
-
-
-def shipped() -> Iterator[tuple[str, str]]:
-    """Algorithm and environment of every preset with a target that is reached in seconds."""
-    folder = resources.files("mileage.training").joinpath("presets")
-    for algorithm in algorithms():
-        file = folder.joinpath(f"{algorithm.name}.toml")
-        for env in tomllib.loads(file.read_text()) if file.is_file() else ():
-            if env in TARGETS:
-                yield algorithm.name, env
 
 
 def run_one(algorithm: str, env: str, seed: int) -> dict[str, Any]:
@@ -76,15 +53,10 @@ def row_of(algorithm: str, env: str, runs: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--only", nargs="+", help="algorithm/environment")
-    parser.add_argument("--keep", type=Path, help="file of runs that are done, which grows")
-    options = parser.parse_args()
-    lines = options.keep.read_text().splitlines() if options.keep and options.keep.exists() else []
-    done = {(run["algorithm"], run["env"], run["seed"]): run for run in map(json.loads, lines)}
+    options = _presets.options(__doc__, 100, "algorithm/environment")
+    done = Kept(options.keep, "algorithm", "env", "seed")
     rows, data = [], {}
-    for algorithm, env in shipped():
+    for algorithm, env in shipped(with_target=True):
         if options.only and f"{algorithm}/{env}" not in options.only:
             continue
         runs = []
@@ -92,9 +64,6 @@ def main() -> None:
             key = (algorithm, env, seed)
             if key not in done:
                 done[key] = run_one(*key)
-                if options.keep:
-                    with options.keep.open("a") as file:
-                        file.write(json.dumps(done[key]) + "\n")
             runs.append(done[key])
         rows.append(row_of(algorithm, env, runs))
         data[f"{algorithm}/{env}"] = runs

@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from _harness import write_json
 from ledger_scale import CHECKPOINTS, RUNS, fill
 from mileage.ledger import queries
 from mileage.ledger.store import Store
@@ -179,11 +180,7 @@ def main() -> None:
             "watched": watched(Path(name) / "live.db", options.rounds) if options.rounds else None,
             "load_average": os.getloadavg()[0],
         }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    write_json(result, options.out)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from _harness import shown_command
+from _presets import TARGETS
 from mileage.ledger.runs import RecordedRun
 from mileage.meter import fingerprint
 from mileage.training.agents import agent_class
 
-TARGETS = {
-    "CartPole-v1": 475.0,
-    "Acrobot-v1": -100.0,
-    "MountainCar-v0": -115.0,
-    "MountainCarContinuous-v0": 90.0,
-    "Pendulum-v1": -200.0,
-}
 # No seed of a report, and none of a search.
 WARM_UP_SEED = 999
 

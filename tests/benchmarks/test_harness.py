@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from _harness import FORMAT, Report, markdown_table, shown_command, timing_table
+from _harness import FORMAT, Kept, Report, markdown_table, shown_command, timing_table
 from mileage.experiments import Arm, MockExecutor
 from mileage.experiments.timing import Work, compare
 
@@ -21,6 +21,16 @@ def test_report_keeps_data_command_and_machine(tmp_path: Path) -> None:
     assert text.startswith("# Speed\n\n`python speed.py`\n\n")
     assert record["machine"]["cpu"] in text
     assert text.endswith("\n\n| a |\n")
+
+
+def test_runs_that_are_kept_are_there_the_next_time(tmp_path: Path) -> None:
+    first = Kept(tmp_path / "runs.jsonl", "arm", "seed")
+    first["a", 0] = {"arm": "a", "seed": 0, "return": 475.0}
+    first["a", 1] = {"arm": "a", "seed": 1, "return": 500.0}
+    again = Kept(tmp_path / "runs.jsonl", "arm", "seed")
+    assert {key: run["return"] for key, run in again.items()} == {("a", 0): 475.0, ("a", 1): 500.0}
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert not Kept(None, "arm", "seed")
 
 
 def test_command_is_shown_without_local_paths() -> None:
