@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
-from shown_runs import exam, fill
+from shown_runs import exam
 from typer.testing import CliRunner
 
 import extras
@@ -24,24 +24,6 @@ from mileage.pages.report import report_of, report_on
 from mileage.report.compare import compare_selections
 
 LARGEST = 1_500_000
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Run]]:
-    """A ledger that tests only read."""
-    db = tmp_path_factory.mktemp("ledger") / "l.db"
-    return db, fill(db)
-
-
-@pytest.fixture
-def ledger(filled: tuple[Path, dict[str, Run]], monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MILEAGE_DB", str(filled[0]))
-    return filled[0]
-
-
-@pytest.fixture
-def runs(filled: tuple[Path, dict[str, Run]], ledger: Path) -> dict[str, Run]:
-    return filled[1]
 
 
 class Elements(HTMLParser):

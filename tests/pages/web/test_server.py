@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
-from shown_runs import exam, fill, rows
+from shown_runs import exam, rows
 from typer.testing import CliRunner
 
 import extras
@@ -23,24 +23,6 @@ pytestmark = extras.needs("web", "starlette", "httpx", "uvicorn")
 
 TOKEN = "a-token-that-is-long-enough"
 Client = Any
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Run]]:
-    """A ledger that tests only read."""
-    db = tmp_path_factory.mktemp("ledger") / "l.db"
-    return db, fill(db)
-
-
-@pytest.fixture
-def ledger(filled: tuple[Path, dict[str, Run]], monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MILEAGE_DB", str(filled[0]))
-    return filled[0]
-
-
-@pytest.fixture
-def runs(filled: tuple[Path, dict[str, Run]]) -> dict[str, Run]:
-    return filled[1]
 
 
 @contextmanager
