@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 from typer import Argument, Option
@@ -107,7 +108,7 @@ def profile(wanted: Arguments) -> None:
     if wanted.program is not None:
         from mileage.cli.profile_program import profile_program
 
-        _refuse_what_programs_do_not_have(wanted)
+        _refuse_all_but(_OF_A_PROGRAM, wanted, "is for runs of mileage's own, not for a program after --")
         profile_program(ProgramArguments(**{name: getattr(wanted, name) for name in _OF_A_PROGRAM}))
         return
     wanted.check()
@@ -126,27 +127,42 @@ def _compare(wanted: Arguments, names: list[str]) -> None:
     """Two profiles beside each other."""
     if len(names) != 2 or not all(names):
         raise UsageError("name two profiles, each a run or a file that --json wrote: mileage profile compare A B")
-    for field in dataclasses.fields(wanted):
-        if field.name not in ("compare", "db", "json_output", "quiet") and getattr(wanted, field.name) != field.default:
-            name = field.name.strip("_").replace("_", "-")
-            raise UsageError(f"--{name} is not for comparing profiles: use --db, --json or --quiet")
+    taken = ("compare", "db", "json_output", "quiet")
+    _refuse_all_but(taken, wanted, "is not for comparing profiles: use --db, --json or --quiet")
     from mileage.cli.profile_tables import print_comparison
     from mileage.profiling.comparing import compare_profiles
 
     found = compare_profiles(names[0], names[1], wanted.db)
+    _say(found, wanted, lambda: print_comparison(found))
+
+
+class _Told(Protocol):
+    """What is printed as JSON, as its verdict, or as a whole."""
+
+    def as_dict(self) -> Record:
+        """Plain data."""
+
+    @property
+    def verdict(self) -> str:
+        """In one line."""
+
+
+def _say(found: _Told, wanted: Arguments, show: Callable[[], None]) -> None:
+    """Print as much as was asked for."""
     if wanted.json_output:
         print(strict_json(found.as_dict(), indent=2))
     elif wanted.quiet:
         print(found.verdict)
     else:
-        print_comparison(found)
+        show()
 
 
-def _refuse_what_programs_do_not_have(wanted: Arguments) -> None:
+def _refuse_all_but(taken: Collection[str], wanted: Arguments, why: str) -> None:
+    """UsageError for the first option that was given and is none of those `taken`."""
     for field in dataclasses.fields(wanted):
-        if field.name not in _OF_A_PROGRAM and getattr(wanted, field.name) != field.default:
+        if field.name not in taken and getattr(wanted, field.name) != field.default:
             name = field.name.strip("_").replace("_", "-")
-            raise UsageError(f"--{name} is for runs of mileage's own, not for a program after --")
+            raise UsageError(f"--{name} {why}")
 
 
 def _recorded(selection: str, db: str | None) -> Profile:
@@ -215,14 +231,13 @@ def _show(found: Profile, wanted: Arguments) -> None:
         _export(found, wanted)
         if wanted.out is None:
             return
-    if wanted.json_output:
-        print(strict_json(found.as_dict(), indent=2))
-    elif wanted.quiet:
-        print(found.verdict)
-    else:
+
+    def whole() -> None:
         _print(found)
         if wanted.out is not None:
             print(f"written to {wanted.out}")
+
+    _say(found, wanted, whole)
 
 
 def _print(found: Profile) -> None:
