@@ -29,7 +29,7 @@ Schedule = Annotated[str, Range(f"one of {', '.join(SCHEDULES)}", _is_schedule)]
 
 
 @dataclasses.dataclass(frozen=True)
-class LearnerConfig:
+class CommonConfig:
     """What every configuration has."""
 
     n_envs: Count = 1
@@ -57,7 +57,7 @@ class LearnerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OnPolicyConfig(LearnerConfig):
+class OnPolicyConfig(CommonConfig):
     """What every configuration of actor-critic learning has.
 
     A rollout is learned from once, whole and unclipped, unless a configuration has fields for that.
@@ -102,7 +102,7 @@ class OnPolicyConfig(LearnerConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class OffPolicyConfig(LearnerConfig):
+class OffPolicyConfig(CommonConfig):
     """What every configuration of learning from replay has."""
 
     train_every: Count = 1

@@ -33,8 +33,6 @@ class TwinCritic(OffPolicy):
         pieces: how many chunks there are, which the update's threads share out.
     """
 
-    name: ClassVar[str]
-    """What users call it."""
     Policy: ClassVar[type[TwinCriticPolicy]]
     update_kernel: ClassVar[Callable[..., Any]]
     """Learns from a frame's batch, on a team."""
@@ -52,15 +50,16 @@ class TwinCritic(OffPolicy):
     @classmethod
     def kernels(cls, native: bool) -> tuple[str, ...]:
         """Kernels that a run needs, by their names in `precompile`; the first takes longest to compile."""
-        return (f"{cls.name}_update", f"{cls.name}_act", *(("evaluate",) if native else ()))
+        return (cls.update_kernel.__name__, cls.act_kernel.__name__, *(("evaluate",) if native else ()))
 
     @classmethod
     def check_spec(cls, spec: EnvSpec) -> None:
         """UsageError if actions are discrete."""
+        needs = f"{cls.__name__.lower()} needs continuous actions"
         if spec.n_actions:
-            raise UsageError(f"{cls.name} needs continuous actions: use dqn or ppo for discrete ones")
+            raise UsageError(f"{needs}: use dqn or ppo for discrete ones")
         if spec.branches:
-            raise UsageError(f"{cls.name} needs continuous actions: use ppo or a2c for actions with choices in them")
+            raise UsageError(f"{needs}: use ppo or a2c for actions with choices in them")
 
     @classmethod
     def make_policy(cls, config: OffPolicyConfig, spec: EnvSpec, seed: int) -> TwinCriticPolicy:

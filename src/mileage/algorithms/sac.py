@@ -39,9 +39,7 @@ class SACConfig(OffPolicyConfig):
 class SAC(TwinCritic):
     """SAC on built parts: a vector environment, a policy, a team of threads."""
 
-    name = "sac"
-    Config = SACConfig
-    Policy = SquashedActor
+    Config, Policy = SACConfig, SquashedActor
     update_kernel, act_kernel = staticmethod(kernel.sac_update), staticmethod(kernel.sac_act)
     config: SACConfig
     stages, judges = kernel.STAGES, 2

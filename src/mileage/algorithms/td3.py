@@ -37,9 +37,7 @@ class TD3Config(OffPolicyConfig):
 class TD3(TwinCritic):
     """TD3 on built parts: a vector environment, a policy, a team of threads."""
 
-    name = "td3"
-    Config = TD3Config
-    Policy = DeterministicActor
+    Config, Policy = TD3Config, DeterministicActor
     update_kernel, act_kernel = staticmethod(kernel.td3_update), staticmethod(kernel.td3_act)
     config: TD3Config
     stages, judges = kernel.STAGES, 1
