@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,11 @@ CALC = {
 HONEST = "pub fn add(a: i32, b: i32) -> i32 {\n    b + a\n}\npub fn twice(a: i32) -> i32 {\n    2 * a\n}\n"
 WRONG = HONEST.replace("b + a", "b - a")
 FAKE_TESTS = "#[test] fn adds() {} #[test] fn doubles() {}"
+# Build scripts are protected with the tests, unless the project leaves them to candidates.
+OPEN_SCRIPT = """[rl-bench]
+kind = "cargo"
+harness = ["Cargo.toml", ".cargo", "rust-toolchain.toml"]
+"""
 REWRITES = f"""--- /dev/null
 +++ b/build.rs
 @@ -0,0 +1,4 @@
@@ -145,6 +151,7 @@ def test_rust_candidates_earn_what_their_tests_say(
     if method is SnapshotMethod.OVERLAY:
         request.getfixturevalue("isolation")
         isolation = Isolation.REQUIRE
+    (calc / "rl-bench.toml").write_text(OPEN_SCRIPT)
     config = RewardConfig(("build", "test"), workers=1, protected=("tests",), method=method, isolation=isolation)
     with BuildReward(calc, config, work_base=work) as pool:
         assert pool.expected == Expected(pass_to_pass=frozenset({"it tests/it.rs::adds", "it tests/it.rs::doubles"}))
@@ -203,6 +210,14 @@ C_HEAD = "#define _GNU_SOURCE\n" + "".join(
 )
 
 EDGES = ("constructor", "destructor")
+# Its function is looked for before anything else of the program runs, what hears it included.
+BEFORE_ALL = """static int real(int a, int b) { return 0; }
+static void *find(void) {
+    __asm__ volatile("syscall" : : "a"(231), "D"(0) : "rcx", "r11", "memory");
+    return real;
+}
+int add(int a, int b) __attribute__((ifunc("find")));
+"""
 AT_THE_EDGE = C_HEAD + "__attribute__((KIND)) void f(void) { _exit(0); }\nint add(int a, int b) { return 0; }\n"
 
 
@@ -228,6 +243,7 @@ def test_programs_that_leave_in_the_middle_have_not_passed(
         PatchSample("wrong", path="calc.c", content="int add(int a, int b) { return 1; }\n"),
         *map(leaving, WAYS_OUT),
         *(PatchSample(kind, path="calc.c", content=AT_THE_EDGE.replace("KIND", kind)) for kind in EDGES),
+        *([PatchSample("before all", path="calc.c", content=BEFORE_ALL)] if os.uname().machine == "x86_64" else []),
         PatchSample("target up to date", path="test", content="x\n"),
         PatchSample("included rules", path="rules.mk", content="test:\n\ttrue\n"),
     ]  # fmt: skip
