@@ -61,6 +61,10 @@ REPORT_WORDS = (
 )  # fmt: skip
 
 
+LINE_HEADS = (
+    "", "1/1 Test #1: a ", "1/1 Test #1: a ...x", "     Running a (", "test ", "---- ", "ok 1 - ", "FAILED a", "E ",
+    "a:1:", "=== short test summary info ===\nFAILED ", "<testsuite>", '{"Test": "', "  duration_ms: ", "error: ",
+)  # fmt: skip
 # Words that a dictionary of libFuzzer can hold as they are.
 DICTIONARY = (*WORDS, *(word for word in REPORT_WORDS if word.isprintable()))
 NAMES = (
@@ -224,7 +228,21 @@ def outputs() -> st.SearchStrategy[str]:
         lambda parts: f'<{parts[0]} name="{parts[1]}" time="{parts[2]}" classname="{parts[1]}">'
     )
     closing = st.sampled_from(["</testcase>", "</testsuite>", "</failure>", "</a>", "<!DOCTYPE a>", "<![CDATA["])
-    return st.lists(st.one_of(record, record, plain, plain, tag, closing), max_size=30).map("\n".join)
+    lines = st.lists(st.one_of(record, record, plain, plain, tag, closing), max_size=30).map("\n".join)
+    return st.one_of(lines, lines, lines, floods())
+
+
+def floods() -> st.SearchStrategy[str]:
+    """The same over and over, behind the beginning of a line that is known: what patterns that go back are slow on."""
+    unit = st.one_of(
+        st.sampled_from(["\n", "\t\n", " ", ".", "/", "-", "=", "1", " - ", " ...", "\r"]), st.text(max_size=3)
+    )
+    line = st.tuples(
+        st.sampled_from(LINE_HEADS), unit, st.integers(1, 4000), st.sampled_from(["", " sec", " ... ok", ")"])
+    )
+    return st.tuples(line.map(lambda parts: parts[0] + parts[1] * parts[2] + parts[3] + "\n"), st.integers(1, 30)).map(
+        lambda parts: "running 9 tests\n" + parts[0] * parts[1]
+    )
 
 
 def run_hypothesis(checker: Checker, seconds: float, finish: Callable[[Checker], None]) -> None:

@@ -258,6 +258,46 @@ def test_programs_that_leave_in_the_middle_have_not_passed(
     assert all("left before the end" in result.diagnostic for result in results if result.id in WAYS_OUT)
 
 
+TALKS = """#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+int add(int a, int b) {
+    struct sockaddr_un to = {AF_UNIX};
+    const char *name = getenv("MILEAGE_WITNESS");
+    if (!name) return 0;
+    strcpy(to.sun_path + 1, name);
+    socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name);
+    int channel = socket(AF_UNIX, SOCK_DGRAM, 0);
+    for (int copy = 0; copy < 6; copy++) if (!fork()) break;
+    char text[3000];
+    memset(text, 'x', sizeof text);
+    for (long number = 0;; number++) {
+        text[0] = "TBx"[number % 3];
+        memcpy(text + 1, &number, sizeof number);
+        sendto(channel, text, sizeof text, 0, (struct sockaddr *)&to, size);
+    }
+}
+"""
+
+
+def test_who_talks_to_the_launcher_without_end_is_ended_in_time(
+    isolation: None,
+    tmp_path: Path,
+    work: Path,
+    need: Callable[..., None],
+    write_files: Callable[[Path, dict[str, str]], Path],
+) -> None:
+    need("make", "cc")
+    config = RewardConfig(("build", "test"), workers=1, protected=("tests",), timeout_seconds=4)
+    with BuildReward(write_files(tmp_path / "make", MAKE), config, work_base=work) as pool:
+        results = pool.reward([PatchSample("talks", path="calc.c", content=TALKS)])
+    # A launcher that never looks at the clock would be ended itself, which is no verdict.
+    assert verdicts(results) == {"talks": PatchVerdict.TIMEOUT}
+
+
 DEEP = """import os, pathlib
 os.makedirs(".mileage-build", exist_ok=True)
 case = '<testsuite><testcase classname="tests.test_%s" name="%s"/></testsuite>'

@@ -21,9 +21,11 @@ _CREDENTIALS = struct.Struct("iii")
 _TOKEN = 16
 # Beyond this many programs nobody is testing any more.
 MOST_PROGRAMS = 200_000
+# What is kept of all that is said, which is memory of the launcher and not of the job.
+MOST_BYTES = 64 << 20
+# Taken at a time: who talks without end must not keep the launcher from looking at the clock.
+MOST_AT_ONCE = 1000
 LARGEST_PROGRAM = 256 << 20
-# And beyond this many tests; what Linux takes as a name is longer than any of theirs.
-MOST_TOLD = 1_000_000
 # Told of each program of tests that came to its end; Cargo ends their names with a hash.
 RAN = "ran "
 _HASH = re.compile(r"-[0-9a-f]{16}$")
@@ -45,6 +47,7 @@ class Witness:
         self.commands: dict[tuple[int, bytes], bytes] = {}
         self.said: dict[tuple[int, bytes], set[bytes]] = {}
         self.flooded = False
+        self.bytes = 0
         self.sources: dict[bytes, bool] = {}
 
     def begin(self) -> dict[str, str]:
@@ -66,19 +69,24 @@ class Witness:
         """What to wait for."""
         return [self.socket.fileno()] if self.socket else []
 
-    def listen(self) -> None:
-        """Take what was said."""
-        while self.socket:
+    def listen(self) -> bool:
+        """Take what was said; whether there may be more."""
+        for _ in range(MOST_AT_ONCE if self.socket else 0):
+            assert self.socket is not None
             try:
                 message, extra, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
             except OSError:
-                return
+                return False
+            kept = message[:1] in (b"T", b"B")
+            self.bytes += len(message) if kept else 0
+            if kept and self.bytes > MOST_BYTES:
+                self.flooded = True
+                continue
             # Who speaks is said by the kernel.
             pid = _CREDENTIALS.unpack(extra[0][2])[0] if extra else 0
             kind, speaker = message[:1], (pid, message[1 : 1 + _TOKEN])
             if kind == b"T":
-                if len(self.told) < MOST_TOLD:
-                    self.told[message[1:].decode("utf-8", "replace")] = None
+                self.told[message[1:].decode("utf-8", "replace")] = None
             elif kind == b"B" and len(self.commands) < MOST_PROGRAMS:
                 self.commands[speaker] = message[1 + _TOKEN :]
                 self.said[speaker] = set()
@@ -86,10 +94,12 @@ class Witness:
                 self.flooded = True
             elif speaker in self.said:
                 self.said[speaker].add(kind)
+        return self.socket is not None
 
     def left_early(self, own: list[int]) -> list[str]:
         """The commands, among those that judge a candidate, that did not come to their end; `own` are the steps'."""
-        self.listen()
+        while self.listen():
+            pass
         found = {FLOODED: None} if self.flooded else {}
         judges: dict[bytes, bool] = {}
         for speaker, command in self.commands.items():
