@@ -2,10 +2,13 @@
 
     python benchmarks/coderl_fuzz.py --engine atheris --seconds 1800 --output benchmarks/results/coderl_fuzz.json
     python benchmarks/coderl_fuzz.py --engine hypothesis --seconds 1800 --output benchmarks/results/coderl_fuzz.json
+    python benchmarks/coderl_fuzz.py --engine hypothesis --seconds 400 --read output --add --output RESULT.json
 
 `atheris` mutates bytes guided by coverage (it is not among the dependencies: install it beside mileage), `hypothesis`
 builds diffs, conversations and test reports from their grammar with everything in them wrong. Both call `check`. A
-finding ends the run and is printed; the result file holds one record for each engine. Seconds are CPU time.
+finding ends the run and is printed; the result file holds one record for each engine and what it read, and with
+`--add` that of all its runs together. `--read output` spends all its time on what test runners print. Seconds are CPU
+time.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 SLOWEST_SECONDS = 5.0
-SAVE_SECONDS = 60.0
+SAVE_SECONDS = 15.0
+COLUMNS = ("engine", "read", "seconds", "texts", "applied", "slowest_seconds", "findings")
+EVERYTHING, OUTPUT = "completions and test output", "test output"
 LONGEST_MESSAGE = 2000
 PROTECTED = ("tests", "*.lock")
 SEEDS = (
@@ -56,6 +61,12 @@ REPORT_WORDS = (
 )  # fmt: skip
 
 
+LINE_HEADS = (
+    "", "1/1 Test #1: a ", "1/1 Test #1: a ...x", "     Running a (", "test ", "---- ", "ok 1 - ", "FAILED a", "E ",
+    "a:1:", "=== short test summary info ===\nFAILED ", "<testsuite>", '{"Test": "', "  duration_ms: ", "error: ",
+)  # fmt: skip
+# Words that a dictionary of libFuzzer can hold as they are.
+DICTIONARY = (*WORDS, *(word for word in REPORT_WORDS if word.isprintable()))
 NAMES = (
     "src/a.txt", "src/same.txt", "src/bytes", "src/windows.txt", "src", "src/a.txt/b", "new", "link/x", "../x",
     "/etc/passwd", "tests/t", ".git/config", "C:\\x", "./src/./a.txt", "a//b",
@@ -78,7 +89,7 @@ def make_tree() -> Path:
 class Checker:
     """Calls everything that reads a completion, and knows what must hold afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: str = EVERYTHING) -> None:
         # Here, so that atheris can instrument what is imported.
         from mileage.coderl.build.cache import content_key
         from mileage.coderl.build.diagnostics import first_diagnostic
@@ -88,6 +99,7 @@ class Checker:
         from mileage.coderl.outcomes.formats import READERS, recognised
         from mileage.coderl.patching import check_path
 
+        self.read = read
         self.tree = make_tree()
         self.rule = candidate("src/a.txt")
         self.content_key, self.first_diagnostic = content_key, first_diagnostic
@@ -105,6 +117,14 @@ class Checker:
         text = self.completion_text(completion)
         self.first_diagnostic(text)
         self.check_output(text)
+        if self.read == EVERYTHING:
+            self.check_changes(text, row, fuzzy)
+        took = time.process_time() - began
+        self.slowest = max(self.slowest, took)
+        assert took < SLOWEST_SECONDS, f"took {took:.1f} s of CPU time"
+
+    def check_changes(self, text: str, row: dict[str, Any], fuzzy: bool) -> None:
+        """Apply what a text proposes; whatever comes of it stays inside the tree."""
         try:
             changes = self.rule(text, row).changes(self.tree, PROTECTED, fuzzy)
         except self.error as error:
@@ -118,9 +138,6 @@ class Checker:
                 assert (self.tree / change.path).resolve().is_relative_to(self.tree.resolve())
                 os.fsencode(change.path)
                 json.dumps(change.path)
-        took = time.process_time() - began
-        self.slowest = max(self.slowest, took)
-        assert took < SLOWEST_SECONDS, f"took {took:.1f} s of CPU time"
 
     def check_output(self, text: str) -> None:
         """Read a text as the output and as the report of every test runner there is."""
@@ -133,9 +150,10 @@ class Checker:
     def record(self, engine: str, seconds: float) -> dict[str, Any]:
         return {
             "engine": engine,
-            "read": "completions and test output",
+            "read": self.read,
             "seconds": round(seconds, 1),
-            "completions": self.calls,
+            "runs": 1,
+            "texts": self.calls,
             "applied": self.applied,
             "slowest_seconds": round(self.slowest, 3),
             "findings": 0,
@@ -210,7 +228,21 @@ def outputs() -> st.SearchStrategy[str]:
         lambda parts: f'<{parts[0]} name="{parts[1]}" time="{parts[2]}" classname="{parts[1]}">'
     )
     closing = st.sampled_from(["</testcase>", "</testsuite>", "</failure>", "</a>", "<!DOCTYPE a>", "<![CDATA["])
-    return st.lists(st.one_of(record, record, plain, plain, tag, closing), max_size=30).map("\n".join)
+    lines = st.lists(st.one_of(record, record, plain, plain, tag, closing), max_size=30).map("\n".join)
+    return st.one_of(lines, lines, lines, floods())
+
+
+def floods() -> st.SearchStrategy[str]:
+    """The same over and over, behind the beginning of a line that is known: what patterns that go back are slow on."""
+    unit = st.one_of(
+        st.sampled_from(["\n", "\t\n", " ", ".", "/", "-", "=", "1", " - ", " ...", "\r"]), st.text(max_size=3)
+    )
+    line = st.tuples(
+        st.sampled_from(LINE_HEADS), unit, st.integers(1, 4000), st.sampled_from(["", " sec", " ... ok", ")"])
+    )
+    return st.tuples(line.map(lambda parts: parts[0] + parts[1] * parts[2] + parts[3] + "\n"), st.integers(1, 30)).map(
+        lambda parts: "running 9 tests\n" + parts[0] * parts[1]
+    )
 
 
 def run_hypothesis(checker: Checker, seconds: float, finish: Callable[[Checker], None]) -> None:
@@ -219,7 +251,7 @@ def run_hypothesis(checker: Checker, seconds: float, finish: Callable[[Checker],
         {}, optional={"path": st.one_of(names(), st.none(), st.integers()), "id": st.integers()}
     )
     rules = settings(
-        max_examples=2000,
+        max_examples=500,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -227,29 +259,33 @@ def run_hypothesis(checker: Checker, seconds: float, finish: Callable[[Checker],
     )
 
     @rules
-    @given(st.one_of(completions(), completions(), outputs()), rows, st.booleans())
+    @given(
+        st.one_of(completions(), completions(), outputs()) if checker.read == EVERYTHING else outputs(),
+        rows,
+        st.booleans(),
+    )
     def one_round(completion: Any, row: dict[str, Any], fuzzy: bool) -> None:
         checker.check(completion, row, fuzzy)
 
     while time.process_time() < end:
         one_round()
         finish(checker)
-        print(f"{checker.calls} completions, {checker.applied} applied, slowest {checker.slowest:.3f} s", flush=True)
+        print(f"{checker.calls} texts, {checker.applied} applied, slowest {checker.slowest:.3f} s", flush=True)
 
 
 def run_atheris(
-    checker_type: Callable[[], Checker], seconds: float, finish: Callable[[Checker], None], corpus: Path
+    make_checker: Callable[[], Checker], seconds: float, finish: Callable[[Checker], None], corpus: Path
 ) -> None:
     """libFuzzer ends the process itself: what remains to be done is done when the time is up."""
     import atheris
 
     with atheris.instrument_imports(include=["mileage.coderl"]):
-        checker = checker_type()
+        checker = make_checker()
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(SEEDS):
         (corpus / f"seed-{number}").write_bytes(b"\1" + seed.encode())
     dictionary = corpus.with_suffix(".dict")
-    dictionary.write_text("".join(f'"{word}"\n' for word in WORDS).replace("\\\\\\\\", "\\\\"))
+    dictionary.write_text("".join(f'"{word}"\n' for word in DICTIONARY).replace("\\\\\\\\", "\\\\"))
     end = time.process_time() + seconds
     told = time.process_time()
 
@@ -259,6 +295,7 @@ def run_atheris(
             told = now
             finish(checker)
         if now > end:
+            finish(checker)
             os._exit(0)
         kind, body = (data[0], data[1:]) if data else (0, b"")
         errors = "surrogatepass" if kind & 2 else "surrogateescape"
@@ -285,12 +322,31 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(one.get(key) == other[key] for key in ("engine", "read"))
 
 
-def save(path: Path | None, record: dict[str, Any]) -> None:
+def together(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The record of two runs."""
+    sums = {key: one.get(key, 0) + other[key] for key in ("runs", "texts", "applied", "findings")}
+    slowest = max(one["slowest_seconds"], other["slowest_seconds"])
+    return other | sums | {"seconds": round(one["seconds"] + other["seconds"], 1), "slowest_seconds": slowest}
+
+
+def save(path: Path | None, known: list[dict[str, Any]], record: dict[str, Any], add: bool) -> None:
+    """Write `record` beside those that were `known` when the run began, or added to its like."""
     if path is None:
         print(record)
         return
-    known = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*(row for row in known if not same(row, record)), record], indent=2) + "\n")
+    for row in known if add else ():
+        record = together(row, record) if same(row, record) else record
+    # Here, so that nothing of mileage is imported before atheris can instrument it.
+    from _harness import markdown_table
+
+    rows = [*(row for row in known if not same(row, record)), record]
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+    body = [[row[key] for key in COLUMNS] for row in rows]
+    total = sum(row["seconds"] for row in rows if OUTPUT in row["read"])
+    said = f"{sum(row['seconds'] for row in rows):.0f} s of CPU time, {total:.0f} s of them with test output."
+    path.with_suffix(".md").write_text(
+        f"# Fuzzing of what candidates write\n\n{said}\n\n{markdown_table(COLUMNS, body)}\n"
+    )
 
 
 def main() -> None:
@@ -299,16 +355,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--corpus", type=Path, help="inputs of an earlier run of atheris, to go on from")
+    parser.add_argument("--read", choices=("everything", "output"), default="everything", help="what texts are read as")
+    parser.add_argument("--add", action="store_true", help="add to the record of earlier runs")
     options = parser.parse_args()
+    read = OUTPUT if options.read == "output" else EVERYTHING
+    known = json.loads(options.output.read_text()) if options.output and options.output.exists() else []
 
     def finish(checker: Checker) -> None:
-        save(options.output, checker.record(options.engine, time.process_time()))
+        save(options.output, known, checker.record(options.engine, time.process_time()), options.add)
 
     if options.engine == "atheris":
         corpus = options.corpus or Path(tempfile.mkdtemp(prefix="mileage-corpus-"))
-        run_atheris(Checker, options.seconds, finish, corpus)
+        run_atheris(lambda: Checker(read), options.seconds, finish, corpus)
     else:
-        checker = Checker()
+        checker = Checker(read)
         run_hypothesis(checker, options.seconds, finish)
 
 

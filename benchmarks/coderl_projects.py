@@ -8,7 +8,8 @@
     python benchmarks/coderl_projects.py DOWNLOADS PROJECTS
 
 ripgrep becomes a Cargo workspace again: its own nine crates are members, all other crates come from Debian's
-directory source. json-c is taken as it is. rxjs gets a package.json with one build script and TypeScript 5.9.3.
+directory source. json-c is taken as it is. rxjs gets a package.json with one build script and TypeScript 5.9.3. Each is
+a git repository with one commit, so that a cold build starts from its tracked files and from nothing else.
 """
 
 from __future__ import annotations
@@ -87,12 +88,24 @@ def prepare_rxjs(archive: Path, target: Path) -> None:
     subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=target, check=True)
 
 
+def track(target: Path, ignored: str = "") -> None:
+    """Commit all files of a project, but for what is `ignored`."""
+    with (target / ".gitignore").open("a") as file:
+        file.write(ignored)
+    who = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost")
+    for command in (("init", "--quiet"), ("add", "--all"), (*who, "commit", "--quiet", "--message", "as prepared")):
+        subprocess.run(["git", *command], cwd=target, check=True)
+
+
 def main() -> None:
     downloads, projects = Path(sys.argv[1]), Path(sys.argv[2])
     projects.mkdir(parents=True, exist_ok=True)
     prepare_ripgrep(next(downloads.glob("rust-ripgrep_*.orig.tar.gz")), projects / "ripgrep")
     unpack(next(downloads.glob("json-c_*.orig.tar.gz")), projects / "json-c")
     prepare_rxjs(next(downloads.glob("rxjs-*.tgz")), projects / "rxjs")
+    track(projects / "ripgrep", "target\n")
+    track(projects / "json-c")
+    track(projects / "rxjs", "node_modules\ndist\n")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ def test_code_is_taken_from_a_fence_or_as_it_is(text: str, code: str) -> None:
         ("<think>never ends ```c\ndraft\n```", ""),
         ("<Thinking>a</Thinking>b\n<think>c</think>d", "b\nd"),
         ('puts("<think>");', 'puts("<think>");'),
+        ('puts("</think>");\nputs("x");', 'puts("</think>");\nputs("x");'),
+        ("<think><think>a</think>\n```c\ndraft\n```\n</think>real", "real"),
+        ("<think>one may write <think> here</think>real", "real"),
+        ("<|channel|>analysis<|message|>draft<|end|><|channel|>final<|message|>real", "real"),
         ("nothing to drop", "nothing to drop"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,11 @@ CALC = {
 HONEST = "pub fn add(a: i32, b: i32) -> i32 {\n    b + a\n}\npub fn twice(a: i32) -> i32 {\n    2 * a\n}\n"
 WRONG = HONEST.replace("b + a", "b - a")
 FAKE_TESTS = "#[test] fn adds() {} #[test] fn doubles() {}"
+# Build scripts are protected with the tests, unless the project leaves them to candidates.
+OPEN_SCRIPT = """[rl-bench]
+kind = "cargo"
+harness = ["Cargo.toml", ".cargo", "rust-toolchain.toml"]
+"""
 REWRITES = f"""--- /dev/null
 +++ b/build.rs
 @@ -0,0 +1,4 @@
@@ -145,6 +151,7 @@ def test_rust_candidates_earn_what_their_tests_say(
     if method is SnapshotMethod.OVERLAY:
         request.getfixturevalue("isolation")
         isolation = Isolation.REQUIRE
+    (calc / "rl-bench.toml").write_text(OPEN_SCRIPT)
     config = RewardConfig(("build", "test"), workers=1, protected=("tests",), method=method, isolation=isolation)
     with BuildReward(calc, config, work_base=work) as pool:
         assert pool.expected == Expected(pass_to_pass=frozenset({"it tests/it.rs::adds", "it tests/it.rs::doubles"}))
@@ -203,6 +210,14 @@ C_HEAD = "#define _GNU_SOURCE\n" + "".join(
 )
 
 EDGES = ("constructor", "destructor")
+# Its function is looked for before anything else of the program runs, what hears it included.
+BEFORE_ALL = """static int real(int a, int b) { return 0; }
+static void *find(void) {
+    __asm__ volatile("syscall" : : "a"(231), "D"(0) : "rcx", "r11", "memory");
+    return real;
+}
+int add(int a, int b) __attribute__((ifunc("find")));
+"""
 AT_THE_EDGE = C_HEAD + "__attribute__((KIND)) void f(void) { _exit(0); }\nint add(int a, int b) { return 0; }\n"
 
 
@@ -228,6 +243,7 @@ def test_programs_that_leave_in_the_middle_have_not_passed(
         PatchSample("wrong", path="calc.c", content="int add(int a, int b) { return 1; }\n"),
         *map(leaving, WAYS_OUT),
         *(PatchSample(kind, path="calc.c", content=AT_THE_EDGE.replace("KIND", kind)) for kind in EDGES),
+        *([PatchSample("before all", path="calc.c", content=BEFORE_ALL)] if os.uname().machine == "x86_64" else []),
         PatchSample("target up to date", path="test", content="x\n"),
         PatchSample("included rules", path="rules.mk", content="test:\n\ttrue\n"),
     ]  # fmt: skip
@@ -240,6 +256,46 @@ def test_programs_that_leave_in_the_middle_have_not_passed(
     assert found.pop("target up to date") is found.pop("included rules") is PatchVerdict.DOES_NOT_APPLY
     assert set(found.values()) == {PatchVerdict.TEST_FAILURE}
     assert all("left before the end" in result.diagnostic for result in results if result.id in WAYS_OUT)
+
+
+TALKS = """#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+int add(int a, int b) {
+    struct sockaddr_un to = {AF_UNIX};
+    const char *name = getenv("MILEAGE_WITNESS");
+    if (!name) return 0;
+    strcpy(to.sun_path + 1, name);
+    socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name);
+    int channel = socket(AF_UNIX, SOCK_DGRAM, 0);
+    for (int copy = 0; copy < 6; copy++) if (!fork()) break;
+    char text[3000];
+    memset(text, 'x', sizeof text);
+    for (long number = 0;; number++) {
+        text[0] = "TBx"[number % 3];
+        memcpy(text + 1, &number, sizeof number);
+        sendto(channel, text, sizeof text, 0, (struct sockaddr *)&to, size);
+    }
+}
+"""
+
+
+def test_who_talks_to_the_launcher_without_end_is_ended_in_time(
+    isolation: None,
+    tmp_path: Path,
+    work: Path,
+    need: Callable[..., None],
+    write_files: Callable[[Path, dict[str, str]], Path],
+) -> None:
+    need("make", "cc")
+    config = RewardConfig(("build", "test"), workers=1, protected=("tests",), timeout_seconds=4)
+    with BuildReward(write_files(tmp_path / "make", MAKE), config, work_base=work) as pool:
+        results = pool.reward([PatchSample("talks", path="calc.c", content=TALKS)])
+    # A launcher that never looks at the clock would be ended itself, which is no verdict.
+    assert verdicts(results) == {"talks": PatchVerdict.TIMEOUT}
 
 
 DEEP = """import os, pathlib

@@ -222,6 +222,13 @@ def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path
         ({"rewards": [1.0]}, "rewards"),
         ({"partial_credit": 2.0, "steps": ("test",)}, "partial_credit"),
         ({"cache_path": 7}, "cache_path"),
+        ({"network": "no"}, "network must be True or False, not 'no'"),
+        ({"warm": "false"}, "warm"),
+        ({"fuzzy": 1}, "fuzzy"),
+        ({"use_cache": None}, "use_cache"),
+        ({"allow_broken_base": "no"}, "allow_broken_base"),
+        ({"steps": ("build", "build")}, "each once"),
+        ({"solution": "x", "steps": ("test",)}, "solution must be a PatchSample"),
     ],
 )
 def test_impossible_configurations_are_refused(config: dict[str, object], named: str) -> None:
@@ -240,6 +247,17 @@ def test_options_are_understood_by_name_and_normalised() -> None:
     assert config.method is SnapshotMethod.HARD_LINK
     assert config.protected == ("tests", "a/b")
     assert config.rewards == {PatchVerdict.PASS: 2, PatchVerdict.TIMEOUT: -1}
+
+
+def test_a_protected_name_that_is_not_there_is_named(cargo_project: Path, work: Path) -> None:
+    executor = FakeExecutor(lambda job: fake_result(0.1))
+    with (
+        pytest.warns(UserWarning, match="protected 'tset' names nothing"),
+        make_pool(cargo_project, work, executor, protected=("tset", "core/src", "*.snap")) as pool,
+    ):
+        assert [sentence for sentence in pool.containment.fallbacks if "names nothing" in sentence] == [
+            "protected 'tset' names nothing in the project, so nothing is protected by it"
+        ]
 
 
 def test_a_method_without_isolation_is_named_where_isolation_was_to_be_had(

@@ -61,6 +61,8 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "path/to/project/src/part.c").write_text("int part(void) { return 1; }\n")
     makefile = "app: src/lib.rs\n\tcp src/lib.rs app\ntest: app\n\tgrep -q double app\n"
     (tmp_path / "path/to/project/Makefile").write_text(makefile)
+    (tmp_path / "path/to/project/tests").mkdir()
+    (tmp_path / "path/to/project/tests/some.sh").write_text("grep -q double app\n")
     (tmp_path / "hidden/tests").mkdir(parents=True)
     (tmp_path / "hidden/tests/more.sh").write_text("grep -q double app\n")
 

@@ -14,7 +14,11 @@ from mileage.coderl.corpus import PatchSample
 
 _THINKING = "think|thinking|thought|reasoning"
 _OPEN = re.compile(rf"^[ \t]*<({_THINKING})>", re.IGNORECASE | re.MULTILINE)
-_CLOSE = re.compile(rf"</({_THINKING})>", re.IGNORECASE)
+_TAG = re.compile(rf"<(/?)({_THINKING})>", re.IGNORECASE)
+# Without an opening one, a closing tag begins or ends its line: elsewhere it is part of a text or of code.
+_CLOSE = re.compile(rf"^[ \t]*</({_THINKING})>|</({_THINKING})>(?=[ \t\r]*$)", re.IGNORECASE | re.MULTILINE)
+# How gpt-oss says that what follows is not for itself.
+_FINAL = "<|channel|>final<|message|>"
 # Possessive: a run of marks that is no fence is not tried again from each of its marks.
 _FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)([^\n]*+)\n", re.MULTILINE)
 _DIFF = re.compile(r"^(?:diff --git |--- [^\n]*\n\+\+\+ )", re.MULTILINE)
@@ -48,6 +52,7 @@ def _content_text(content: Any) -> str:
 
 def answer_of(text: str) -> str:
     """`text` without what the model thought: <think> blocks, one that was opened by the prompt, one that never ends."""
+    text = text.rpartition(_FINAL)[2]
     closed, opened = _CLOSE.search(text), _OPEN.search(text)
     if closed and (opened is None or closed.start() < opened.start()):
         text = text[closed.end() :]
@@ -55,9 +60,19 @@ def answer_of(text: str) -> str:
     position = 0
     while opened := _OPEN.search(text, position):
         kept.append(text[position : opened.start()])
-        closed = _CLOSE.search(text, opened.end())
-        position = closed.end() if closed else len(text)
+        position = _end_of_thought(text, opened.end())
     return "".join(kept) + text[position:]
+
+
+def _end_of_thought(text: str, start: int) -> int:
+    """Where the block ends that began before `start`: at its own closing tag, else at the last one there is."""
+    depth, end = 1, len(text)
+    for tag in _TAG.finditer(text, start):
+        depth += -1 if tag[1] else 1
+        end = tag.end() if tag[1] else end
+        if depth == 0:
+            break
+    return end
 
 
 def code_of(text: str) -> str:

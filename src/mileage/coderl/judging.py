@@ -10,10 +10,12 @@ from pathlib import Path
 
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.build.executor import Change, JobResult
+from mileage.coderl.build.witness import RAN
 from mileage.coderl.corpus import PatchVerdict, judge
 from mileage.coderl.outcomes import Expected, TestFormat, TestResult, TestScore, read_tests
 from mileage.coderl.outcomes.formats import recognised
 from mileage.coderl.outcomes.results import TestOutcome
+from mileage.coderl.outcomes.told import confirmed
 from mileage.coderl.project.workarea import walk_files
 from mileage.coderl.reward_config import RewardConfig
 
@@ -35,6 +37,8 @@ class Judgement:
     exit_code: int = 0
     left_early: tuple[str, ...] = ()
     """Commands of the tests that did not come to their end."""
+    told: frozenset[str] = frozenset()
+    """What the test runner said past its output."""
 
     @property
     def share(self) -> float:
@@ -82,6 +86,8 @@ class TestRules:
     expected: Expected = field(default_factory=Expected)
     may_leave: frozenset[str] = frozenset()
     """Commands that left before their end where they were known to be right, and so may do it again."""
+    told: frozenset[str] = frozenset()
+    """What the test runner said past its output where it was known to be right."""
     exits_cleanly: bool = True
     """Whether the tests that set the expectation ended with exit code 0; then those of a candidate must, too."""
 
@@ -99,9 +105,11 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules, *, learni
     if not ran or verdict not in (PatchVerdict.PASS, PatchVerdict.TEST_FAILURE):
         return Judgement(verdict, diagnostic)
     output = "\n".join(step.output for step in ran)
-    tests = read_tests(rules.form or recognised(output), output, result.reports)
+    tests = confirmed(read_tests(rules.form or recognised(output), output, result.reports), result.told, rules.told)
     code = ran[-1].exit_code
     left = tuple(command for command in result.left_early if command not in rules.may_leave)
+    # A program that ended before it began could not say so.
+    left += tuple(sorted(line.removeprefix(RAN) for line in rules.told - result.told if line.startswith(RAN)))
     if left and not learning:
         # What else it reported is worth nothing.
         why = rules.expected.score(tests).diagnostic if rules.expected else ""
@@ -110,7 +118,7 @@ def judge_job(result: JobResult, compile_steps: int, rules: TestRules, *, learni
         why = why or f"left before the end of its tests: {left[0]}"
         return Judgement(PatchVerdict.TEST_FAILURE, why, tests, None, code, left)
     if not rules.expected:
-        return Judgement(verdict, diagnostic, tests, None, code, left)
+        return Judgement(verdict, diagnostic, tests, None, code, left, result.told)
     score = rules.expected.score(tests)
     if not score.passed:
         return Judgement(PatchVerdict.TEST_FAILURE, score.diagnostic, tests, score, code)
@@ -135,6 +143,17 @@ def check_base(name: str, config: RewardConfig, base: Judgement, last: Judgement
             f"{name} does not pass its own tests: {base.diagnostic} (name what candidates are to repair in "
             "fail_to_pass, or set allow_broken_base=True)"
         )
+
+
+def learned_rules(config: RewardConfig, form: TestFormat | None, base: Judgement, last: Judgement) -> TestRules:
+    """What is expected of candidates, where the base came to `base` and the solution, or the base again, to `last`."""
+    expected = Expected.of(base.tests, last.tests if config.solution else None)
+    named = config.fail_to_pass, config.pass_to_pass
+    expected = Expected(
+        expected.fail_to_pass if named[0] is None else frozenset(named[0]),
+        expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
+    )
+    return TestRules(form, expected, frozenset(last.left_early), last.told, exits_cleanly=last.exit_code == 0)
 
 
 def remembered(judgement: Judgement) -> str:
@@ -163,6 +182,18 @@ def protected_paths(tree: Path, patterns: Sequence[str], outputs: Iterable[str] 
         if named and not any(name.startswith(parent + "/") for parent in found):
             found.append(name)
     return tuple(found)
+
+
+def idle_names(tree: Path, config: RewardConfig) -> tuple[str, ...]:
+    """A sentence for each protected name, patterns apart, that neither the project nor its grader's tests have."""
+    added = {
+        parent for test in grader_tests(config.grader_tests) for parent in (Path(test.path), *Path(test.path).parents)
+    }
+    return tuple(
+        f"protected {name!r} names nothing in the project, so nothing is protected by it"
+        for name in config.protected
+        if not any(mark in name for mark in "*?[") and not (tree / name).exists() and Path(name) not in added
+    )
 
 
 def grader_tests(directory: Path | None) -> tuple[Change, ...]:

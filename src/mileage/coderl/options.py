@@ -36,6 +36,12 @@ def texts(name: str, values: object) -> tuple[str, ...]:
     return tuple(str(value) for value in found)
 
 
+def flag(name: str, value: object) -> bool:
+    """`value`, which must be true or false: "no" would count as true."""
+    require(isinstance(value, bool), name, value, "True or False")
+    return bool(value)
+
+
 def patterns(name: str, values: object) -> tuple[str, ...]:
     """Glob patterns of paths in a project, without a leading ./ and a trailing /."""
     found = []

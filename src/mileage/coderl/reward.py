@@ -26,7 +26,7 @@ from mileage.coderl.build.containment import Isolation, choose_method, containme
 from mileage.coderl.build.diagnostics import first_diagnostic
 from mileage.coderl.build.executor import Change, JobResult, JobRunner, Judging, Limits, LocalExecutor
 from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings
-from mileage.coderl.build.witnesses import NOT_HEARD, make_witness
+from mileage.coderl.build.witnesses import NOT_HEARD, Witnesses, make_witnesses
 from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.judging import (
     Judged,
@@ -34,8 +34,10 @@ from mileage.coderl.judging import (
     TestRules,
     check_base,
     grader_tests,
+    idle_names,
     infra_error,
     judge_job,
+    learned_rules,
     of_job,
     protected_paths,
     recalled,
@@ -95,12 +97,13 @@ class BuildReward:
         config = self.config
         self.method, fallbacks = choose_method(config.isolation, config.method, self._area.path)
         self.containment = containment(self.isolated, config.network, fallbacks)
-        for sentence in fallbacks:
-            warnings.warn(sentence, stacklevel=4)
         self._pristine = self._area.path / "pristine"
         self._copy = copy_project(self.project, self._pristine, history=self.project.git)
         for target, source in self._setup.files.items():
             (self._pristine / target).write_bytes((self._pristine / source).read_bytes())
+        self.containment = self.containment.but(*(idle := idle_names(self._pristine, config)))
+        for sentence in (*fallbacks, *idle):
+            warnings.warn(sentence, stacklevel=4)
         self.revision = tree_digest(self._pristine)
         cores = config.cpu_cores or max(config.jobs, len(os.sched_getaffinity(0)) / self.workers)
         self._limits = Limits(config.timeout_seconds, config.memory_bytes, config.max_processes, cpu_cores=cores)
@@ -110,9 +113,11 @@ class BuildReward:
         self._compile_steps = len(compile_steps)
         self._snapshots: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         judged = "test" in config.steps and (self.protected or config.grader_tests)
-        self._witness, problem = make_witness(self._area.path) if judged else ("", "")
-        self.containment = self.containment.but(problem)
-        self._judging = self._make_judging(self._witness)
+        self._heard = Witnesses()
+        if judged:
+            self._heard = make_witnesses(self._area.path / "witness", self.project.kind, self._setup.env)
+        self.containment = self.containment.but(*self._heard.problems)
+        self._judging = self._make_judging(self._heard)
         self._make_snapshots()
         self._rules = self._learn_rules()
         rows = fingerprint(self.project, self._setup, self._pristine, self.revision) | self._rule_rows()
@@ -138,8 +143,8 @@ class BuildReward:
 
     def _make_snapshots(self) -> None:
         around = Surroundings(
-            self._setup.env,
-            (*self.project.readable, *self._copy.readable, *self.config.readable, *filter(None, (self._witness,))),
+            {**self._setup.env, **self._heard.always},
+            (*self.project.readable, *self._copy.readable, *self.config.readable, str(self._area.path / "witness")),
             disk_bytes=self.config.disk_bytes,
             network=self.config.network,
         )
@@ -191,7 +196,7 @@ class BuildReward:
         """The tests that candidates must pass; empty where the exit code of the test command is all there is."""
         return self._rules.expected
 
-    def _make_judging(self, witness: str) -> Judging | None:
+    def _make_judging(self, heard: Witnesses) -> Judging | None:
         """What is kept out of a candidate's reach while tests run."""
         if "test" not in self.config.steps:
             return None
@@ -203,7 +208,8 @@ class BuildReward:
             outputs=self.project.outputs,
             tests=grader_tests(self.config.grader_tests),
             reports=self.project.test_reports,
-            witness=witness,
+            witness=heard.library,
+            variables=heard.variables,
         )
 
     def _rule_rows(self) -> dict[str, str]:
@@ -220,7 +226,7 @@ class BuildReward:
             **machine_rows((*self._steps, *self.project.tools.values()), self._setup.env),
             "tests.expected": repr((sorted(self.expected.fail_to_pass), sorted(self.expected.pass_to_pass))),
             "tests.grader": content_key("", tests),
-            "tests.witness": str(bool(self._judging and self._judging.witness)),
+            "tests.witness": str(bool(self._judging and self._judging.variables)),
             "tests.protected": repr(self.protected),
         }
 
@@ -230,7 +236,7 @@ class BuildReward:
         form = self.project.test_format
         try:
             base, form = self._trial(snapshot, (), form)
-            if self._witness and base.judgement.verdict is PatchVerdict.TEST_FAILURE:
+            if self._heard != Witnesses() and base.judgement.verdict is PatchVerdict.TEST_FAILURE:
                 base, form = self._try_unheard(snapshot, base, form)
             last = base.judgement
             if self.config.solution:
@@ -244,22 +250,14 @@ class BuildReward:
         self.base = self._result(PatchSample("base"), base, cached=False)
         """The verdict on the project as it is."""
         check_base(self.project.name, self.config, base.judgement, last)
-        if self._judging is None:
-            return TestRules(form)
-        expected = Expected.of(base.judgement.tests, last.tests if self.config.solution else None)
-        named = self.config.fail_to_pass, self.config.pass_to_pass
-        expected = Expected(
-            expected.fail_to_pass if named[0] is None else frozenset(named[0]),
-            expected.pass_to_pass - frozenset(named[0] or ()) if named[1] is None else frozenset(named[1]),
-        )
-        return TestRules(form, expected, frozenset(last.left_early), exits_cleanly=last.exit_code == 0)
+        return learned_rules(self.config, form, base.judgement, last) if self._judging else TestRules(form)
 
     def _try_unheard(
         self, snapshot: Snapshot, base: Judged, form: TestFormat | None
     ) -> tuple[Judged, TestFormat | None]:
         """Tests that fail because something hears how they end (some sanitisers want to be first) are not heard."""
         heard = self._judging
-        self._judging = self._make_judging(witness="")
+        self._judging = self._make_judging(Witnesses())
         again, again_form = self._trial(snapshot, (), form)
         if again.judgement.verdict is base.judgement.verdict:
             self._judging = heard

@@ -78,8 +78,10 @@ class RewardConfig:
     def __post_init__(self) -> None:
         self._normalise()
         unknown = [step for step in self.steps if step not in STEPS]
-        if unknown or not self.steps:
-            raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}")
+        if unknown or not self.steps or len(set(self.steps)) < len(self.steps):
+            raise UsageError(f"steps {self.steps!r} must be some of {', '.join(STEPS)}, each once")
+        if self.solution is not None and not isinstance(self.solution, PatchSample):
+            raise UsageError(f"solution must be a PatchSample, not {self.solution!r}")
         self._check_numbers()
         if self.method is SnapshotMethod.OVERLAY and self.isolation is Isolation.OFF:
             raise UsageError("method 'overlay' needs isolation: use isolation='auto' or another method")
@@ -102,6 +104,8 @@ class RewardConfig:
         }
         if self.method is not None:
             found["method"] = options.choice("method", self.method, SnapshotMethod)
+        for name in ("network", "warm", "fuzzy", "use_cache", "allow_broken_base"):
+            found[name] = options.flag(name, vars(self)[name])
         for name in ("fail_to_pass", "pass_to_pass"):
             if vars(self)[name] is not None:
                 found[name] = options.texts(name, vars(self)[name])

@@ -251,8 +251,15 @@ def test_whatever_is_printed_is_read_in_time_and_raises_nothing(form: TestFormat
         "<testsuite>" + "<a>" * 20_000,
         "<testsuite name='\ud800'/>",
         "running 1 test\ntest " + " - should panic" * 300 + " ... ok\n",
+        # Each of these would take a pattern that tries every place minutes.
+        "\n" * 300_000,
+        "\t\n" * 100_000,
+        ("1/1 Test #1: a ...x" + " " * 3970 + "\n") * 300,
+        ("1/1 Test #1: a " + "." * 3970 + "\n") * 300,
+        ("     Running a (" + "/" * 3970 + "\n") * 300,
     )
     for text in odd:
+        assert recognised(text) in TestFormat
         assert all(len(test.name) < 10_000 for test in read_tests(form, text, {"report.xml": text}))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_cargo_workspace_and_its_most_central_crate(cargo_project: Path) -> No
     assert project.edit == line_edit("core/src/lib.rs")
     assert "--workspace" in project.build[0]
     assert project.lock_files == ("Cargo.lock",)
+
+
+def test_what_says_how_tests_are_linked_and_run_is_part_of_the_harness(
+    cargo_project: Path, tmp_path: Path, write_files: Write
+) -> None:
+    script = cargo_project / "app/steps.rs"
+    script.write_text("fn main() {}\n")
+    manifest = cargo_project / "app/Cargo.toml"
+    manifest.write_text(manifest.read_text().replace("[package]\n", '[package]\nbuild = "steps.rs"\n'))
+    assert {"build.rs", "*/build.rs", "app/steps.rs"} <= set(detect(cargo_project).harness)
+    node = write_files(tmp_path / "node", {"package.json": '{"scripts": {"build": "true"}}', "a.js": "1;\n"})
+    runners = ("jest.config.js", "vitest.config.ts", ".mocharc.json", "babel.config.js", "tsconfig.test.json")
+    assert not [name for name in runners if not any(fnmatch(name, glob) for glob in detect(node).harness)]
 
 
 def test_detecting_a_cargo_project_writes_nothing(cargo_project: Path) -> None:

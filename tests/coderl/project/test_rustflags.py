@@ -58,16 +58,20 @@ def test_flags_of_the_host_target_are_moved_and_not_refused(
     assert name not in env
 
 
-def test_a_wrapper_in_a_configuration_file_is_off(cargo_project: Path, tmp_path: Path) -> None:
+def test_a_wrapper_and_a_shared_directory_in_a_configuration_file_are_off(cargo_project: Path, tmp_path: Path) -> None:
     log = tmp_path / "wrapped"
     wrapper = tmp_path / "wrapper.sh"
     wrapper.write_text(f'#!/bin/sh\necho "$1" >> {log}\nexec "$@"\n')
     wrapper.chmod(0o755)
-    configure(cargo_project, f'[build]\nrustc-wrapper = "{wrapper}"\nrustc-workspace-wrapper = "{wrapper}"\n')
+    wrappers = f'rustc-wrapper = "{wrapper}"\nrustc-workspace-wrapper = "{wrapper}"\n'
+    shared = f'target-dir = "{tmp_path / "shared"}"\nbuild-dir = "{tmp_path / "between"}"\n'
+    configure(cargo_project, f"[build]\n{wrappers}{shared}")
     setup = baseline_setup(detect(cargo_project), 1)
     env = setup.environment(str(cargo_project))
     subprocess.run(setup.commands(setup.build)[0], cwd=cargo_project, env=env, check=True, capture_output=True)
     assert not log.exists()
+    assert not (tmp_path / "shared").exists()
+    assert not (tmp_path / "between").exists()
 
 
 def test_a_mode_s_flags_reach_the_fingerprint_whatever_variable_it_sets(

@@ -37,9 +37,9 @@ class Containment:
     fallbacks: tuple[str, ...] = ()
     """One sentence for everything that this machine does not have."""
 
-    def but(self, problem: str) -> Containment:
-        """The same with one more thing that is less than was asked for, if it is any."""
-        return replace(self, fallbacks=(*self.fallbacks, problem)) if problem else self
+    def but(self, *problems: str) -> Containment:
+        """The same with more things that are less than was asked for."""
+        return replace(self, fallbacks=(*self.fallbacks, *problems))
 
     @property
     def sampled(self) -> tuple[str, ...]:

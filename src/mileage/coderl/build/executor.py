@@ -121,6 +121,8 @@ class Judging:
     """Globs of files in which the tests say what they did."""
     witness: str = ""
     """A library that is loaded into what tests start, and says how it ended; empty where there is none."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the commands that run tests, for runners that can tell what each test did."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,8 @@ class JobResult:
     """Protected paths that were changed while the tests ran."""
     left_early: tuple[str, ...] = ()
     """Commands that run tests and did not come to the end of their main function."""
+    told: frozenset[str] = frozenset()
+    """What test runners said past their output."""
 
     @property
     def succeeded(self) -> bool:
@@ -411,6 +415,7 @@ def _parse(answer: bytes, errors: bytes) -> JobResult:
         reports=data.get("reports", {}),
         tampered=tuple(data.get("tampered", ())),
         left_early=tuple(data.get("left_early", ())),
+        told=frozenset(data.get("told", ())),
     )
 
 

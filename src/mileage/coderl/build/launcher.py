@@ -192,7 +192,7 @@ def run_job(job: Record, is_init: bool) -> Record:
         with _candidates_fault(in_memory):
             left = watch.witness.left_early(own)
             said = {"reports": judging.read_reports(), "tampered": judging.tampered(), "left_early": left}
-            return {"steps": results, **said}
+            return {"steps": results, **said, "told": list(watch.witness.told)}
     except StrangeTreeError as error:
         return {"steps": results, "tampered": [str(error)]}
 

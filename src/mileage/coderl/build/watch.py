@@ -245,7 +245,8 @@ class Watch:
         os.close(read)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         status = self.statuses.get(pid, 0)
-        self.witness.listen()
+        while self.witness.listen():
+            pass
         return {
             "pid": pid,
             "argv": argv,

@@ -44,7 +44,7 @@ _SIGNS = (
     (TestFormat.GO_JSON, r'^\{"Time":.*"Action":'),
     (TestFormat.LIBTEST_JSON, r'^\{ ?"type": ?"suite"'),
     (TestFormat.LIBTEST, r"^running \d+ tests?$"),
-    (TestFormat.CTEST, r"^\s*\d+/\d+ Test\s+#\d+: "),
+    (TestFormat.CTEST, r"^[ \t]*+\d++/\d++ Test[ \t]++#\d++: "),
     (TestFormat.PYTEST, r"^=+ short test summary info =+$"),
 )
 

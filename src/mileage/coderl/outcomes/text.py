@@ -87,7 +87,7 @@ def read_libtest(text: str) -> tuple[TestResult, ...]:
 
 
 _CTEST = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (?P<rest>.+)$")
-_CTEST_STATUS = re.compile(r"^\.+\s*(?P<status>\S.*?)\s+(?P<seconds>[\d.]+) sec\b")
+_SECONDS = re.compile(r"[\d.]++")
 
 
 def read_ctest(text: str) -> tuple[TestResult, ...]:
@@ -97,16 +97,25 @@ def read_ctest(text: str) -> tuple[TestResult, ...]:
         match = _CTEST.match(line)
         name, _, _ = match["rest"].rpartition(" .") if match else ("", "", "")
         name = name.rstrip(" .")
-        ended = _CTEST_STATUS.match(match["rest"][len(name) :].lstrip()) if match and name else None
+        ended = _ctest_end(match["rest"][len(name) :].lstrip()) if match and name else None
         if ended is None:
             continue
-        status = ended["status"].replace("***", " ").strip(" :")
+        status = ended[0].replace("***", " ").strip(" :")
         outcome = TestOutcome.FAILED
         if status in ("Passed", "Skipped"):
             outcome = TestOutcome.PASSED if status == "Passed" else TestOutcome.SKIPPED
         complaint = "" if outcome is TestOutcome.PASSED else status
-        found.append(TestResult(name, outcome, seconds_of(ended["seconds"]), complaint))
+        found.append(TestResult(name, outcome, seconds_of(ended[1]), complaint))
     return merged(found)
+
+
+def _ctest_end(text: str) -> tuple[str, str] | None:
+    """The status and the seconds after a test's name and dots; without a pattern that looks for both at each place."""
+    said, unit, _ = text.lstrip(".").partition(" sec")
+    status, _, seconds = said.rstrip().rpartition(" ")
+    if not text.startswith(".") or not unit or not status.strip() or not _SECONDS.fullmatch(seconds):
+        return None
+    return status.strip(), seconds
 
 
 _TAP = re.compile(r"^(?P<indent> *)(?P<not>not )?ok\b(?: (?P<number>\d{1,9}))?(?: - | )?(?P<name>[^#]*)(?P<note>#.*)?$")

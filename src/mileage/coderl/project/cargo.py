@@ -18,6 +18,8 @@ class CargoParts:
     name: str
     is_workspace: bool
     central_file: str
+    build_scripts: tuple[str, ...] = ()
+    """Programs that run before a crate is compiled, and say what it is linked with."""
 
 
 def cargo_project_parts(root: Path) -> CargoParts:
@@ -37,7 +39,14 @@ def cargo_project_parts(root: Path) -> CargoParts:
     central = max(sorted(packages), key=lambda name: dependents[name])
     target = _library_first(packages[central]["targets"])
     at_root = [name for name, package in packages.items() if Path(package["manifest_path"]).parent == root]
-    return CargoParts((at_root or [root.name])[0], len(packages) > 1, str(Path(target).relative_to(root)))
+    scripts = [
+        str(Path(each["src_path"]).relative_to(root))
+        for package in packages.values()
+        for each in package["targets"]
+        if "custom-build" in each["kind"] and Path(each["src_path"]).is_relative_to(root)
+    ]
+    name = (at_root or [root.name])[0]
+    return CargoParts(name, len(packages) > 1, str(Path(target).relative_to(root)), tuple(sorted(scripts)))
 
 
 def _library_first(targets: list[dict[str, object]]) -> str:

@@ -136,6 +136,8 @@ def baseline_setup(project: Project, jobs: int, toolchain: str | None = None) ->
     env = {**base_environment(), **project.env}
     if project.kind == "cargo":
         env["CARGO_TARGET_DIR"] = "{tree}/target"
+        # Since Cargo 1.91 a configuration file may keep what is between source and result elsewhere.
+        env["CARGO_BUILD_BUILD_DIR"] = "{tree}/target"
         env["CARGO_NET_OFFLINE"] = env.get("CARGO_NET_OFFLINE", "true")
         # Empty is not unset: it also turns off a wrapper that a configuration file names.
         env = {"RUSTC_WRAPPER": "", "RUSTC_WORKSPACE_WRAPPER": "", **env}

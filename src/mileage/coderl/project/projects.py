@@ -120,6 +120,12 @@ def _override(project: Project, table: Record) -> Project:
 _C_TOOLS = {"cc": ("cc", "--version"), "c++": ("c++", "--version"), "ld": ("ld", "--version")}
 
 
+# A build script says what tests are linked with, their main function included.
+_CARGO_HARNESS = (
+    "Cargo.toml", "*/Cargo.toml", "build.rs", "*/build.rs", ".cargo", "rust-toolchain", "rust-toolchain.toml",
+)  # fmt: skip
+
+
 def _cargo(root: Path) -> Project:
     parts = cargo_project_parts(root)
     flags = (*(("--workspace",) if parts.is_workspace else ()), "--profile", "{profile}", "--jobs", "{jobs}")
@@ -131,7 +137,7 @@ def _cargo(root: Path) -> Project:
         check=(("cargo", "check", *flags),),
         test=(("cargo", "test", *flags, "--no-fail-fast"),),
         test_format=TestFormat.LIBTEST,
-        harness=("Cargo.toml", "*/Cargo.toml", ".cargo", "rust-toolchain", "rust-toolchain.toml"),
+        harness=(*_CARGO_HARNESS, *parts.build_scripts),
         outputs=("target",),
         edit=line_edit(parts.central_file),
         tools={"rustc": ("rustc", "--version", "--verbose"), "cargo": ("cargo", "--version"), "cc": _C_TOOLS["cc"]},
@@ -201,7 +207,15 @@ def _make(root: Path) -> Project:
 # What bundlers and compilers write and keep, wherever their results go.
 _NODE_OUTPUTS = (
     "dist", "**/*.tsbuildinfo", "node_modules/.cache", "node_modules/.vite", ".next", ".nuxt", ".parcel-cache",
-    ".turbo", ".svelte-kit", ".rollup.cache",
+    ".turbo", ".svelte-kit", ".rollup.cache", ".nx", ".angular", ".swc", ".wireit",
+)  # fmt: skip
+
+
+# What the usual runners, and what translates for them, read before the first test.
+_NODE_HARNESS = (
+    "package.json", ".npmrc", "tsconfig*.json", "jest.config.*", "vitest.config.*", "vitest.workspace.*",
+    "vite.config.*", ".mocharc*", "ava.config.*", "karma.conf.*", "playwright.config.*", "cypress.config.*", ".taprc",
+    ".nycrc*", ".c8rc*", "babel.config.*", ".babelrc*", ".swcrc", "__mocks__", "bunfig.toml", "deno.json*",
 )  # fmt: skip
 
 
@@ -222,7 +236,7 @@ def _npm(root: Path) -> Project:
         build=(build,),
         check=(check,),
         test=(("npm", "test", "--silent"),) if "test" in scripts else (),
-        harness=("package.json", ".npmrc"),
+        harness=_NODE_HARNESS,
         outputs=tuple(dict.fromkeys((out[1].removeprefix("./") if out else "dist", *_NODE_OUTPUTS))),
         inputs=("node_modules",),
         edit=central_edit(root, (".ts", ".tsx") if has_config else (".js",)),
@@ -239,7 +253,8 @@ def _go(root: Path) -> Project:
         root=root,
         build=(("go", "build", "-p", "{jobs}", "./..."),),
         check=(("go", "vet", "-p", "{jobs}", "./..."),),
-        test=(("go", "test", "-json", "-p", "{jobs}", "./..."),),
+        # What is in its cache of results was put there by whoever could write to it.
+        test=(("go", "test", "-json", "-count=1", "-p", "{jobs}", "./..."),),
         test_format=TestFormat.GO_JSON,
         harness=("go.mod", "go.sum", "go.work", "vendor"),
         outputs=(BUILD_DIRECTORY,),
@@ -252,7 +267,8 @@ def _go(root: Path) -> Project:
 
 
 def _maven(root: Path) -> Project:
-    quiet = ("mvn", "--batch-mode", "--offline", "--quiet")
+    # Its cache of builds is the user's, so a build from it would not be cold.
+    quiet = ("mvn", "--batch-mode", "--offline", "--quiet", "-Dmaven.build.cache.enabled=false")
     return Project(
         kind="maven",
         root=root,
@@ -261,7 +277,7 @@ def _maven(root: Path) -> Project:
         test=((*quiet, "test"),),
         test_format=TestFormat.JUNIT,
         test_reports=("**/target/surefire-reports/*.xml",),
-        harness=("pom.xml", "*/pom.xml"),
+        harness=("pom.xml", "*/pom.xml", ".mvn", "*junit-platform.properties", "*META-INF/services/org.junit.*"),
         outputs=("target", "**/target"),
         edit=central_edit(root, (".java",)),
         tools={"java": ("java", "-version"), "mvn": ("mvn", "--version")},
