@@ -361,7 +361,7 @@ class RunRecorder:
             if wall - self._phases_at >= PHASES_EVERY_SECONDS:
                 rows += self._phase_rows(self.clock.times())
             if self._writer is not None:
-                self._writer.append(rows)
+                self._writer.append(rows, at_once=self._progress.first_reached is row)
             for mirror in self._mirrors:
                 mirror.checkpoint(row)
         return row
