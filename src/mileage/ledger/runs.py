@@ -75,8 +75,9 @@ class Before:
         return Before((*self.run_ids, parent.run_id), **used)
 
     def __str__(self) -> str:
-        missing = "" if self.missing is None else f"; the cost of {self.missing} is unknown"
-        return f"{', '.join(self.run_ids)}: {self.env_steps:,} steps in {duration(self.wall_seconds)} before{missing}"
+        known = f"{', '.join(self.run_ids)}: {self.env_steps:,} steps in {duration(self.wall_seconds)} before"
+        missing = f"{self.missing}, whose cost is unknown"
+        return known if self.missing is None else f"{known}; {missing}" if self.run_ids else missing
 
 
 _USED = ("env_steps", "wall_seconds", "train_seconds", "eval_seconds", "billable_seconds", "cost_usd")
