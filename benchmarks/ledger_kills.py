@@ -4,8 +4,9 @@
 
 Every process is started, left alone for a time drawn from 0 to `--within` seconds, and killed with SIGKILL. Its ledger
 must then have the run, closed as crashed, and bill it for the seconds from the start of the process to its death. A
-process that is killed before the interpreter has run a line of the command cannot have said anything; how long that
-takes is measured first, and such kills are counted apart. With `--most`, a few kills are made at a time: the same
+process that is killed before the interpreter has run a line of the command cannot have said anything: how long an
+interpreter takes that does nothing, and how long until the first row is on disk, is measured first, and kills that came
+earlier than the quickest of the former are counted apart. With `--most`, a few kills are made at a time: the same
 command again goes on with those that are missing in `--out`.
 """
 
@@ -55,6 +56,13 @@ def seconds_to_first_row(directory: Path) -> float:
     return took
 
 
+def seconds_of_an_empty_program() -> float:
+    """What the interpreter takes by itself, before anybody's code."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.monotonic() - began
+
+
 def kill_after(directory: Path, seconds: float) -> dict[str, Any]:
     """Kill a training after `seconds`, and say what its ledger says."""
     began = time.monotonic()
@@ -89,31 +97,33 @@ def main() -> None:
     wanted = parser.parse_args()
     moments = random.Random(wanted.seed)
     planned = [moments.uniform(0.0, wanted.within) for _ in range(wanted.kills)]
-    found, first = _so_far(wanted.out if wanted.most is not None else None)
+    found, first, empty = _so_far(wanted.out if wanted.most is not None else None)
     with tempfile.TemporaryDirectory(prefix="mileage-kills-") as place:
-        first += [seconds_to_first_row(_made(Path(place) / f"first{i}")) for i in range(3)]
+        empty += [seconds_of_an_empty_program() for _ in range(5)]
+        first += [seconds_to_first_row(_made(Path(place) / f"first{i}")) for i in range(5)]
         for i, moment in list(enumerate(planned))[len(found) :][: wanted.most]:
             found.append({"load": os.getloadavg()[0], **kill_after(_made(Path(place) / str(i)), moment)})
             print(json.dumps(found[-1]), flush=True)
-            _write(found, first, wanted.out)
-    print(json.dumps(summarised(found, first), indent=1))
+            _write(found, first, empty, wanted.out)
+    print(json.dumps(summarised(found, first, empty), indent=1))
 
 
-def _write(found: list[dict[str, Any]], first: list[float], out: Path | None) -> None:
+def _write(found: list[dict[str, Any]], first: list[float], empty: list[float], out: Path | None) -> None:
     if out is not None:
-        result = {"machine": fingerprint().as_dict(), "summary": summarised(found, first), "kills": found}
+        result = {"machine": fingerprint().as_dict(), "summary": summarised(found, first, empty), "kills": found}
         out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _so_far(out: Path | None) -> tuple[list[dict[str, Any]], list[float]]:
-    """The kills that were made before, and how long first rows took."""
+def _so_far(out: Path | None) -> tuple[list[dict[str, Any]], list[float], list[float]]:
+    """The kills that were made before, and how long first rows and empty programs took."""
     if out is None or not out.exists():
-        return [], []
+        return [], [], []
     result = json.loads(out.read_text())
-    return result["kills"], result["summary"]["seconds_to_first_row"]
+    summary = result["summary"]
+    return result["kills"], summary["seconds_to_first_row"], summary["seconds_of_an_empty_program"]
 
 
-def summarised(found: list[dict[str, Any]], first: list[float]) -> dict[str, Any]:
+def summarised(found: list[dict[str, Any]], first: list[float], empty: list[float]) -> dict[str, Any]:
     """What the kills add up to."""
     there = [kill for kill in found if kill["runs"] == 1 and kill.get("state") == "crashed"]
     missing = sorted(kill["killed_after_seconds"] for kill in found if kill not in there)
@@ -122,6 +132,8 @@ def summarised(found: list[dict[str, Any]], first: list[float]) -> dict[str, Any
         "kills": len(found),
         "in_the_ledger_as_crashed": len(there),
         "missing_killed_after_seconds": missing,
+        "missing_killed_before_an_empty_program_ends": sum(each < min(empty) for each in missing),
+        "seconds_of_an_empty_program": sorted(empty),
         "seconds_to_first_row": sorted(first),
         "median_off_seconds": statistics.median(off) if off else None,
         "largest_off_seconds": off[-1] if off else None,

@@ -3,7 +3,9 @@
     python benchmarks/ledger_scale.py [--out benchmarks/results/ledger_scale.json]
 
 Fills an SQLite ledger, then times `ledger list` and `ledger compare` of 100 runs against 100 as whole commands (process
-start included) and as library calls. CPU seconds stand beside wall-clock, because others may be using the machine.
+start included) and as library calls. CPU seconds stand beside wall-clock, because others may be using the machine. Then
+everything is exported in every format, with the largest memory that the process had, and once more from a ledger of one
+run with as many checkpoints.
 """
 
 from __future__ import annotations
@@ -93,6 +95,42 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
     }
 
 
+EXPORTS = {
+    "json": (), "csv": ("--table", "checkpoints"), "parquet": ("--table", "checkpoints"), "markdown": (), "mllog": (),
+    "tensorboard": (),
+}  # fmt: skip
+
+
+def exported(db: Path, place: Path) -> dict[str, dict[str, float]]:
+    """What the export of the whole ledger takes, by format."""
+    found = {}
+    for name, table in EXPORTS.items():
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mileage", "ledger", "export", "--format", name, *table, "-o", str(place / name)],
+            env={**os.environ, "MILEAGE_DB": str(db), "PYTHONPATH": ":".join(sys.path)},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        found[name] = {
+            "exit_code": process.returncode, "seconds": time.perf_counter() - began,
+            "peak_mb": usage.ru_maxrss * 1024 / 1e6,
+        }  # fmt: skip
+    return found
+
+
+def fill_one_run(db: Path) -> None:
+    """A ledger whose checkpoints are all of one run."""
+    run, *rows = rows_of(0, random.Random(0))
+    checkpoint, end = rows[0], rows[-1]
+    with Store(db) as store:
+        store.deliver([run])
+        for start in range(0, RUNS * CHECKPOINTS, 10_000):
+            seqs = range(start + 1, start + 10_001)
+            store.deliver([checkpoint._replace(seq=seq, step=seq, wall_seconds=0.001 * seq) for seq in seqs])
+        store.deliver([end])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
@@ -127,10 +165,16 @@ def main() -> None:
             },
             "command": {
                 "ledger list": timed(command("list")),
+                "ledger list --limit 0": timed(command("list", "--limit", "0")),
                 "ledger compare": timed(command("compare", "name=arm 0", "name=arm 1")),
             },
+            "export": exported(db, Path(name)),
             "load_average": os.getloadavg()[0],
         }
+        one = Path(name) / "one.db"
+        fill_one_run(one)
+        (Path(name) / "one").mkdir()
+        result["export of one run"] = exported(one, Path(name) / "one")
     write_json(result, options.out)
 
 

@@ -7,6 +7,9 @@ Every writer records runs one after the other, a few seconds each, with checkpoi
 it recorded. On SQLite the disk (`--disk`, a small file system of its own) is filled to the last byte for a while; the
 PostgreSQL server, one of our own, is killed and started again twice, and its spool's disk is filled where `--disk` is
 given. At the end every row that a writer noted must be in the ledger, once, and nothing else.
+
+Every call is timed. What sixteen processes on few cores wait for is mostly each other, so each writer also notes how
+late it wakes from its pauses: a wait that nothing of the ledger has a part in.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "contracts"))
 WRITERS = 16
 RUN_SECONDS = 5.0
 EPISODES = 3
+PAUSE_SECONDS = 0.1
 
 
 def write_runs(db: str, number: int, until: float, notes: Path) -> None:
@@ -45,18 +49,21 @@ def write_runs(db: str, number: int, until: float, notes: Path) -> None:
     with notes.open("w") as file:
         while time.time() < until:
             run = Ledger(db).run(f"writer {number}", panel=panel, target="mean_return>=1000", resources=False)
-            began, steps = time.monotonic(), 0
-            slowest = 0.0
+            began, calls, late = time.monotonic(), [], []
             while time.monotonic() - began < RUN_SECONDS:
-                steps += 1
+                step = len(calls) + 1
+                evaluation = Evaluation.of(panel.seeds, [float(step)] * EPISODES, [step] * EPISODES)
                 before = time.perf_counter()
-                run.checkpoint(steps, Evaluation.of(panel.seeds, [float(steps)] * EPISODES, [steps] * EPISODES))
-                slowest = max(slowest, time.perf_counter() - before)
-                time.sleep(0.1)
+                run.checkpoint(step, evaluation)
+                after = time.perf_counter()
+                time.sleep(PAUSE_SECONDS)
+                calls.append(after - before)
+                late.append(time.perf_counter() - after - PAUSE_SECONDS)
             before = time.monotonic()
             run.end()
             closing = time.monotonic() - before
-            file.write(json.dumps([run.run_id, steps, slowest, closing]) + "\n")
+            noted = {"run_id": run.run_id, "at": time.time(), "checkpoints": calls, "late": late, "end": closing}
+            file.write(json.dumps(noted) + "\n")
             file.flush()
 
 
@@ -132,10 +139,24 @@ def soak(db: str, minutes: float, place: Path, disk: Path | None, server: Any) -
         "writers": WRITERS,
         "exit_codes": sorted({writer.exitcode for writer in writers}),
         "troubles": troubles,
-        **count(db, {run_id: steps for run_id, steps, *_ in rows}),
-        "slowest_checkpoint_ms": 1e3 * max(row[2] for row in rows),
-        "slowest_end_seconds": max(row[3] for row in rows),
-    }
+        **count(db, {row["run_id"]: len(row["checkpoints"]) for row in rows}),
+        "checkpoint_ms": spread([1e3 * call for row in rows for call in row["checkpoints"]]),
+        "late_from_pause_ms": spread([1e3 * each for row in rows for each in row["late"]]),
+        "end_seconds": spread([row["end"] for row in rows]),
+        "slowest_ends": sorted(({"at_seconds": row["at"] - began, "seconds": row["end"]} for row in rows),
+                               key=lambda end: -end["seconds"])[:5],
+        "load": os.getloadavg()[1],
+    }  # fmt: skip
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """How many there are, and what most of them, all but a few and all stay below."""
+    ordered = sorted(values)
+    shares = {"median": 0.5, "p99": 0.99, "p99.9": 0.999}
+    return {
+        "calls": len(ordered), **{name: ordered[int(share * (len(ordered) - 1))] for name, share in shares.items()},
+        "largest": ordered[-1],
+    }  # fmt: skip
 
 
 def main() -> None:

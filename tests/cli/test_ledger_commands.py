@@ -41,7 +41,13 @@ def runs(ledger: Path) -> list[Run]:
                 run, wall_seconds=wall, train_seconds=wall - 1, eval_seconds=1.0, cost_usd=wall, cost_to_target=wall,
                 wall_to_target=wall, billable_seconds=wall,
             )  # fmt: skip
-            checkpoints = [make_checkpoint(run, seq, path=f"{EVIL}.safetensors") for seq in range(1, 21)]
+            checkpoints = [
+                make_checkpoint(
+                    run, seq, path=f"{EVIL}.safetensors", wall_seconds=wall * seq / 20, train_seconds=wall * seq / 25,
+                    eval_seconds=wall * seq / 100,
+                )
+                for seq in range(1, 21)
+            ]  # fmt: skip
             store.deliver([run, *checkpoints, *make_phases(run, 30, learn=wall - 1.0, eval=1.0), end])
             made.append(run)
     return made
@@ -299,7 +305,8 @@ def test_the_row_of_a_cost_ledger_without_steps_can_be_imported(ledger: Path, tm
         "billable_cost_usd": 1.76,
     }  # fmt: skip
     (tmp_path / "row.json").write_text(json.dumps(row))
-    run_cli("import", str(tmp_path / "row.json"), "--target", "success_rate>=0.9")
+    said = run_cli("import", str(tmp_path / "row.json"), "--target", "success_rate>=0.9")
+    assert said.strip().endswith("; 1 only claim to have reached their target")
     (listed,) = run_json("list")
     assert (listed["success_rate"], listed["env_steps"], listed["peak_gpu_gb"]) == (0.92, 0, 18.4)
     assert listed["cost_usd"] == pytest.approx(1.76)

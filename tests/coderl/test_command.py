@@ -83,7 +83,7 @@ def test_without_a_name_it_is_the_usual_ledger(project: Path, tmp_path: Path) ->
     invoke("--project", project, "--runs", 1)
     (record,) = Ledger().records()
     assert Ledger().url.endswith("/ledger.db")
-    assert (record.run.name, record.state) == ("rl-bench tiny", "not_reached")
+    assert (record.run.name, record.state) == ("rl-bench tiny", "finished")
 
 
 def test_json_is_the_only_thing_on_standard_output(project: Path, tmp_path: Path) -> None:

@@ -586,6 +586,21 @@ def test_a_run_of_another_container_under_this_name_goes_on_as_long_as_it_beats(
         assert [record.state for record in store.read(queries.records)] == ["running"]
 
 
+def test_whoever_is_about_to_end_leaves_the_files_of_others_to_the_next_one(db: str) -> None:
+    with Store(db) as store:
+        runs = [make_run(run_id=f"20260101-00000{i}-00000000") for i in range(3)]
+        for run in runs:
+            left = spool.Spool(store.spool_dir, run.run_id)
+            left.append([run, make_checkpoint(run, 1), make_end(run)])
+            left.close(remove=False)
+        asked = iter([False, True])
+        store.recover(lambda: next(asked))
+        assert [record.run_id for record in store.read(queries.records)] == [runs[0].run_id]
+        assert len(list(store.spool_dir.iterdir())) == 2
+        store.recover()
+        assert len(store.read(queries.records)) == 3
+
+
 def test_a_spool_that_another_is_delivering_is_left_to_it(db: str) -> None:
     run = make_dead_run()
     with Store(db) as store:

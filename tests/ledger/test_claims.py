@@ -31,7 +31,7 @@ def document() -> dict[str, Any]:
     end = make_end(
         run, wall_seconds=30.0, billable_seconds=30.0, cost_usd=cost_usd(30.0, run), success_rate=0.75,
         mean_return=485.0, steps_to_target=2000, wall_to_target=20.0, cost_to_target=rows[1].cost_usd, target_seq=2,
-        checkpoints=2,
+        checkpoints=2, env_steps=2000, train_seconds=20.0,
     )  # fmt: skip
     judged = [
         episode._replace(success=bool(episode.episode_return and episode.episode_return >= 475))
@@ -113,3 +113,32 @@ def test_a_panel_that_is_not_what_it_says_is_refused(
     document["runs"][0]["run"] |= change
     with pytest.raises(UsageError, match=message):
         json_format.loads(document)
+
+
+@pytest.mark.parametrize(
+    ("part", "forged", "sentence"),
+    [
+        ("end", {"wall_seconds": 0.001}, "wall_seconds of an end row of run .* is 0.001 after 20"),
+        ("end", {"eval_seconds": 99.0}, "eval_seconds of an end row of run .* is 99 of 30 s"),
+        ("end", {"closed_by": "opener"}, "state of an end row of run .* must be crashed if another closed it"),
+        ("checkpoint", {"wall_seconds": 1.0}, "wall_seconds of a checkpoint row of run .* is 1 after 10"),
+        ("checkpoint", {"train_seconds": 1e6}, r"train_seconds of a checkpoint row of run .* is 1e\+06 of 20 s"),
+        ("checkpoint", {"step": -5}, "step of a checkpoint row of run .* must be 0 or more, not -5"),
+        ("run", {"price": {"parts": {"instance": 7.0}}}, "price_usd_per_hour of run .*, but its parts make 7"),
+        ("run", {"price": "cheap"}, "price of run .* is not one: 'cheap'"),
+        ("run", {"launched_at": 1e18}, "must be seconds since 1970"),
+    ],
+)
+def test_rows_that_cannot_all_be_true_are_refused(
+    document: dict[str, Any], part: str, forged: dict[str, Any], sentence: str
+) -> None:
+    entry = document["runs"][0]
+    (entry["checkpoints"][1] if part == "checkpoint" else entry[part]).update(forged)
+    with pytest.raises(UsageError, match=sentence):
+        json_format.loads(document)
+
+
+def test_steps_and_training_time_of_the_end_are_made_again(document: dict[str, Any]) -> None:
+    document["runs"][0]["end"] |= {"env_steps": 10**12, "train_seconds": 1e-9, "checkpoints": 9}
+    _, end = taken_in(document)
+    assert (end.env_steps, end.checkpoints, end.train_seconds) == (2000, 2, 30.0 - end.eval_seconds)

@@ -84,7 +84,7 @@ def test_an_imported_run_lives_in_the_ledger_and_is_not_taken_for_dead(tmp_path:
         store.deliver(read_rows(path, ImportSettings("x", panel=panel)))
         assert store.recover() == []
         (record,) = store.read(queries.records)
-    assert (record.state, record.run.panel_id, record.run.env_id) == ("not_reached", panel.panel_id, "CartPole-v1")
+    assert (record.state, record.run.panel_id, record.run.env_id) == ("finished", panel.panel_id, "CartPole-v1")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from mileage._errors import LedgerError
 from mileage.ledger import queries
 from mileage.ledger.checks import check_store
 from mileage.ledger.database import connect, migrate
+from mileage.ledger.reading import open_read_only
 from mileage.ledger.store import Store
 
 
@@ -130,3 +131,14 @@ def test_a_copy_that_was_read_is_removed(tmp_path: Path) -> None:
     del engine, connection
     gc.collect()
     assert not copy.exists()
+
+
+def test_the_doctor_tries_to_write(tmp_path: Path) -> None:
+    _fill(tmp_path / "mileage.db")
+    with Store(tmp_path / "mileage.db") as store:
+        assert {check.name: check.ok for check in check_store(store)}["writable"]
+        # As on a read-only file system, where opening needs nothing to be written.
+        store.engine = open_read_only(store.url)
+        (writable,) = [check for check in check_store(store) if check.name == "writable"]
+    assert not writable.ok
+    assert "cannot be written: attempt to write a readonly database" in writable.found

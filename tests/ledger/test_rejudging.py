@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
@@ -41,6 +43,14 @@ def test_a_harder_target_was_not_reached_because_the_run_had_stopped() -> None:
     assert (found.state, found.wall_to_target, found.cost("s")) == ("not_reached", None, 31.0)
     assert stopped_short(recorded(), target)
     assert not stopped_short(recorded(), Target.parse("mean_return>=475"))
+
+
+def test_a_run_that_had_no_target_is_judged_by_one() -> None:
+    run = recorded()
+    assert run.end is not None
+    bare = dataclasses.replace(run, run=run.run._replace(target=None), end=run.end._replace(state="finished"))
+    assert rejudged(bare, Target.parse("mean_return>=250")).state == "reached"
+    assert rejudged(bare, Target.parse("mean_return>=490")).state == "not_reached"
 
 
 def test_other_aggregates_come_from_the_same_episodes() -> None:

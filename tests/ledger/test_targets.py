@@ -108,6 +108,7 @@ def test_an_evaluation_of_the_panel_is_judged_by_its_rule() -> None:
         (held_out_seeds(500, 3), [500.0] * 500, 500, None, "not 500"),
         (PANEL.seeds, [10.0] * 3, 10, [True] * 3, "contradict its panel's 'return>=475.0': episode 0 with return 10"),
         (PANEL.seeds, [500.0] * 3, 501, None, "go up to 501, its panel stops at 500"),
+        (PANEL.seeds, [500.0] * 3, 0, None, "episode 0 of the evaluation has length 0 and return 500"),
     ],
 )
 def test_any_other_evaluation_is_refused(

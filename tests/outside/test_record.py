@@ -104,11 +104,25 @@ def test_an_interrupt_reaches_the_program_and_leaves_nothing(place: Path, number
     assert not sleeping("4712")
 
 
-def test_secrets_of_the_environment_are_left_out(place: Path) -> None:
-    recorded("--", "true", env=os.environ | {"MY_API_KEY": "sk-verysecret-123", "PLAIN_THING": "seen"})
+def test_of_the_environment_only_what_is_known_or_asked_for_is_kept_and_no_secret(place: Path) -> None:
+    given = {
+        "OMP_NUM_THREADS": "3", "PYTHONHASHSEED": "7", "CUDA_VISIBLE_DEVICES": "", "MY_LEARNING_RATE": "0.5",
+        "MY_API_KEY": "sk-verysecret-123", "SECRETX": "verysecret-4", "MYAPP_LICENCE": "verysecret-5",
+        "INTERNAL": "https://verysecret.example/", "MLFLOW_TRACKING_URI": "https://me:verysecret-6@tracker.example",
+        "JAX_TOKEN": "verysecret-7", "MILEAGE_DB": "postgresql://u:verysecret-8@h/d",
+    }  # fmt: skip
+    recorded("--variable", "MY_LEARNING_RATE", "--variable", "MY_API_KEY", "--", "true", env=os.environ | given)
     run = the_run()
     assert "verysecret" not in repr(run)
-    assert json.loads(run.run.config)["environment"]["PLAIN_THING"] == "seen"
+    kept = json.loads(run.run.config)["environment"]
+    plain = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "CUDA_VISIBLE_DEVICES", "MY_LEARNING_RATE")
+    assert {name: kept.get(name) for name in plain} == {name: given[name] for name in plain}
+    assert not {name for name in given if name not in plain} & set(kept)
+
+
+def test_a_program_without_a_target_finishes(place: Path) -> None:
+    recorded("--", "true")
+    assert (the_run().state, the_run().target) == ("finished", None)
 
 
 @pytest.mark.parametrize(

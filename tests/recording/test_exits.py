@@ -149,3 +149,9 @@ def _has_checkpoints(db: Path) -> bool:
         return False
     with Store(db, recover=False) as store:
         return any(store.read(queries.checkpoints, run.run_id) for run in store.read(queries.open_runs))
+
+
+def test_the_row_that_reaches_the_target_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+    recorded = _run(tmp_path, BEGIN + REACH + "os._exit(9)", 9)  # nothing runs at such an exit
+    assert [row.step for row in recorded.checkpoints] == [1, 2, 3, 4, 5, 6]
+    assert (recorded.state, recorded.steps_to_target) == ("crashed", 6)

@@ -54,7 +54,7 @@ def test_a_mirror_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run_id = train(Ledger(tmp_path / "l.db", mirrors=["json"]))
     assert kept.begun == [run_id]
     assert [(step, values["claimed/loss"]) for step, values in kept.told] == [(0, 1.0), (100, 0.5), (200, 1 / 3)]
-    assert kept.ended == ["not_reached"]
+    assert kept.ended == ["finished"]
 
 
 def test_a_slow_tracker_holds_nobody_up_and_says_what_is_missing(
@@ -77,7 +77,7 @@ def test_a_tracker_that_fails_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(mirrors.MIRRORS, "json", lambda: Kept(fails=True))
     with pytest.warns(UserWarning, match="RuntimeError: no such server; the ledger is"):
         train(Ledger(tmp_path / "l.db", mirrors=["json"]))
-    assert [run.state for run in Ledger(tmp_path / "l.db").records()] == ["not_reached"]
+    assert [run.state for run in Ledger(tmp_path / "l.db").records()] == ["finished"]
 
 
 def test_the_environment_names_mirrors_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

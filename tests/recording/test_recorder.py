@@ -154,7 +154,7 @@ def test_an_error_is_recorded_and_goes_on(tmp_path: Path, error: BaseException, 
 
 @pytest.mark.parametrize(
     ("target", "state", "reason"),
-    [("mean_return>=475", "not_reached", "the budget was used up"), (None, "not_reached", "no target was set")],
+    [("mean_return>=475", "not_reached", "the budget was used up"), (None, "finished", "no target was set")],
 )
 def test_a_run_that_ends_by_itself_says_how(tmp_path: Path, target: str | None, state: str, reason: str) -> None:
     with launch(tmp_path, target=target, panel=Panel.default("CartPole-v1", 1)) as run:

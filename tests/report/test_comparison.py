@@ -262,6 +262,19 @@ def test_a_resumed_run_costs_what_it_and_its_parents_cost(tmp_path: Path) -> Non
         assert "the cost of 20200101-000000-00000000, which a run of A resumes, is unknown" in unknown
 
 
+def test_a_side_whose_past_nobody_knows_is_not_called_cheaper(tmp_path: Path) -> None:
+    unknown = "20200101-000000-00000000"
+    with Store(tmp_path / "mileage.db") as store:
+        for name, seconds, parent in (("orphan", 1.0, unknown), ("plain", 20.0, None), ("dear", 400.0, unknown)):
+            for seed in range(5):
+                run = finished(seconds + 0.1 * seed, run={"name": name, "seed": seed, "parent_run_id": parent})
+                store.deliver([run.run, run.end])
+        found = compare_selections(store, "orphan", "plain")
+        assert found.verdict == f"undecided: what run {unknown} cost, which a run of A resumes, is unknown"
+        assert found.as_dict()["verdict"] == "undecided"
+        assert compare_selections(store, "dear", "plain").costs.verdict == "B cheaper"  # whatever there is to add to A
+
+
 def test_claimed_runs_never_reach_a_target() -> None:
     run = finished(10.0, reached=False)
     assert run.end is not None

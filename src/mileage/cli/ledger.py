@@ -181,7 +181,8 @@ def import_runs(
                 rows += run_rows(records, replace(settings, name=name or run[:MAX_NAME]))
         done = take_in(store, rows)
     if json_output:
-        print(strict_json({"runs": done.run_ids, "added": done.added, "there": done.there}))
+        found = {"runs": done.run_ids, "added": done.added, "there": done.there, "claimed": done.claimed}
+        print(strict_json(found))
     else:
         print(done.sentence())
 

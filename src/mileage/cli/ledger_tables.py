@@ -25,6 +25,8 @@ PIPE_WIDTH = 240
 NARROW_WIDTH = 110
 """A terminal below this width gets the most important columns only."""
 _LONGEST = 80
+_LONGEST_LINE = 1_000
+"""What we say ourselves of a run is as long as it takes; names in it are not."""
 _LAID_OUT = 500
 """A list of more runs than this is written line by line: fitting words into a terminal takes a millisecond a run."""
 
@@ -36,9 +38,9 @@ def _console() -> Console:
     return console
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, longest: int = _LONGEST) -> str:
     """Text of a user for the terminal: no control characters, no markup."""
-    return escape(plain(str(value), _LONGEST))
+    return escape(plain(str(value), longest))
 
 
 def print_list(records: Sequence[RecordedRun]) -> None:
@@ -58,7 +60,7 @@ def print_list(records: Sequence[RecordedRun]) -> None:
         seed = ["–" if run.seed is None else str(run.seed)] if wide else []
         facts = (run.run_id, plain(run.name, _LONGEST), *seed, _state(record))
         rows.append((*facts, *(_cell(record, metric) for metric in metrics)))
-    columns = [Column(heading, right=heading not in left, wrap=heading == "name") for heading in headings]
+    columns = [Column(heading, right=heading not in left, wrap=heading in ("name", "state")) for heading in headings]
     table = Table.of(columns, rows)
     if console.is_terminal and len(rows) <= _LAID_OUT:
         console.print(table.terminal(boxed=False))
@@ -111,7 +113,7 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
     else:
         report = CostReport(recorded)
         for line in (*report.headline(), *report.details(), *(f"warning: {text}" for text in report.warnings())):
-            console.print(_shown(line))
+            console.print(_shown(line, _LONGEST_LINE))
         for line in phase_lines(recorded):
             console.print(escape(line))
         phases = Table.of(("phase", "seconds", "share", "entries"), report.phase_table(), left=("phase",))

@@ -32,6 +32,10 @@ def record(
     adapter: options.Adapter = None,
     unit_actions: options.UnitActions = False,
     keep_going: Annotated[bool, Option("--keep-going", help="Do not end the program when the target is met.")] = False,
+    variable: Annotated[
+        list[str] | None,
+        Option(help="An environment variable to keep with the run, beside those that are known; may be repeated."),
+    ] = None,
     price: options.PriceText = None,
     instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None,
     spot: Annotated[bool, Option("--spot", help="The instance is bought on the spot market.")] = False,
@@ -68,6 +72,7 @@ def record(
         run, ended = record_program(
             command, Ledger(db), name or Path(command[-1] if len(command) == 1 else script(command)).stem,
             directories=tuple(watch or (Path(),)), limit_seconds=limit, exams=exams, panel=exam, target=target,
+            variables=variable or (),
             env_id=env or (exam.env_id if exam else ""), algorithm=algorithm, seed=seed,
             price_usd_per_hour=price, instance=instance, spot=spot, framework="recorded",
         )  # fmt: skip

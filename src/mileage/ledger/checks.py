@@ -45,7 +45,8 @@ def check_store(store: Store) -> list[Check]:
     checks.append(Check("running", True, f"{len(running):,} runs"))
     waiting = spool.waiting(*store.spool_dirs)
     checks.append(Check("waiting", True, f"{len(waiting):,} spool files in {store.spool_dirs[0]}"))
-    checks.append(Check("writable", store.trouble is None, store.trouble or "yes"))
+    trouble = store.trouble or store.refusal()
+    checks.append(Check("writable", trouble is None, trouble or "yes"))
     return checks
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mileage._errors import UsageError
 from mileage.ledger.panels import Panel
-from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Row, Run, check_json
+from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Row, Run, check_json
 from mileage.ledger.runs import evaluation_of, finite
 from mileage.ledger.summary import Progress, cost_usd
 from mileage.ledger.targets import Evaluation, Target, examined
@@ -24,11 +24,15 @@ CLAIMED_REASON = "claimed: no episodes of the panel show it"
 _FIGURES = ("success_rate", "mean_return", "target_value", "target_met")
 # Sums of a hundred episodes differ in their last digits between machines.
 _SAME = 1e-9
+_SLACK = 1e-6
+"""Seconds, and the share of them, by which clocks that were read one after the other may differ."""
+_LATEST = 253_370_764_800.0
 
 
 def checked(rows: Sequence[Row]) -> list[Row]:
     """The rows of one imported run, its figures made again from its episodes."""
     run = next(row for row in rows if isinstance(row, Run))
+    _check_story(run, rows)
     panel = checked_panel(run)
     target = None if run.target is None else Target.parse(run.target)
     played: dict[int, list[Episode]] = {}
@@ -42,6 +46,46 @@ def checked(rows: Sequence[Row]) -> list[Row]:
     checkpoints = [row for row in again if isinstance(row, Checkpoint)]
     progress = Progress.of(sorted(checkpoints, key=lambda checkpoint: checkpoint.seq))
     return [_end(run, row, progress) if isinstance(row, End) else row for row in again]
+
+
+def _check_story(run: Run, rows: Sequence[Row]) -> None:
+    """UsageError if times, steps or prices of the rows cannot all be true."""
+    where = f"of run {run.run_id} in the file"
+    _check_price(run, where)
+    checkpoints = sorted((row for row in rows if isinstance(row, Checkpoint)), key=lambda row: row.seq)
+    told: list[Checkpoint | End] = [*checkpoints, *(row for row in rows if isinstance(row, End))]
+    wall = 0.0
+    for row in told:
+        what = f"{'an end' if isinstance(row, End) else 'a checkpoint'} row {where}"
+        # Whoever closed a run that had only been cut off did not see what came later.
+        own = isinstance(row, Checkpoint) or row.closed_by == ClosedBy.SELF
+        if row.wall_seconds < 0.0:
+            continue  # said elsewhere
+        if own and row.wall_seconds < wall - _SLACK * (1.0 + wall):
+            raise UsageError(f"wall_seconds of {what} is {row.wall_seconds:g} after {wall:g}")
+        wall = row.wall_seconds if isinstance(row, Checkpoint) else wall
+        for name in ("train_seconds", "eval_seconds"):
+            if getattr(row, name) > row.wall_seconds + _SLACK * (1.0 + row.wall_seconds):
+                raise UsageError(f"{name} of {what} is {getattr(row, name):g} of {row.wall_seconds:g} s")
+        if isinstance(row, End) and not own and row.state != EndState.CRASHED:
+            raise UsageError(f"state of {what} must be crashed if another closed it, not {row.state[:80]!r}")
+        if isinstance(row, Checkpoint) and row.step < 0:
+            raise UsageError(f"step of a checkpoint row {where} must be 0 or more, not {row.step}")
+    moments = (run.launched_at, run.started_at, *(row.ended_at for row in rows if isinstance(row, End)))
+    if not all(0.0 <= moment < _LATEST for moment in moments):
+        raise UsageError(
+            f"launched_at, started_at and ended_at {where} must be seconds since 1970, before the year 9999"
+        )
+
+
+def _check_price(run: Run, where: str) -> None:
+    try:
+        parts = json.loads(run.price or "{}").get("parts") or {}
+        whole = sum(parts.values(), 0.0)
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"price {where} is not one: {run.price[:80]!r}") from None
+    if parts and not _same((whole,), (run.price_usd_per_hour,)):
+        raise UsageError(f"price_usd_per_hour {where} is {run.price_usd_per_hour:g}, but its parts make {whole:g}")
 
 
 def checked_panel(run: Run) -> Panel | None:
@@ -100,6 +144,9 @@ def _end(run: Run, end: End, progress: Progress) -> End:
     again = {
         "billable_seconds": billable_seconds_of(end.wall_seconds, run.instances),
         "cost_usd": cost_usd(end.wall_seconds, run),
+        "train_seconds": end.wall_seconds - end.eval_seconds,
+        "env_steps": progress.env_steps,
+        "checkpoints": progress.checkpoints,
         **progress.judged(),
     }
     made = end._replace(**{name: _unless_same(getattr(end, name), value) for name, value in again.items()})

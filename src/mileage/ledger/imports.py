@@ -23,13 +23,16 @@ class Imported:
     """Rows that were not there before, by kind."""
     there: dict[str, int]
     """Rows that were there already, by kind."""
+    claimed: int
+    """Runs that only claim to have reached their target."""
 
     def sentence(self) -> str:
         """The same in one line."""
         runs, before = self.added.get("run", 0), self.there.get("run", 0)
         rows = ", ".join(f"{count:,} {kind} rows" for kind, count in self.added.items() if count and kind != "run")
         already = f"; {before:,} runs were there already" if before else ""
-        return f"imported {runs:,} runs" + (f" with {rows}" if rows else "") + already
+        claims = f"; {self.claimed:,} only claim to have reached their target" if self.claimed else ""
+        return f"imported {runs:,} runs" + (f" with {rows}" if rows else "") + already + claims
 
 
 def take_in(store: Store, rows: Sequence[Row]) -> Imported:
@@ -37,12 +40,16 @@ def take_in(store: Store, rows: Sequence[Row]) -> Imported:
     _check_among_themselves(rows)
     runs = [row for row in rows if isinstance(row, Run)]
     for run in runs:
+        if run.parent_run_id == run.run_id:
+            raise UsageError(f"run {run.run_id} of the file resumes itself: nothing was imported")
         _check_against(store.read(queries.run, run.run_id), run)
     given: dict[str, int] = {}
     for row in rows:
         given[KIND_OF[type(row)]] = given.get(KIND_OF[type(row)], 0) + 1
     added = store.deliver_together(rows)
-    return Imported([run.run_id for run in runs], added, {kind: n - added.get(kind, 0) for kind, n in given.items()})
+    there = {kind: n - added.get(kind, 0) for kind, n in given.items()}
+    claimed = sum(isinstance(row, End) and row.state == EndState.CLAIMED for row in rows)
+    return Imported([run.run_id for run in runs], added, there, claimed)
 
 
 def _check_among_themselves(rows: Sequence[Row]) -> None:

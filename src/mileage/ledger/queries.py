@@ -293,7 +293,7 @@ def with_parents(connection: sa.Connection, runs: Sequence[RecordedRun]) -> list
 
     def before(run: RecordedRun) -> Before:
         found, parent_id = Before(), run.run.parent_run_id
-        while parent_id is not None and parent_id not in found.run_ids:
+        while parent_id is not None and parent_id not in (run.run_id, *found.run_ids):
             if parent_id not in known:
                 known.update((each.run_id, each) for each in records(connection, Selector(run_ids=(parent_id,))))
             parent = known.get(parent_id)

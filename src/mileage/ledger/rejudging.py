@@ -11,7 +11,7 @@ from mileage.ledger.runs import RecordedRun, evaluation_of, finite
 from mileage.ledger.summary import Progress
 from mileage.ledger.targets import Target
 
-_JUDGED = (EndState.REACHED, EndState.NOT_REACHED, EndState.CLAIMED)
+_JUDGED = (EndState.REACHED, EndState.NOT_REACHED, EndState.FINISHED, EndState.CLAIMED)
 
 
 def rejudged(recorded: RecordedRun, target: Target) -> RecordedRun:

@@ -75,9 +75,10 @@ class Before:
         return {"run_ids": self.run_ids, **self.used, "missing": self.missing}
 
     def __str__(self) -> str:
-        missing = "" if self.missing is None else f"; the cost of {self.missing} is unknown"
         steps, seconds = self.used["env_steps"], self.used["wall_seconds"]
-        return f"{', '.join(self.run_ids)}: {steps:,} steps in {duration(seconds)} before{missing}"
+        known = f"{', '.join(self.run_ids)}: {steps:,} steps in {duration(seconds)} before"
+        missing = f"{self.missing}, whose cost is unknown"
+        return known if self.missing is None else f"{known}; {missing}" if self.run_ids else missing
 
 
 _SECONDS = ("wall_seconds", "train_seconds", "eval_seconds", "billable_seconds")

@@ -212,29 +212,34 @@ class Spool:
 
 @dataclass(frozen=True)
 class SpoolContent:
-    """What a spool file holds."""
+    """What the spool files of one run hold; its rows are read when they are asked for, one at a time."""
 
-    path: Path
-    rows: list[Row]
+    paths: tuple[Path, ...]
+    run: Run | None
+    """The run row that was written last, unless it has been delivered and cleared."""
+    complete: bool
+    """Whether the run wrote its end."""
     beat_at: float
     """Modification time: the run's start plus what its own clock had counted at its last sign of life."""
     seen_at: float
     """Change time: when that was by the system's clock."""
 
     @property
-    def run(self) -> Run | None:
-        """The run row, unless it has been delivered and cleared."""
-        return next((row for row in self.rows if isinstance(row, Run)), None)
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return list(self.each())
 
-    @property
-    def complete(self) -> bool:
-        """Whether the run wrote its end."""
-        return any(isinstance(row, End) for row in self.rows)
+    def each(self) -> Iterator[Row]:
+        """The run, as it was written last, and all other rows in their order."""
+        if self.run is not None:
+            yield self.run
+        for path in self.paths:
+            yield from _rows_in(path, *(kind for kind in ROW_TYPES if kind != "run"))
 
     @property
     def run_id(self) -> str:
-        """The run the file belongs to."""
-        return self.path.name.removesuffix(SUFFIX)
+        """The run the files belong to."""
+        return self.paths[0].name.removesuffix(SUFFIX)
 
 
 def _header_line() -> bytes:
@@ -244,40 +249,39 @@ def _header_line() -> bytes:
 
 def read(*paths: Path) -> SpoolContent | None:
     """What the files of one run hold, without torn last lines; None if all are gone."""
-    rows: list[Row] = []
     times: list[os.stat_result] = []
+    run: Run | None = None
+    complete = False
     for path in paths:
+        for row in _rows_in(path, "run", "end"):
+            complete = complete or isinstance(row, End)
+            run = row if isinstance(row, Run) else run
         with contextlib.suppress(FileNotFoundError):
-            rows += _rows_in(path.read_bytes())
             times.append(path.stat())
     if not times:
         return None
-    return SpoolContent(
-        paths[0], _last_of_each_run(rows), max(t.st_mtime for t in times), max(t.st_ctime for t in times)
-    )
+    return SpoolContent(paths, run, complete, max(t.st_mtime for t in times), max(t.st_ctime for t in times))
 
 
-def _rows_in(data: bytes) -> list[Row]:
+def _rows_in(path: Path, *kinds: str) -> Iterator[Row]:
+    """The rows of a file that are of one of `kinds`, one at a time; other lines are not looked at."""
+    starts = tuple(f'["{kind}",'.encode("ascii") for kind in ("format", *kinds))
     columns: dict[str, list[str]] = {}
-    rows: list[Row] = []
-    for line in data.split(b"\n")[:-1]:  # what follows the last newline was never completely written
-        try:
-            record = json.loads(line)
-            if record[0] == "format":
-                columns = record[2]
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # it was never completely written
+            if not line.startswith(starts):
                 continue
-            rows.append(_row(record[0], columns[record[0]], record[1]))
-        except (ValueError, KeyError, IndexError, TypeError):
-            continue  # a line damaged by a lost disk is a lost row, not a lost run
-    return rows
-
-
-def _last_of_each_run(rows: list[Row]) -> list[Row]:
-    """`rows` with one run row, the last that was written, in the place of the first."""
-    known = [row for row in rows if isinstance(row, Run)]
-    if len(known) < 2:
-        return rows
-    return [known[-1], *(row for row in rows if not isinstance(row, Run))]
+            try:
+                record = json.loads(line)
+                if record[0] == "format":
+                    columns = record[2]
+                    continue
+                row = _row(record[0], columns[record[0]], record[1])
+            except (ValueError, KeyError, IndexError, TypeError):
+                continue  # a line damaged by a lost disk is a lost row, not a lost run
+            yield row
 
 
 def _row(kind: str, columns: list[str], values: list[Any]) -> Row:

@@ -6,6 +6,7 @@ wait in a spool file while a server is away, or after its process was killed, an
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import time
@@ -120,6 +121,19 @@ class Store:
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise LedgerError(f"the ledger at {self.shown_url} cannot be written: {reason(error)}") from error
 
+    def refusal(self) -> str | None:
+        """What the database says to a transaction that writes and changes nothing; None if it takes it."""
+        try:
+            with writing(self.engine) as connection:
+                if self.engine.dialect.name == "sqlite":
+                    mark = connection.exec_driver_sql("PRAGMA user_version").scalar()
+                    connection.exec_driver_sql(f"PRAGMA user_version = {int(mark or 0)}")
+                elif connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "on":
+                    return f"the ledger at {self.shown_url} can only be read"
+        except SQLAlchemyError as error:
+            return f"the ledger at {self.shown_url} cannot be written: {reason(error)}"
+        return None
+
     def __enter__(self) -> Store:
         return self
 
@@ -165,12 +179,11 @@ class Store:
     def deliver(self, rows: Iterable[Row]) -> list[tuple[Row, str]]:
         """Write `rows`, each at most once; return those the database refuses for good, with the reason.
 
-        Raises LedgerError if the database is away or full: nothing was written and the rows may be delivered again.
+        Raises LedgerError if the database is away or full: the rows may be delivered again.
         """
-        rows = [scrubbed_row(row) for row in rows]
         refused: list[tuple[Row, str]] = []
-        for start in range(0, len(rows), BATCH_ROWS):
-            batch = rows[start : start + BATCH_ROWS]
+        waiting = map(scrubbed_row, rows)
+        while batch := list(itertools.islice(waiting, BATCH_ROWS)):
             try:
                 self._write(batch)
             except (DataError, IntegrityError, OverflowError):
@@ -232,16 +245,21 @@ class Store:
 
     # Recovery
 
-    def recover(self) -> list[str]:
+    def recover(self, enough: Callable[[], bool] = lambda: False) -> list[str]:
         """Deliver what waits in spool files and close runs whose process is gone; return the ids of closed runs.
 
-        A file that another process is delivering at this moment is left to it.
+        A file that another process is delivering at this moment is left to it, and everything else to the next one
+        who comes once `enough` says so.
         """
-        closed = []
+        closed: list[str] = []
         for paths in spool.by_run(spool.waiting(*self.spool_dirs)):
+            if enough():
+                return closed
             with spool.claimed(paths[0]) as mine:
                 closed += self._deliver_spool(paths) if mine else []
         for run in self.read(queries.open_runs):
+            if enough():
+                return closed
             beat = self.read(queries.last_beat, run.run_id)
             if not _alive(run, beat[0] if beat else run.launched_at):
                 self._close_crashed(run, beat[1] if beat else 0.0)
@@ -254,12 +272,12 @@ class Store:
             return []
         run = content.run or self.read(queries.run, content.run_id)
         if run is None:
-            if time.time() - content.seen_at > ORPHAN_GRACE_SECONDS and not content.rows:
+            if time.time() - content.seen_at > ORPHAN_GRACE_SECONDS and next(content.each(), None) is None:
                 _unlink(paths)
             return []
         if not content.complete and _alive(run, content.seen_at):
             return []
-        self.deliver(content.rows)
+        self.deliver(content.each())
         closed = []
         if not content.complete and not self.read(queries.ends, run.run_id):
             self._close_crashed(run, content.beat_at - run.started_at)

@@ -122,6 +122,10 @@ def examined(panel: Panel | None, evaluation: Evaluation) -> Evaluation:
         )
     if evaluation.lengths.min() < 0:
         raise UsageError(f"lengths of the evaluation must not be negative, as {evaluation.lengths.min()}")
+    unplayed = np.flatnonzero((evaluation.lengths == 0) & np.isfinite(evaluation.returns) & (evaluation.returns != 0.0))
+    if len(unplayed):
+        i = int(unplayed[0])
+        raise UsageError(f"episode {i} of the evaluation has length 0 and return {evaluation.returns[i]:g}: play it")
     longest = panel.max_episode_steps
     if longest is not None and evaluation.lengths.max() > longest:
         raise UsageError(f"lengths of the evaluation go up to {evaluation.lengths.max()}, its panel stops at {longest}")

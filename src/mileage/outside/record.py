@@ -10,19 +10,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mileage._records import Record
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.secrets import is_secret_variable, scrubbed_value
+from mileage.ledger.secrets import scrubbed_value
 from mileage.meter import PhaseClock
 from mileage.outside.exams import Exams
 from mileage.outside.program import Ended, How, Program, Way
 from mileage.outside.scalars import Files, OutputLines, Scalar
+from mileage.outside.variables import kept_variables
 from mileage.recording.recorder import Ledger, RunRecorder
 
 _WRITE_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 5.0
-_LONGEST_VALUE = 400
 _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState.CRASHED,
            How.INTERRUPTED: EndState.STOPPED, How.TIMED_OUT: EndState.STOPPED}  # fmt: skip
 
@@ -30,7 +29,7 @@ _STATES = {How.FINISHED: None, How.FAILED: EndState.FAILED, How.KILLED: EndState
 def record(
     command: Sequence[str], ledger: Ledger, name: str, *, directories: Sequence[Path] = (Path(),),
     limit_seconds: float | None = None, started: Callable[[RunRecorder], None] = lambda _: None,
-    way: Way | None = None, exams: Exams | None = None,
+    way: Way | None = None, exams: Exams | None = None, variables: Sequence[str] = (),
     begun: Callable[[Program], None] = lambda _: None, tick: Callable[[], None] = lambda: None, **facts: Any,
 ) -> tuple[RecordedRun, Ended]:  # fmt: skip
     """Run `command` to its end and record it.
@@ -46,9 +45,10 @@ def record(
         exams: examine its policy on the run's panel.
         begun: told the program once it runs.
         tick: called from time to time while it runs.
+        variables: environment variables that are kept with the run beside those that are known to matter.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
-    config = {"command": scrubbed_value(list(command)), "environment": _environment(),
+    config = {"command": scrubbed_value(list(command)), "environment": kept_variables(variables),
               "packages": _packages(), "directory": os.getcwd()}  # fmt: skip
     since = time.time()
     run = ledger.run(name, config=config, clock=PhaseClock(), **facts)
@@ -116,13 +116,6 @@ class _Figures:
             by_step.setdefault(self.step, {})[scalar.name] = scalar.value
         for step, values in by_step.items():
             self._run.checkpoint(step, claimed=values)
-
-
-def _environment() -> Record:
-    """The variables the program gets; those that hold secrets are left out."""
-    shown = {name: value[:_LONGEST_VALUE] for name, value in sorted(os.environ.items())}
-    clean: Record = scrubbed_value(shown)
-    return {name: value for name, value in clean.items() if value == shown.get(name) and not is_secret_variable(name)}
 
 
 @functools.cache

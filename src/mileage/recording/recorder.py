@@ -355,7 +355,7 @@ class RunRecorder:
             if wall - self._phases_at >= PHASES_EVERY_SECONDS:
                 rows += self._phase_rows(self.clock.times())
             if self._writer is not None:
-                self._writer.append(rows)
+                self._writer.append(rows, at_once=self._progress.first_reached is row)
             for mirror in self._mirrors:
                 mirror.checkpoint(row)
         return row
@@ -381,14 +381,15 @@ class RunRecorder:
         """Record how the run ended and deliver everything; the first call counts.
 
         Args:
-            state: None means `reached` if a checkpoint met the target and `not_reached` otherwise. What says `reached`
-                and has no such checkpoint is `claimed`.
+            state: None means `reached` if a checkpoint met the target, `not_reached` if none did, and `finished` if
+                there is no target. What says `reached` and has no such checkpoint is `claimed`.
             reason: why, in a few words.
         """
         if self.result is not None:
             return self.result
         if state is None:
-            state = EndState.REACHED if self.reached else EndState.NOT_REACHED
+            missed = EndState.FINISHED if self.target is None else EndState.NOT_REACHED
+            state = EndState.REACHED if self.reached else missed
             if not reason:
                 reason = "" if self.reached else "the budget was used up" if self.target else "no target was set"
         try:

@@ -1,22 +1,24 @@
 """The background writer of one run: rows go to the spool file first, then to the database in batches.
 
-A row that comes alone is on disk when the call returns: the calling thread writes it to the spool file. When rows
-come faster than one per `FLUSH_SECONDS`, it only puts them into a list, and the background thread writes them, so
-that they are on disk within `LATEST_FLUSH_SECONDS` at a few microseconds each. The database, where a transaction
-costs as much as a hundred rows, gets them once a second. Its library is imported by the background thread, while
-training already runs; a run that ends before that leaves its rows to `mileage.recording.courier`.
+The calling thread puts rows into a list. One thread writes them to the spool file, ten times a second, and keeps its
+heartbeat; another brings them into the database, where a transaction costs as much as a hundred rows, once a second.
+Its library is imported by that thread, while training already runs; a run that ends before that leaves its rows to
+`mileage.recording.courier`. A row that comes alone the calling thread writes itself, so that it is on disk when the
+call returns, as long as the disk is quick: one that is slow, hangs or is full is left to the other thread. The row that
+reaches the target is always written like that, unless the disk takes nothing.
 
-Nothing that happens to a disk or a server stops training: it is said once, in one sentence, and tried again. A disk
-that takes nothing more is left to the background thread; the calling thread does not wait for it, and what piles up in
-memory meanwhile has a limit. A database file that somebody removes or replaces gets everything of the run once more.
+Nothing that happens to a disk or a server stops training, a disk that hangs included: it is said once, in one sentence,
+and tried again, and what piles up in memory meanwhile has a limit. A database file that somebody removes or replaces
+gets everything of the run once more.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mileage._errors import LedgerError, LedgerMovedError, MileageError
@@ -30,22 +32,25 @@ if TYPE_CHECKING:
     from mileage.ledger.store import Store
 
 FLUSH_SECONDS = 0.05
-"""Rows further apart than this are written by the calling thread, at once."""
-BATCH_SECONDS = 0.15
-"""Rows that come fast are collected for so long before they are written to the spool file."""
-LATEST_FLUSH_SECONDS = 0.3
-"""The calling thread flushes by itself when the background thread has not for so long (it may wait for a server)."""
+"""Rows further apart than this are written at once, by the calling thread."""
+AT_ONCE_SECONDS = 0.5
+"""How long the row that reaches the target waits for others to be written."""
 DELIVER_SECONDS = 1.0
 """How often the database gets rows."""
 BEAT_SECONDS = 0.1
-"""How often the spool file says that the run is alive: a run that disappears is billed to within this."""
+"""How often rows go to the spool file, with a sign of life: a run that disappears is billed to within this."""
 DATABASE_BEAT_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
-"""How often rows are brought from SQLite's journal into its file."""
+"""How often rows are brought from SQLite's journal into its file, and a spool file that is gone is made again."""
 RETRY_SECONDS = 2.0
+SAY_AGAIN_SECONDS = 60.0
+"""What was wrong, is well again and goes wrong once more is not said more often than this."""
 LOAD_AFTER_SECONDS = 1.5
 """A run that ends sooner leaves its rows to the courier: loading the database library would take longer than it."""
-CLOSE_TIMEOUT_SECONDS = 20.0
+CLOSE_TIMEOUT_SECONDS = 5.0
+"""How long a run that ends waits for the database; what takes longer is left to whoever comes next."""
+LAST_WRITE_SECONDS = 2.0
+"""How long it waits for the disk before the database gets what is in memory alone."""
 MEMORY_ROWS = 50_000
 """Beyond this many undelivered rows, the spool file alone keeps them."""
 SPOOL_BYTES = 1 << 20
@@ -81,20 +86,23 @@ class Writer:
         self._open_at = self._started + load_after if launched else float("inf")
         self._store: Store | None = None
         self._said: set[str] = set()
+        self._forgot_at = float("-inf")
         self._left_to_courier = self._withdrawn = False
         self._handed_over = self._refused = 0
-        self._closing, self._wake = threading.Event(), threading.Event()
+        self._closing, self._wake, self._to_disk = threading.Event(), threading.Event(), threading.Event()
+        self._last_written = threading.Event()
         directories = spool.spool_dirs(self.url)
         try:
             self._spool = spool.Spool(directories[0], run.run_id, *directories[1:])
         except OSError as error:
             raise LedgerError(f"the ledger's directory {directories[0]} cannot be written: {error.strerror}") from None
-        self._backlog = Backlog(self._spool, MEMORY_ROWS, self._beat)
+        self._backlog = Backlog(self._spool, MEMORY_ROWS)
         courier.expect()
-        self.append([run])
+        self._backlog.add([run], self._started, FLUSH_SECONDS)
+        self._write()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
-            for work, name in ((self._work, "mileage-ledger"), (self._keep_beating, "mileage-heartbeat"))
+            for work, name in ((self._work, "mileage-ledger"), (self._keep_on_disk, "mileage-spool"))
         ]
         for thread in self._threads:
             thread.start()
@@ -115,20 +123,20 @@ class Writer:
         """Everything is known about the run now; this is its row."""
         self.run = check_run(run)
         self.append([run])
+        self._flush()
         self._open_at = time.monotonic() + self._load_after
         self._wake.set()
 
-    def append(self, rows: Sequence[Row]) -> None:
-        """Hand over `rows`."""
+    def append(self, rows: Sequence[Row], *, at_once: bool = False) -> None:
+        """Hand over `rows`; `at_once` for those that must not wait for others."""
         if self.forked:
             return
-        now = time.monotonic()
         self._handed_over += sum(not isinstance(row, Run) for row in rows)
-        alone = self._backlog.add(rows, now, FLUSH_SECONDS)
-        if not self._backlog.stuck and (alone or now - self._backlog.flushed_at >= LATEST_FLUSH_SECONDS):
-            self._flush()
-        elif not self._wake.is_set():
-            self._wake.set()
+        alone = self._backlog.add(rows, time.monotonic(), FLUSH_SECONDS)
+        if (at_once and not self._backlog.stuck) or (alone and self._backlog.quick):
+            self._flush(AT_ONCE_SECONDS if at_once else 0.0)
+        elif alone:
+            self._to_disk.set()
 
     def withdraw(self) -> None:
         """There is no such run: forget it."""
@@ -143,12 +151,13 @@ class Writer:
         """
         if self.forked:
             return False
-        self._flush()
+        began = time.monotonic()
         self._closing.set()
+        self._to_disk.set()
         self._wake.set()
         for thread in self._threads:
-            thread.join(timeout)
-        worked = not self._threads[0].is_alive()
+            thread.join(max(0.0, began + timeout - time.monotonic()))
+        worked = not any(thread.is_alive() for thread in self._threads)
         if self._withdrawn or self._left_to_courier:
             self._spool.close(remove=self._withdrawn)
             if not self._withdrawn:
@@ -159,6 +168,8 @@ class Writer:
             self._spool.close(remove=delivered)
             if self._store is not None:
                 self._store.close()
+        else:
+            courier.deliver_at_exit(self.url)
         if not delivered:
             self._say_left_behind()
         return delivered
@@ -183,35 +194,47 @@ class Writer:
                 f"the ledger rows of run {self.run.run_id} wait in {self._spool.path} for the next mileage command"
             )
 
-    # Both sides
+    # The side of the disk
 
-    def _flush(self) -> None:
-        trouble = self._backlog.flush()
+    def _keep_on_disk(self) -> None:
+        """Rows and heartbeat: a server that makes the other thread wait must not make the run look dead."""
+        restored_at = self._started
+        while not self._closing.is_set():
+            self._to_disk.wait(BEAT_SECONDS)
+            self._to_disk.clear()
+            now = time.monotonic()
+            self._write(restore=now - restored_at >= SETTLE_SECONDS)
+            restored_at = now if now - restored_at >= SETTLE_SECONDS else restored_at
+        self._write()  # what came in the last moment
+        self._last_written.set()
+
+    def _write(self, *, restore: bool = False) -> None:
+        """Write what there is, and say that the run is alive."""
+        self._flush()
+        try:
+            self._spool.beat(self.run.started_at + self.wall_seconds)
+            if restore:
+                self._backlog.restore()
+        except OSError as error:
+            self._trouble(f"the heartbeat cannot be written to {self._spool.path} ({error.strerror})")
+
+    def _flush(self, patience: float = -1.0) -> None:
+        trouble = self._backlog.flush(patience)
         if trouble is not None:
             self._trouble(f"ledger rows cannot be written to {self._spool.path} ({trouble}): kept in memory")
 
-    def _beat(self) -> None:
-        self._spool.beat(self.run.started_at + self.wall_seconds)
-
-    # The background side
-
-    def _keep_beating(self) -> None:
-        """Nothing but the heartbeat: a server that makes the other thread wait must not make the run look dead."""
-        while not self._closing.wait(BEAT_SECONDS):
-            try:
-                self._beat()
-            except OSError as error:
-                self._trouble(f"the heartbeat cannot be written to {self._spool.path} ({error.strerror})")
+    # The side of the database
 
     def _work(self) -> None:
         deliver_at = 0.0
         while True:
             closing = self._closing.is_set()
+            if closing:
+                self._last_written.wait(LAST_WRITE_SECONDS)
             now = time.monotonic()
-            self._flush()
             young = self._store is None and now < self._open_at
             if young:
-                self._left_to_courier = closing and self._backlog.written
+                self._left_to_courier = closing and self._backlog.unwritten == 0
             if self._withdrawn:
                 return
             if (closing and not self._left_to_courier) or (now >= deliver_at and not young):
@@ -221,9 +244,8 @@ class Writer:
                     self._now_and_then(now)
             if closing:
                 return
-            if self._wake.wait(min(DELIVER_SECONDS, 0.5)):
-                self._closing.wait(BATCH_SECONDS)
-                self._wake.clear()
+            self._wake.wait(min(DELIVER_SECONDS, 0.5))
+            self._wake.clear()
 
     _database_beat_at = _settle_at = 0.0
 
@@ -234,14 +256,13 @@ class Writer:
         try:
             if now - self._database_beat_at >= DATABASE_BEAT_SECONDS:
                 if self._database_beat_at == 0.0:
-                    self._store.recover()  # what others left behind, once, and never when this run is about to end
+                    self._store.recover(self._closing.is_set)  # what others left behind, once, while there is time
                 self._database_beat_at = now
                 self._store.beat(self.run.run_id, self.wall_seconds)
             if now - self._settle_at >= SETTLE_SECONDS:
                 self._settle_at = now
                 self._store.settle()
-                self._spool.restore()
-        except (MileageError, OSError) as error:
+        except MileageError as error:
             self._trouble(f"{error}: rows are kept and delivered later")
 
     def _deliver(self) -> bool:
@@ -249,9 +270,9 @@ class Writer:
         try:
             store = self._opened()
             pending = self._backlog.pending()
-            rows = self._backlog.from_disk() if pending.on_disk_only else pending.rows
-            if rows and self.problem is not None:
-                self._give(store, rows[:1])  # a database that takes nothing is not offered everything every time
+            rows = self._backlog.each(pending)
+            if self.problem is not None:  # a database that takes nothing is not offered everything every time
+                self._give(store, itertools.islice(rows, 1))
             self._give(store, rows)
         except MileageError as error:
             self._trouble(f"{error}: rows are kept and delivered later")
@@ -268,11 +289,13 @@ class Writer:
         self._backlog.delivered(pending, SPOOL_BYTES)
         if self.problem is not None:
             self.problem = None
-            self._said.clear()
+            if time.monotonic() - self._forgot_at > SAY_AGAIN_SECONDS:  # a disk may be full and not full all the time
+                self._forgot_at = time.monotonic()
+                self._said.clear()
         return True
 
-    def _give(self, store: Store, rows: Sequence[Row]) -> None:
-        for row, why in store.deliver(rows) if rows else ():
+    def _give(self, store: Store, rows: Iterable[Row]) -> None:
+        for row, why in store.deliver(rows):
             self._refused += 1
             self._say(f"the ledger refused a row of run {self.run.run_id}: {why} ({type(row).__name__} row)")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mileage._errors import UsageError
@@ -31,6 +31,7 @@ from mileage.stats import (
     CostComparison,
     Estimate,
     FailureComparison,
+    Verdict,
     compare_at_looks,
     compare_costs,
     improvement_estimate,
@@ -192,7 +193,7 @@ def compare(
     judge = compare_at_looks if sequential else compare_costs
     returns = list(arm_b.returns), list(arm_a.returns)
     improvement = improvement_estimate(*returns) if all(returns) else None
-    costs, reasons = judge(arm_a.costs, arm_b.costs), tuple(_reasons(arm_a, arm_b))
+    costs, reasons = _known(judge(arm_a.costs, arm_b.costs), arm_a, arm_b), tuple(_reasons(arm_a, arm_b))
     notes = [Caveat(Cause.ON_TRUST, note) for note in matching.notes]
     warnings = (*notes, *_warnings(arm_a, arm_b, unit))
     config = config_differences(a.subject.runs, b.subject.runs)
@@ -247,6 +248,16 @@ def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
     if unit == "s":
         found.append(Caveat(Cause.NO_PRICE, "not every run has a price, so seconds are compared and not dollars"))
     return found
+
+
+def _known(costs: CostComparison, a: Side, b: Side) -> CostComparison:
+    """The outcome, unless the side that is said to be cheaper has costs behind it that nobody knows."""
+    named = {Verdict.A_CHEAPER: ("A", a), Verdict.B_CHEAPER: ("B", b)}
+    name, cheaper = named.get(costs.verdict, ("", a))
+    if not name or not cheaper.unknown_parents:
+        return costs
+    why = f"what run {cheaper.unknown_parents[0]} cost, which a run of {name} resumes, is unknown"
+    return replace(costs, verdict=Verdict.UNDECIDED, more_runs=None, statement=f"undecided: {why}")
 
 
 def _histories(name: str, side: Side) -> list[Caveat]:

@@ -129,7 +129,8 @@ def run_rows(records: Sequence[ReadRecord], settings: ImportSettings) -> list[Ro
     last = checkpoints[-1]
     run = run._replace(started_at=now - last.wall_seconds)
     met = settings.state is EndState.REACHED or any(_claims_target(row, settings.target) for row in checkpoints)
-    state = EndState.CLAIMED if met else settings.state or EndState.NOT_REACHED
+    missed = EndState.FINISHED if settings.target is None else EndState.NOT_REACHED
+    state = EndState.CLAIMED if met else settings.state or missed
     ending = Ending(state, "imported", now, last.wall_seconds, phases={"eval": last.eval_seconds})
     return [check_run(run), *checkpoints, end_row(run, progress, ending)]
 
