@@ -39,12 +39,13 @@ class Birth:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.launched_at))
         self.run_id = f"{stamp}-{os.urandom(4).hex()}"
         self._path = os.path.join(directory, f"{self.run_id}.rows")
+        row = self._row(words, arguments)  # all that takes time comes before there is a file
         os.makedirs(directory, exist_ok=True)
         begun = f"{self._path}.new"
         self._fd = os.open(begun, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         self._lock = _thread.allocate_lock()
         self._over = False
-        os.write(self._fd, self._row(words, arguments))
+        os.write(self._fd, row)
         self._beat()
         os.rename(begun, self._path)  # whoever looks sees all of it or nothing
         _thread.start_new_thread(self._keep_beating, ())
