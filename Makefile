@@ -35,10 +35,10 @@ test: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m 'alone and not slow'
 
 # The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
-# start compilers of other languages or programs of others, search for minutes, simulate statistics, or look at the source
-# tree: no extra changes them.
-LEFT_OUT := benchmarks cli/test_profile_try.py coderl docs exam outside placing profiling/test_planted.py racing stats \
-	test_house_style.py tools watching
+# start compilers of other languages or programs of others, search for minutes, look at the source tree, or compute without
+# anything that an extra could bring (kernels, buffers, statistics): no extra changes them.
+LEFT_OUT := benchmarks buffers cli/test_profile_try.py coderl docs exam kernels outside placing profiling/test_planted.py \
+	racing stats test_house_style.py test_interrupts.py tools watching
 
 $(MINIMAL)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MINIMAL)

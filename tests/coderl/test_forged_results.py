@@ -148,6 +148,7 @@ def add(a, b):
 """
 
 
+@pytest.mark.slow
 def test_a_report_that_is_rewritten_at_the_end_is_no_report(
     isolation: None, tmp_path: Path, work: Path, write_files: Writer
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from pathlib import Path
@@ -218,6 +219,15 @@ def test_cold_builds_far_below_incremental_checks_are_no_kpi_and_a_loud_warning(
     text = to_text(report)
     assert "NOT COLD" in text
     assert "285" not in text
+
+
+def test_an_edit_that_waited_for_a_core_does_not_make_a_cold_build_warm() -> None:
+    arms = [ArmInput("baseline", "as it is", {})]
+    times = {("baseline", SampleKind.COLD): (0.2,), ("baseline", SampleKind.INCREMENTAL): (30.0,)}
+    samples = [dataclasses.replace(each, cpu_seconds=0.1) for each in samples_of(times)]
+    report = report_of(samples, arms=arms)
+    assert not report.baseline.not_cold
+    assert report.measured
 
 
 def test_a_warm_snapshot_has_a_table_of_its_own() -> None:

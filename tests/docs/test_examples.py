@@ -79,6 +79,9 @@ def check_mileage(words: list[str]) -> None:
         words = words[1:]
     words = words[: words.index("--")] if "--" in words else words  # what follows is somebody else's command
     command, left = find_command(words)
+    if left[:1] == ["compare"] and command.name == "profile":
+        assert len(left) == 3, f"profile compare takes two profiles, not {left[1:]}"
+        return
     if words:
         assert command.name != "mileage", f"no command {words[0]}"
     positional, values = check_arguments(command, left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -194,6 +195,13 @@ def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
     if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or quick is None:
         return None
     if cold >= NOT_COLD_SHARE * quick or quick - cold < _NOT_COLD_SECONDS:
+        return None
+    # A single edit may have waited for a core that others had: then it did not compute more than the cold build.
+    work, quick_work = (
+        statistics.median([each.cpu_seconds for each in samples if (each.arm, each.kind) == (arm.name, kind)])
+        for kind in (SampleKind.COLD, SampleKind.INCREMENTAL)
+    )
+    if work >= NOT_COLD_SHARE * quick_work:
         return None
     evidence = f"a cold build took {cold:.3g} s, the check of one edited line {quick:.3g} s"
     return Caveat(Cause.NOT_COLD, evidence, arm.name, SampleKind.COLD, REMEDIES[Cause.NOT_COLD])

@@ -1,6 +1,6 @@
 """A user's environment with a bug: how long until `mileage train` says so, in what words, and what the ledger keeps.
 
-    PYTHONPATH=src python benchmarks/broken_envs.py
+    PYTHONPATH=src python benchmarks/user_bugs.py
 
 Every kind of bug of tests/broken_envs.py is trained on with the commands a user types, each in a new process and with
 its kernels not yet compiled for that environment (those of the engine are). Seconds are those of the whole command.
@@ -112,7 +112,7 @@ def main() -> None:
         f"Slowest: {slowest['kind']} with {slowest['algorithm']}, {slowest['seconds']:.2f} s. "
         f"Tracebacks: {sum(each['traceback'] for each in found)}.",
     ]
-    Report("broken_envs", "Environments with a bug", tables, found).write()
+    Report("user_bugs", "Environments with a bug", tables, found).write()
 
 
 if __name__ == "__main__":
