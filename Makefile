@@ -25,14 +25,16 @@ demo: $(VENV)/.base
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20 --eval-every 1024
 	@echo 'See the learning curve in a browser: $(BIN)/mileage report ppo-CartPole-v1 --open'
 
+# What fails once is run again by itself: what passes then is listed at the end as FLAKY, what fails twice is red.
+TESTED := tools/second_chance.py
+
 # What tests start beside Python packages, from Debian, where apt-get and the right to use it are there; a machine without
 # them keeps what it has, and tests name what is missing.
 services:
 	@bash .ci/install-services
 
 test: $(VENV)/.dev services
-	$(BIN)/python -m pytest -n 2 -m 'not slow and not alone'
-	$(BIN)/python -m pytest -m 'alone and not slow'
+	$(BIN)/python $(TESTED) -n 2 -m 'not slow and not alone' -- -m 'alone and not slow'
 
 # The package as `pip install .` leaves it, without extras: what needs one is skipped and names it. Left out are tests that
 # start compilers of other languages or programs of others, search for minutes, look at the source tree, or compute without
@@ -48,7 +50,7 @@ $(MINIMAL)/.base: pyproject.toml constraints.txt
 
 test-minimal: $(MINIMAL)/.base
 	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
-	$(MINIMAL)/bin/python -m pytest -n 2 -m 'not slow and not alone' -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
+	$(MINIMAL)/bin/python $(TESTED) -n 2 -m 'not slow and not alone' -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
 
 test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow
