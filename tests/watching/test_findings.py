@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mileage.watching.export import FORMATS, export
 from mileage.watching.findings import Finding, Trouble, find, verdict
 from mileage.watching.resources import Resources
 from mileage.watching.trace import Frame, Setting, Stepper
-from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process
+from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process, watched
 
 IMPORT = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1)
 RECV = Frame("/usr/lib/python3.11/multiprocessing/connection.py", "Connection._recv", 1)
@@ -23,6 +24,14 @@ def test_what_recurs_leads_and_what_is_paid_once_follows() -> None:
     assert found[0].place.where == "envs.py:7"
     assert "90% of that off the CPU" in found[0].evidence
     assert found[0].remedy.startswith("that line sleeps or waits")
+
+
+def test_a_program_that_did_nothing_but_import_has_no_bottleneck_that_recurs() -> None:
+    made = watched(process([([MAIN, IMPORT], "", 0.02, 0.02)] * 8), others_cores=1.6, cores=2)
+    assert [each.trouble for each in made.findings] == [Trouble.STARTING]
+    for kind in FORMATS:
+        assert export(made, kind)
+    assert made.verdict.startswith("STARTUP-BOUND: 100% of the run")
 
 
 def test_a_shared_machine_comes_first_and_marks_the_rest() -> None:

@@ -105,7 +105,9 @@ def profiled(
         environment.pop("PYTHONPATH", None)
     done = subprocess.run(ours, env=environment, capture_output=True, check=False)
     assert Path("found.json").is_file(), done.stderr.decode()
-    return json.loads(Path("found.json").read_text()), done
+    text = Path("found.json").read_text()
+    assert text, done.stderr.decode()
+    return json.loads(text), done
 
 
 def marked(plant: str) -> int:
@@ -278,3 +280,13 @@ def test_a_try_changes_arguments_and_keeps_every_run(place: Path) -> None:
     assert arms["--n 4"]["command"][-3:] == ["short.py", "--n", "4"]
     assert all(len(each["seconds"]) == 1 for each in arms.values())
     assert arms["--n 4"]["result"].startswith("too few rounds")
+
+
+def test_a_report_of_before_stays_until_there_is_a_new_one(place: Path) -> None:
+    Path("before.json").write_text("kept")
+    done = subprocess.run(
+        [sys.executable, "-m", "mileage", "profile", "--no-ledger", "--json", "--out", "before.json", "--", "./none"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert Path("before.json").read_text() == "kept"

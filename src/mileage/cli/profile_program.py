@@ -62,13 +62,20 @@ def _check(wanted: ProgramArguments, formats: tuple[str, ...]) -> None:
     if wanted.out is None and (wanted.export is not None or wanted.json_output):
         raise UsageError("standard output is the program's own: name a file for the report with --out")
     if wanted.out is not None:
-        _write(wanted.out, "")  # before the program runs, not after
+        _write(wanted.out)  # before the program runs, not after
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str | None = None) -> None:
+    """Write `text`, or see whether it could be written and leave everything as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+            return
+        is_new = not path.exists()
+        path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
 
