@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import sqlalchemy as sa
@@ -612,6 +613,25 @@ def test_a_spool_that_another_is_delivering_is_left_to_it(db: str) -> None:
             assert store.recover() == []
             assert store.read(queries.records) == []
         store.recover()
+        assert [record.state for record in store.read(queries.records)] == ["reached"]
+
+
+def test_whoever_opens_a_ledger_waits_for_rows_that_another_is_delivering(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mileage.ledger.store.OTHERS_SECONDS", 60.0)
+    run = make_dead_run()
+    with Store(db) as store:
+        left = spool.Spool(store.spool_dir, run.run_id)
+        left.append([run, make_end(run)])
+        left.close(remove=False)
+    with spool.claimed(left.path):
+        opening = Thread(target=lambda: Store(db).close())
+        opening.start()
+        opening.join(0.2)
+        assert opening.is_alive()
+    opening.join(60.0)
+    with Store(db, recover=False) as store:
         assert [record.state for record in store.read(queries.records)] == ["reached"]
 
 

@@ -70,8 +70,10 @@ def test_figures_are_claimed_at_their_steps(place: Path) -> None:
     assert not any(row.target_met for row in rows)
 
 
-def test_a_daemon_belongs_to_the_run(place: Path) -> None:
-    Path("go.sh").write_text("setsid sh -c 'sleep 1.5; echo late' &\necho early\n")
+@pytest.mark.parametrize("start", ["", "env -i "], ids=["as it is", "without an environment"])
+def test_a_daemon_belongs_to_the_run(place: Path, start: str) -> None:
+    """Without an environment is also how any process looks for a moment while it starts another program."""
+    Path("go.sh").write_text(f"{start}setsid sh -c 'sleep 1.5; echo late' &\necho early\n")
     done = recorded("--", "sh", "go.sh")
     assert done.stdout.split() == [b"early", b"late"]
     assert the_run().wall_seconds > 1.4
@@ -83,6 +85,12 @@ def test_time_limit_ends_every_process(place: Path) -> None:
     run = the_run()
     assert (run.state, run.end.reason.split(";")[0]) == ("stopped", "out of time")
     assert not sleeping("4711")
+
+
+def test_a_daemon_without_an_environment_is_ended_too(place: Path) -> None:
+    done = recorded("--timeout", "1", "--", "sh", "-c", "env -i setsid sleep 4713 & sleep 4713")
+    assert done.returncode == 124
+    assert not sleeping("4713")
 
 
 def test_a_killed_program_is_recorded_as_killed(place: Path) -> None:

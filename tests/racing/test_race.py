@@ -15,13 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mileage._errors import UsageError
+from mileage._errors import InterruptError, UsageError
 from mileage.experiments import Cause
 from mileage.ledger.runs import RecordedRun
+from mileage.outside.asked_exams import AskedExams
+from mileage.outside.program import Program
 from mileage.racing import Race, RaceSpec, read_race, run_race
 from mileage.racing.attempts import MARK
 from mileage.racing.journal import FILE, Journal, read_lines
-from mileage.recording.recorder import Ledger
+from mileage.recording.recorder import Ledger, RunRecorder
 from tiny_race import tiny_race
 
 
@@ -161,6 +163,33 @@ def test_ctrl_c_ends_the_program_and_keeps_the_place(tmp_path: Path) -> None:
     assert len(race.missing) == 2
     assert [run.voided for run in everything(tmp_path)] == [True]
     assert _marked(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "counted"),
+    [(AskedExams, "begin", False), (Program, "_start", False), (Program, "run", False), (RunRecorder, "end", True)],
+    ids=["the run is launched", "the program is started", "the program has ended", "the run has ended"],
+)
+def test_ctrl_c_while_no_program_is_watched_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, counted: bool
+) -> None:
+    inner = getattr(owner, name)
+
+    def interrupted(*args: object, **more: object) -> object:
+        monkeypatch.setattr(owner, name, inner)
+        found = inner(*args, **more)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(InterruptError, match="the same command goes on"):
+        raced(tmp_path, seeds=1)
+    assert _marked(tmp_path) == []
+    assert [run.voided for run in everything(tmp_path)] == [not counted]
+    assert len(read_race(tmp_path / "race").counted) == counted
+    again = run_race(RaceSpec.read(tmp_path / "tiny.toml"), tmp_path / "race")
+    assert again.missing == []
+    assert len(again.attempts) == len(everything(tmp_path)) == (2 if counted else 3)
 
 
 def test_an_attempt_that_takes_too_long_has_failed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -309,19 +310,28 @@ def by_run(paths: Iterable[Path]) -> list[list[Path]]:
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[bool]:
-    """Whether this process alone is to deliver the file at `path`; one that another is at already is left to it."""
+def claimed(path: Path, patience: float = 0.0) -> Iterator[bool]:
+    """Whether this process alone is to deliver the file at `path`; one that another is at already is left to it.
+
+    `patience` is how many seconds to wait for the other one.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield False
         return
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
-        except BlockingIOError:
-            mine = False
+        until = time.monotonic() + patience
+        while not (mine := _locked(fd)) and time.monotonic() < until:
+            time.sleep(0.01)
         yield mine
     finally:
         os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -34,6 +34,9 @@ BATCH_ROWS = 5_000
 ORPHAN_GRACE_SECONDS = 60.0
 """An empty spool file may belong to a process that is just about to write its first row."""
 
+OTHERS_SECONDS = 5.0
+"""How long whoever opens the ledger waits for rows that another process is delivering: they belong to what is there."""
+
 
 class Store:
     """An open ledger database. Safe to use from several threads."""
@@ -83,7 +86,7 @@ class Store:
 
     def _recover_or_tell(self, reading: bool) -> None:
         try:
-            self.recover()
+            self.recover(patience=OTHERS_SECONDS)
         except LedgerError as error:
             if not reading:
                 raise
@@ -245,17 +248,18 @@ class Store:
 
     # Recovery
 
-    def recover(self, enough: Callable[[], bool] = lambda: False) -> list[str]:
+    def recover(self, enough: Callable[[], bool] = lambda: False, patience: float = 0.0) -> list[str]:
         """Deliver what waits in spool files and close runs whose process is gone; return the ids of closed runs.
 
-        A file that another process is delivering at this moment is left to it, and everything else to the next one
-        who comes once `enough` says so.
+        A file that another process is delivering at this moment is left to it, which has `patience` seconds for it,
+        and everything else to the next one who comes once `enough` says so.
         """
+        until = time.monotonic() + patience
         closed: list[str] = []
         for paths in spool.by_run(spool.waiting(*self.spool_dirs)):
             if enough():
                 return closed
-            with spool.claimed(paths[0]) as mine:
+            with spool.claimed(paths[0], until - time.monotonic()) as mine:
                 closed += self._deliver_spool(paths) if mine else []
         for run in self.read(queries.open_runs):
             if enough():

@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 5.0
 """Between asking a process to end and ending it."""
 _SUBREAPER = 36
 _POLL_SECONDS = 0.1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OUT_OF_TIME = 124  # exit code, as that of timeout(1)
 _FROM_THE_TERMINAL = 0x80  # si_code of a signal that the kernel sent, and sent to the whole foreground group
 
@@ -87,45 +88,58 @@ class Way:
 
 
 class Program:
-    """A command and what it starts; `wait` returns when the last of its processes has ended."""
+    """A command and what it starts; `run` returns when the last of its processes has ended."""
 
     def __init__(
         self, command: Sequence[str], run_id: str, see_output: Callable[[bytes], None], way: Way | None = None
     ) -> None:
-        """Start it; `see_output` is shown its standard output, which goes on to ours untouched."""
-        way = way or Way()
-        with contextlib.suppress(OSError, AttributeError):  # elsewhere than Linux a daemon is out of sight
-            ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+        """Name the parts; `see_output` is shown its standard output, which goes on to ours untouched."""
+        self._way = way = way or Way()
         if shutil.which(way.found(command[0])) is None:
             raise UsageError(f"{command[0]} cannot be run: there is no such program")
+        dies_with_us = way.dies_with_us and shutil.which("setpriv")
+        self._command = [*(("setpriv", "--pdeathsig", "KILL", "--") if dies_with_us else ()), *command]
+        self._variables = {MARK: run_id, **way.environment}
         self._mark = f"{MARK}={run_id}".encode()
         self._seen: dict[int, bool] = {}
         self._enough = False
         self._see_output = see_output
-        if way.dies_with_us and shutil.which("setpriv"):
-            command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
-        self._log = None if way.log is None else os.open(way.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def _start(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # elsewhere than Linux a daemon is out of sight
+            ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+        log = self._way.log
+        self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         output, theirs = os.pipe() if self._log is not None else _channel()
         try:
             self._process = subprocess.Popen(
-                command, stdout=theirs, stderr=self._log, cwd=way.directory,
-                env=os.environ | {MARK: run_id} | dict(way.environment),
+                self._command, stdout=theirs, stderr=self._log, cwd=self._way.directory,
+                env=os.environ | self._variables,
             )  # fmt: skip
         except OSError as error:
             os.close(output)
-            raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from None
+            raise UsageError(f"{self._command[0]} cannot be run: {error.strerror}") from None
         finally:
             os.close(theirs)
         self.pid = self._process.pid
         self._copier = threading.Thread(target=self._copy, args=(output,), name="mileage-output", daemon=True)
         self._copier.start()
 
-    def wait(self, limit_seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> Ended:
-        """Watch it to its end, `tick`ing meanwhile; Ctrl-C reaches the program, twice and thrice ever more firmly."""
-        watched = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
-        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    def run(
+        self, limit_seconds: float | None = None, tick: Callable[[], None] = lambda: None,
+        started: Callable[[Program], None] = lambda _: None,
+    ) -> Ended:  # fmt: skip
+        """Start it and watch it to its end, `tick`ing meanwhile; `started` is told once it runs.
+
+        Ctrl-C reaches the program, twice and thrice ever more firmly: from its start on, none is for us.
+        """
+        watched = {*_ENDING, signal.SIGCHLD}
+        with _held():
+            self._start()
+            earlier = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         start, asked, status, timed_out = time.monotonic(), 0, None, False
         try:
+            started(self)
             while True:
                 found = signal.sigtimedwait(watched, _POLL_SECONDS)
                 if found is not None and found.si_signo != signal.SIGCHLD:
@@ -163,7 +177,7 @@ class Program:
             self._send(signal.SIGCONT)
 
     def enough(self) -> None:
-        """Let `wait` end the program, which has done what was wanted of it."""
+        """Let `run` end the program, which has done what was wanted of it."""
         self._enough = True
 
     # Signals
@@ -217,7 +231,8 @@ class Program:
         """Every process of the program that has not ended."""
         pids = _everyone()
         self._seen = {pid: known for pid, known in self._seen.items() if pid in set(pids)}
-        return [pid for pid in pids if self._is_ours(pid) and _runs(pid)]
+        children = _children() or set()
+        return [pid for pid in pids if self._is_ours(pid, children) and _runs(pid)]
 
     def _all_gone(self) -> bool:
         """Whether none is left, none that was forked during a look at the list of processes either.
@@ -227,22 +242,27 @@ class Program:
         if self._alive():
             return False
         while (before := _children()) is not None:
-            if any(self._is_ours(pid) and _runs(pid) for pid in before):
+            if any(self._is_ours(pid, before) and _runs(pid) for pid in before):
                 return False
             if _children() == before:
                 return True
         time.sleep(0.02)
         return not self._alive()
 
-    def _is_ours(self, pid: int) -> bool:
+    def _is_ours(self, pid: int, children: set[int]) -> bool:
         if pid == self.pid:
             return self._process.returncode is None
+        if pid == os.getpid():
+            return False
         if not (known := self._seen.get(pid, False)):
-            known = _is_marked(pid, self._mark)
+            environment = _environment(pid)
             # A process that has just been forked still shows its parent's environment: only a yes is kept.
-            if known and pid != os.getpid():
-                self._seen[pid] = True
-        return known and pid != os.getpid()
+            if self._mark in environment:
+                known = self._seen[pid] = True
+            # In the middle of an exec it shows none, and where it was started with none.
+            elif environment == [b""]:
+                return pid in children
+        return known
 
     # Output
 
@@ -262,7 +282,7 @@ class Program:
 def end_marked(variable: str, value: str) -> int:
     """End every process of this user whose environment has `variable` at `value`; return how many there were."""
     mark, ended = f"{variable}={value}".encode(), set()
-    while found := [pid for pid in _everyone() if pid != os.getpid() and _is_marked(pid, mark) and _runs(pid)]:
+    while found := [pid for pid in _everyone() if pid != os.getpid() and mark in _environment(pid) and _runs(pid)]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -275,13 +295,34 @@ def _everyone() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _is_marked(pid: int, mark: bytes) -> bool:
-    """Whether a process has `mark` in its environment; not, where it has ended or is somebody else's."""
+def _environment(pid: int) -> list[bytes]:
+    """The variables of a process as it was started with them; none where it has ended or is somebody else's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+            return file.read().split(b"\0")
     except OSError:
-        return False
+        return []
+
+
+@contextlib.contextmanager
+def _held() -> Iterator[None]:
+    """Keep back what would end this process until the body is over; masked by then, it waits for who asks for it.
+
+    Masked from the beginning it would be masked in what the body starts too.
+    """
+    heard: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in _ENDING if is_main}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in heard:
+            signal.raise_signal(each)
 
 
 def _channel() -> tuple[int, int]:

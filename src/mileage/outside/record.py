@@ -57,10 +57,11 @@ def record(
         figures = _Figures(run, [each.absolute() for each in directories], since)
         if exams is not None:
             exams.begin(run, limit_seconds)
-        program = Program(command, run.run_id, figures.lines.feed, way)
-        begun(program)
-        if exams is not None:
-            exams.started(program)
+
+        def started_now(program: Program) -> None:
+            begun(program)
+            if exams is not None:
+                exams.started(program)
 
         def tick_all() -> None:
             if exams is not None:
@@ -68,7 +69,8 @@ def record(
             figures.tick()
             tick()
 
-        ended = program.wait(limit_seconds, tick_all)
+        program = Program(command, run.run_id, figures.lines.feed, way)
+        ended = program.run(limit_seconds, tick_all, started_now)
         figures.last()
         if exams is not None:
             exams.last(figures.latest)

@@ -262,7 +262,7 @@ class _Recipe:
 
     def train(self, arm: ArmSpec, seed: int, command: Sequence[str], way: Way, limit: float | None) -> Trained:
         """It records itself."""
-        ended = Program(command, way.environment[MARK], lambda _: None, way).wait(limit)
+        ended = Program(command, way.environment[MARK], lambda _: None, way).run(limit)
         version = __version__ if arm.revision is None else arm.revision
         return Trained(ended, {"framework": "mileage", "version": version, "threads": self._race.threads(arm)})
 

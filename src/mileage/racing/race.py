@@ -46,6 +46,7 @@ def run_race(
         try:
             stages.run()
         except KeyboardInterrupt:
+            executor.take_up()  # an attempt that was cut before or after its program was watched
             journal.write("stopped", why="interrupted")
             raise InterruptError(f"interrupted: the same command goes on with the race in {place}") from None
         except SessionOverError:

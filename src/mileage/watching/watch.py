@@ -140,8 +140,7 @@ def watch(
         run_id = None
         if ledger is None:
             program = Program(command, f"profile-{os.getpid()}", lambda _: None, way)
-            begin(program)
-            ended = program.wait(limit_seconds, reader.tick)
+            ended = program.run(limit_seconds, reader.tick, begin)
         else:
             run, ended = record(command, ledger, name, limit_seconds=limit_seconds, way=way,
                                 begun=begin, tick=reader.tick, framework="recorded")  # fmt: skip
