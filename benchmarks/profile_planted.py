@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python benchmarks/profile_planted.py
 
-Every row is planted several times, half of them while a foreign process burns a core. Each run is a process of its own.
+Every row is planted several times, half of them while a foreign process burns a core, but for rows about cores and
+threads, of which that would change what is true. Each run is a process of its own.
 Right is: quiet, the planted bottleneck is the first finding; beside the neighbour, the shared machine is the first and
 the planted one the first after it, marked as seen under load. A remedy that a first finding promises and that can be
 applied from here is then timed: the same run again with it, in the same conditions. None may promise more than three
@@ -21,9 +22,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from _harness import Report, markdown_table
+
+if TYPE_CHECKING:
+    from mileage.profiling import Profile
 
 NEVER = 10**9
 SHARED = "shared_machine"
@@ -42,11 +46,14 @@ class Plant(NamedTuple):
     """What its evidence or its remedies must say."""
     remedy: dict[str, Any] | None = None
     """Options that the remedy changes, to be timed; None where only a person can apply it."""
+    alone: bool = False
+    """Whether a busy neighbour changes what is true of it: it takes the core that was idle."""
 
 
 def plants() -> dict[str, Plant]:
     """All rows."""
     small = {"preset": "none", "n_envs": 8, "n_steps": 64, "hidden": [16, 16], "eval_every": NEVER}
+    wide = {"preset": "none", "n_envs": 64, "n_steps": 64, "steps": 400_000, "eval_every": NEVER}
     bridged = {"preset": "none", "n_envs": 4, "n_steps": 64, "eval_every": NEVER}
     return {
         "nothing but the neighbour": Plant(
@@ -88,6 +95,38 @@ def plants() -> dict[str, Plant]:
         ),
         "SAC at the published settings": Plant(
             "sac", "Pendulum-v1", {"preset": "none", "steps": 8_000, "eval_every": NEVER}, "learner_bound",
+        ),
+        "tiny minibatches": Plant(
+            "ppo", "CartPole-v1", small | {"hidden": [64, 64], "minibatch": 1, "epochs": 10, "steps": 8192},
+            "undersized_batch", ("minibatch",), {"minibatch": 8},
+        ),
+        "evaluation every update": Plant(
+            "ppo", "CartPole-v1", small | {"eval_every": 1, "episodes": 1000, "steps": 65_536}, "evaluation_bound",
+            ("--eval-every",),
+        ),
+        "huge checkpoints every update": Plant(
+            "ppo", "CartPole-v1",
+            small | {"n_steps": 4, "hidden": [512, 512], "epochs": 1, "minibatch": 512, "checkpoint_every": 1,
+                     "steps": 4096},
+            "checkpoint_bound", ("--checkpoint-every",), {"checkpoint_every": 4096},
+        ),
+        "callback that waits": Plant(
+            "ppo", "CartPole-v1", small | {"callback": "wait", "steps": 32_768}, "logging_bound",
+            ("profile_planted.py:",),
+        ),
+        "one thread": Plant(
+            "ppo", "CartPole-v1", wide | {"hidden": [128, 128], "minibatch": 4096, "threads": 1}, "idle_cores",
+            ("--threads",), alone=True,
+        ),
+        "too many threads": Plant(
+            "ppo", "CartPole-v1", wide | {"hidden": [16, 16], "minibatch": 2048, "threads": 16},
+            "oversubscribed_threads", ("--threads",), alone=True,
+        ),
+        "torch for one environment": Plant(
+            "ppo", "CartPole-v1",
+            {"preset": "none", "backend": "torch", "n_envs": 1, "n_steps": 512, "epochs": 1, "minibatch": 512,
+             "steps": 40_000, "eval_every": NEVER},
+            "inference_dispatch_bound",
         ),
     }  # fmt: skip
 
@@ -169,6 +208,11 @@ def leak(_: object) -> None:
     LEAKED.append(bytearray(b"x" * 512 * 1024))
 
 
+def wait(_: object) -> None:
+    """A callback that holds the training up."""
+    time.sleep(0.05)
+
+
 def loop_policy() -> Any:
     """A module whose forward pass goes through its inputs one after the other."""
     import torch
@@ -208,18 +252,18 @@ class Fresh:
 # Running
 
 
-def profile_here(name: str, remedied: bool) -> dict[str, Any]:
-    """Profile one planted run in this process."""
+def profile_here(name: str, remedied: bool = False, **how: Any) -> tuple[Profile, float]:
+    """One planted run profiled in this process, and the seconds it took; `how` are arguments of `profile_run`."""
     from mileage.meter import PhaseClock
 
     clock = PhaseClock.for_run()
     from mileage.profiling import profile_run
 
     plant = plants()[name]
-    options = dict(plant.options) | ((plant.remedy or {}) if remedied else {})
+    options = dict(plant.options) | ((plant.remedy or {}) if remedied else {}) | how
     register()
-    if options.get("callback") == "leak":
-        options["callback"] = leak
+    if "callback" in options:
+        options["callback"] = {"leak": leak, "wait": wait}[options["callback"]]
     if options.get("policy") == "loop":
         options["policy"] = loop_policy()
     options.setdefault("episodes", 4)
@@ -230,9 +274,11 @@ def profile_here(name: str, remedied: bool) -> dict[str, Any]:
             file = Path(folder) / "fresh.py"
             file.write_text(FRESH.format(constant=f"0.{time.time_ns()}"))
             env = f"{file}:Fresh"
+        if options.get("checkpoint_every"):
+            options["checkpoint"] = str(Path(folder) / "policy.safetensors")
         began = time.monotonic()
         found = profile_run(plant.algorithm, env, clock=clock, **options)
-    return found.as_dict() | {"seconds_in_all": time.monotonic() - began}
+    return found, time.monotonic() - began
 
 
 @contextlib.contextmanager
@@ -307,7 +353,8 @@ def main() -> None:
     parser.add_argument("--remedied", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(profile_here(options.one, options.remedied)))
+        found, seconds = profile_here(options.one, options.remedied)
+        print(json.dumps(found.as_dict() | {"seconds_in_all": seconds}))
         return
     chosen = {name: plant for name, plant in plants().items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as temporary:
@@ -326,7 +373,7 @@ def measured(chosen: dict[str, Plant], repeats: int, kept: Path, seconds: float)
     end = time.monotonic() + seconds
     for number in range(repeats):
         for name, plant in chosen.items():
-            for busy in (False, True):
+            for busy in (False,) if plant.alone else (False, True):
                 file = kept / f"{slug(name)}-{'busy' if busy else 'quiet'}-{number}.json"
                 if file.exists():
                     continue
@@ -362,7 +409,7 @@ def shown(name: str, plant: Plant, found: dict[str, Any]) -> list[str]:
     counts = []
     for busy in (False, True):
         each = [run["right"] for run in found["runs"] if run["busy"] is busy]
-        counts.append(f"{sum(each)} of {len(each)}")
+        counts.append(f"{sum(each)} of {len(each)}" if each else "–")
     kept = "; ".join(
         f"−{100 * each['promised']:.0f} % promised, {-100 * each['seen']:+.0f} % seen"
         + (" (busy)" if each["busy"] else "")

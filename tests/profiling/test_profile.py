@@ -51,8 +51,9 @@ def test_layers_add_up_to_the_replayed_iteration(name: str) -> None:
     whole = sum(cost.seconds for cost in found.costs)
     assert found.layers.total == pytest.approx(whole, rel=0.03)
     assert set(found.layers.rollout) <= set(Layer)
-    assert min(found.layers.rollout.values()) >= 0.0
-    assert min(found.layers.update.values(), default=0.0) >= 0.0
+    # What is left of a phase is a difference, and off by rounding.
+    assert min(found.layers.rollout.values()) >= -1e-9
+    assert min(found.layers.update.values(), default=0.0) >= -1e-9
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
