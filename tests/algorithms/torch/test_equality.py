@@ -24,10 +24,11 @@ SHORT = {"preset": "none", "threads": 1}
 EPS = float(np.finfo(np.float32).eps)
 # Distance relative to the way: at most 2e-5 by rounding on any processor tried, 1e-2 by a rate that is 1 % off.
 SAME = 1e-3
+CLIPPED = {"epochs": 4, "learning_rate": 1e-2, "value_clip": 0.1}
 ON_POLICY = {
     "discrete": ("PPO", "CartPole-v1", {}),
     "continuous": ("PPO", "Pendulum-v1", {"log_std_init": -0.5}),
-    "clipped values": ("PPO", "CartPole-v1", {"value_clip": 0.1, "hidden": (16,), "activation": "relu"}),
+    "clipped values": ("PPO", "CartPole-v1", CLIPPED | {"hidden": (16,), "activation": "relu"}),
     "normalised": ("PPO", "Pendulum-v1", {"normalise_observations": True, "normalise_rewards": True}),
     "raw advantages": ("PPO", "CartPole-v1", {"normalise_advantages": False, "entropy_coef": 0.1}),
     "no clipping of gradients": ("PPO", "CartPole-v1", {"max_grad_norm": 0.0}),
@@ -44,7 +45,7 @@ OFF_POLICY: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sac, fixed temperature": ("SAC", "Pendulum-v1", {"temperature": 0.3, "max_grad_norm": 0.5, "n_step": 3}),
     "td3": ("TD3", "Pendulum-v1", {"activation": "tanh"}),
     "td3, every update": ("TD3", "Pendulum-v1", {"policy_delay": 1, "max_grad_norm": 1.0}),
-    "dqn": ("DQN", "CartPole-v1", {}),
+    "dqn": ("DQN", "CartPole-v1", {"target_every": 12, "learning_rate": 1e-2}),
     "dqn, plain": ("DQN", "CartPole-v1", {"double": False, "huber": 0.1, "max_grad_norm": 0.0}),
     "dqn, masked": ("DQN", "TestDoors-v0", {}),
     "dqn, masked and dueling": ("DQN", "TestDoors-v0", {"double": False, "dueling": True, "n_step": 3}),
