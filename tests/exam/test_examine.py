@@ -216,7 +216,8 @@ def test_a_program_that_talks_rubbish_dies_or_hangs_is_one_sentence(tmp_path: Pa
     from mileage.exam.program import ProgramActor
 
     obs, episodes = np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
-    cases = {"print('rubbish')": "must answer", "import sys; sys.exit(3)": "exit code 3", "pass": "exit code 0",
+    cases = {"import sys; print('rubbish', flush=True); sys.stdin.read()": "must answer",
+             "import sys; sys.exit(3)": "exit code 3", "pass": "exit code 0",
              "import time; time.sleep(60)": "has not answered for 0.3 s"}  # fmt: skip
     for code, said in cases.items():
         actor = ProgramActor([sys.executable, "-S", "-c", code], patience=30.0 if "time" not in code else 0.3)

@@ -97,7 +97,7 @@ def test_waiting_rows_that_cannot_be_delivered_do_not_keep_others_from_being_rea
     db = tmp_path / "mileage.db"
     _fill(db)
 
-    def full(_: Store) -> list[str]:
+    def full(_: Store, *, patience: float) -> list[str]:
         raise LedgerError("the ledger cannot be written: database or disk is full")
 
     monkeypatch.setattr(Store, "recover", full)

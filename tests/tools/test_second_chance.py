@@ -51,6 +51,7 @@ def chanced(folder: Path, *words: str, **tests: str) -> subprocess.CompletedProc
     for name, text in tests.items():
         (folder / f"test_{name}.py").write_text(text)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    outside[second_chance.FLAKY_LIST] = str(folder / "listed")
     return subprocess.run(
         [sys.executable, second_chance.__file__, "-q", *words], cwd=folder, env=outside, capture_output=True, text=True,
         check=False,
@@ -99,9 +100,8 @@ def test_what_cannot_be_collected_is_red(tmp_path: Path, text: str) -> None:
     assert "Again" not in done.stdout
 
 
-def test_each_run_has_words_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_has_words_of_its_own(tmp_path: Path) -> None:
     listed = tmp_path / "listed"
-    monkeypatch.setenv(second_chance.FLAKY_LIST, str(listed))
     done = chanced(tmp_path, "-k", "fine", "--", "-k", "broken", fine=FINE, flaky=FLAKY, broken=BROKEN)
     assert (done.returncode, (tmp_path / "tried").exists(), listed.exists()) == (1, False, False)
     done = chanced(tmp_path, "-k", "fine", "--", "-k", "flaky")
