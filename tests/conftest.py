@@ -24,8 +24,10 @@ os.environ["MILEAGE_RECOGNISE"] = "0"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine may take any time for an example: no test asserts one.
-hypothesis.settings.register_profile("mileage", deadline=None)
+# A busy machine may take any time for an example: no test asserts one. Examples are the same everywhere and every time,
+# so that what passes here passes there; `--hypothesis-profile=explore` looks for new ones.
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile("mileage", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("mileage")
 
 # Here a test, or a parameter of one, that needs torch has it in its name.

@@ -1,10 +1,15 @@
-"""Text of others on its way to a terminal, a page or a spreadsheet: shown, and nothing else."""
+"""Text of others, shown to a terminal, a page or a spreadsheet and nothing else, and text that goes to files."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from mileage._errors import UsageError
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 # A program that takes every line break for the end of a row, quoted or not, finds the beginning of a cell there.
@@ -50,3 +55,28 @@ def from_spreadsheet_cell(text: str) -> str:
     """What `spreadsheet_cell` was given."""
     text = text[1:] if text.startswith("'") and text[1:2] in (*_FORMULA, "'") and len(text) > 1 else text
     return _GUARDED_LINE.sub("", text)
+
+
+@contextlib.contextmanager
+def written_to(path: Path, option: str) -> Iterator[None]:
+    """For a body that writes the file that `option` names: its directory is made, and what fails is a UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str, option: str) -> None:
+    """Write `text` to the file that `option` names."""
+    with written_to(path, option):
+        path.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """UsageError, before anything is run, if that file could not be written; it stays as it is."""
+    with written_to(path, option):
+        is_new = not path.exists()
+        path.open("a").close()
+        if is_new:
+            path.unlink()

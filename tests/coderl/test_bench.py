@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage._errors import BuildError, UsageError
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
-from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, StepOutcome, fake_result
+from mileage.coderl.build.executor import Job, JobResult, StepOutcome
 from mileage.coderl.corpus import PatchSample
 from mileage.coderl.kpi import KpiSettings, PassRateSource
 from mileage.coderl.measure import SampleKind

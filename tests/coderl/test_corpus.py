@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from coderl.fakes import fake_result
 from mileage._errors import UsageError
 from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import JobResult, StepOutcome, fake_result
+from mileage.coderl.build.executor import JobResult, StepOutcome
 from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts, judge, load_corpus
 
 

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.build.executor import FakeExecutor, fake_result
 from mileage.coderl.project.projects import detect
 from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.store import KpiStore

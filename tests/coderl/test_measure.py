@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mileage.coderl.build.executor import JobResult, StepOutcome, fake_result
+from coderl.fakes import fake_result
+from mileage.coderl.build.executor import JobResult, StepOutcome
 from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild, measure
 from mileage.experiments import Cause, Outcome, Sample, find_caveats
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage._errors import BuildError, InfraError, UsageError
-from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
+from mileage.coderl.build.executor import Job, JobResult
 from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig

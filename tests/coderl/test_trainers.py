@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage._errors import InfraError
-from mileage.coderl.build.executor import FakeExecutor, Job, JobResult, fake_result
+from mileage.coderl.build.executor import Job, JobResult
 from mileage.coderl.build.snapshots import SnapshotMethod
 from mileage.coderl.completions import candidate
 from mileage.coderl.corpus import PatchSample

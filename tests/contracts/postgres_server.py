@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib.util
 import os
 import pwd
 import shutil
@@ -100,3 +101,14 @@ class PostgresServer:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def cannot_serve() -> str | None:
+    """What is missing here for a server, if anything is."""
+    if importlib.util.find_spec("psycopg") is None:
+        return "the postgres extra is not installed (psycopg)"
+    if find_binaries() is None:
+        return "PostgreSQL's initdb and postgres are not installed"
+    if os.getuid() == 0 and "postgres" not in {entry.pw_name for entry in pwd.getpwall()}:
+        return "running as root without a user called postgres"
+    return None

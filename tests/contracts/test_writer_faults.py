@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, cannot_serve
 from sample_rows import make_checkpoint, make_end, make_run
-from test_store import _cannot_serve
 
 from mileage.ledger import queries
 from mileage.ledger.store import Store
@@ -234,7 +233,7 @@ def test_the_courier_delivers_a_short_run_when_nobody_reads(tmp_path: Path) -> N
 
 @pytest.fixture
 def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
-    missing = _cannot_serve()
+    missing = cannot_serve()
     if missing is not None:
         pytest.skip(missing)
     monkeypatch.setenv("MILEAGE_SPOOL", str(tmp_path / "spool"))

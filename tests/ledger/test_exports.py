@@ -11,12 +11,14 @@ import pytest
 from sample_rows import make_checkpoint, make_end, make_phases, make_profile, make_run
 
 from mileage._errors import UsageError
+from mileage._records import Record
 from mileage.ledger import queries
 from mileage.ledger.formats import json_format, mllog, tables, tensorboard
-from mileage.ledger.formats.flat import table_rows
+from mileage.ledger.formats.flat import stream_rows
 from mileage.ledger.panels import Panel
 from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.store import Store
+from mileage.ledger.streams import RunStream
 from mileage.ledger.targets import Evaluation
 
 
@@ -93,12 +95,24 @@ def test_a_damaged_export_is_refused(recorded: RecordedRun, damage: object, mess
         json_format.loads(document)
 
 
+def table_rows(runs: list[RecordedRun], table: str) -> list[Record]:
+    return list(stream_rows(map(RunStream.of, runs), table))
+
+
+def csv_text(runs: list[RecordedRun], table: str = "runs") -> str:
+    return "".join(tables.csv_chunks(map(RunStream.of, runs), table))
+
+
+def write_parquet(runs: list[RecordedRun], path: Path, table: str = "runs") -> None:
+    tables.write_parquet_streams(map(RunStream.of, runs), path, table)
+
+
 def test_csv_has_one_line_per_row_and_no_formula(recorded: RecordedRun) -> None:
     evil = RecordedRun(recorded.run._replace(name='=HYPERLINK("x")', run_id="evil"), None)
-    (first, second) = csv.DictReader(io.StringIO(tables.csv_text([recorded, evil])))
+    (first, second) = csv.DictReader(io.StringIO(csv_text([recorded, evil])))
     assert (first["state"], first["cost_usd"], first["wall_to_target"]) == ("reached", "0.06", "50.0")
     assert (second["state"], second["cost_usd"], second["name"]) == ("running", "", '\'=HYPERLINK("x")')
-    lines = list(csv.DictReader(io.StringIO(tables.csv_text([recorded], "checkpoints"))))
+    lines = list(csv.DictReader(io.StringIO(csv_text([recorded], "checkpoints"))))
     assert [line["step"] for line in lines] == ["1000", "2000", "3000", "4000", "5000"]
     assert [line["phase"] for line in table_rows([recorded], "phases")] == ["rollout", "learn", "eval"]
     assert [line["seed"] for line in table_rows([recorded], "episodes")] == [*Panel.default("CartPole-v1", 3).seeds] * 5
@@ -108,7 +122,7 @@ def test_csv_has_one_line_per_row_and_no_formula(recorded: RecordedRun) -> None:
 
 def test_parquet_holds_the_same_table(recorded: RecordedRun, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    tables.write_parquet([recorded], tmp_path / "c.parquet", "checkpoints")
+    write_parquet([recorded], tmp_path / "c.parquet", "checkpoints")
     assert parquet.read_table(tmp_path / "c.parquet").to_pylist() == table_rows([recorded], "checkpoints")
 
 
@@ -187,8 +201,8 @@ def test_no_line_of_a_cell_is_taken_for_a_formula() -> None:
 def test_parquet_columns_have_their_types_where_every_value_is_absent(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     run = make_run(seed=None, git_revision=None)
-    tables.write_parquet([RecordedRun(run, None)], tmp_path / "r.parquet")
-    tables.write_parquet([], tmp_path / "none.parquet", "episodes")
+    write_parquet([RecordedRun(run, None)], tmp_path / "r.parquet")
+    write_parquet([], tmp_path / "none.parquet", "episodes")
     kinds = {field.name: str(field.type) for field in parquet.read_schema(tmp_path / "r.parquet")}
     assert (kinds["seed"], kinds["git_revision"], kinds["cost_usd"], kinds["voided"]) == (
         "int64", "string", "double", "bool",

@@ -17,6 +17,7 @@ import typer
 from typer import Argument, Option
 
 from mileage.bench import ExportFormat
+from mileage.text import write_text
 
 if TYPE_CHECKING:
     from mileage._records import ReadRecord
@@ -91,7 +92,8 @@ def bench(
             _print_check(check)
     for form in export or ():
         path = (output or Path("bench")).with_suffix(f".{form.value}")
-        _write(path, bench_export.to_text(report, form))
+        write_text(path, bench_export.to_text(report, form), "--output")
+        typer.echo(f"wrote {path}", err=True)
     if save_baseline:
         bench_baseline.save(report, save_baseline, [again(primitive or ()) for _ in range(_PASSES - 1)])
         typer.echo(f"wrote {save_baseline}", err=True)
@@ -121,17 +123,6 @@ def shown_command(arguments: list[str]) -> str:
         local = path.is_absolute() and path.parent.name == "bin"
         shown.append(str(Path(*path.parts[-3:])) if local else argument)
     return shlex.join(["mileage", *shown])
-
-
-def _write(path: Path, text: str) -> None:
-    from mileage._errors import UsageError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}; choose another --output") from error
-    typer.echo(f"wrote {path}", err=True)
 
 
 def _print_list(peers_from: Path | None) -> None:

@@ -316,7 +316,7 @@ class _Counted:
 
 
 def _write_or_print(chunks: Iterable[str], out: Path | None) -> None:
-    from mileage.text import plain
+    from mileage.text import plain, written_to
 
     if out is None:
         # A file or a pipe gets what was stored; a terminal must not act on it.
@@ -328,12 +328,10 @@ def _write_or_print(chunks: Iterable[str], out: Path | None) -> None:
         return
     part = out.with_name(f".{out.name}.part")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(chunks)
-        part.replace(out)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+        with written_to(out, "--out"):
+            with part.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(chunks)
+            part.replace(out)
     finally:
         part.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from mileage._records import Record, strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 from mileage.cli.program_words import COMPARE, PROGRAM, ProgramArguments
+from mileage.text import write_text
 
 if TYPE_CHECKING:
     from mileage.profiling import Profile
@@ -254,9 +255,5 @@ def _export(found: Profile, wanted: Arguments, more: str = "") -> None:
     text = export(found, wanted.export) + more
     if wanted.out is None:
         print(text, end="")
-        return
-    try:
-        wanted.out.parent.mkdir(parents=True, exist_ok=True)
-        wanted.out.write_text(text)
-    except OSError as error:
-        raise UsageError(f"--out {wanted.out} cannot be written: {error.strerror}") from None
+    else:
+        write_text(wanted.out, text, "--out")

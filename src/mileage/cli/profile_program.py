@@ -10,6 +10,7 @@ import typer
 from mileage._errors import UsageError
 from mileage._records import strict_json
 from mileage.cli.program_words import ProgramArguments
+from mileage.text import check_writable, write_text
 
 
 def profile_program(wanted: ProgramArguments) -> None:
@@ -41,7 +42,7 @@ def profile_program(wanted: ProgramArguments) -> None:
             text = strict_json(found.as_dict() | {"tried": tried.as_dict()}, indent=2) + "\n"
         elif tried is not None and kind == "md":
             text += f"\n## {tried.table().title}\n\n{tried.table().markdown()}\n"
-        _write(wanted.out, text)
+        write_text(wanted.out, text, "--out")
         if not wanted.quiet:
             print(f"written to {wanted.out}", file=sys.stderr)
     raise typer.Exit(130 if tried is not None and tried.interrupted else found.ended.code)
@@ -62,22 +63,7 @@ def _check(wanted: ProgramArguments, formats: tuple[str, ...]) -> None:
     if wanted.out is None and (wanted.export is not None or wanted.json_output):
         raise UsageError("standard output is the program's own: name a file for the report with --out")
     if wanted.out is not None:
-        _write(wanted.out)  # before the program runs, not after
-
-
-def _write(path: Path, text: str | None = None) -> None:
-    """Write `text`, or see whether it could be written and leave everything as it is."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
-            return
-        is_new = not path.exists()
-        path.open("a").close()
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
+        check_writable(wanted.out, "--out")  # before the program runs, not after
 
 
 def _say(text: str, quiet: bool) -> None:

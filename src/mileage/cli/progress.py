@@ -22,7 +22,6 @@ class Progress:
         self._plain = shown and not sys.stderr.isatty()
         self._last = 0.0
         self._return: float | None = None
-        self._label = ""
         if shown and not self._plain:
             self._bar = _make_bar()
 
@@ -39,7 +38,7 @@ class Progress:
 
     def start(self, label: str, horizon: int, steps: int) -> None:
         """Begin to show a run."""
-        self._label, self._return, self._last = label, None, 0.0
+        self._return, self._last = None, 0.0
         if self._bar is not None:
             self._task = self._bar.add_task(label, total=horizon, completed=steps, speed="", score="", dollars="")
 

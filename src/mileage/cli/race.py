@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from mileage._errors import UsageError
 from mileage._records import strict_json
+from mileage.text import write_text
 
 if TYPE_CHECKING:
     from mileage.racing import Race
@@ -79,17 +80,10 @@ def _show(found: Race, json_output: bool) -> None:
 def _write(found: Race, place: Path, report: Path | None, record: Path | None) -> None:
     from mileage.racing.cost_record import cost_record
 
-    texts = {}
     if report is not None:
-        texts[report] = found.html() if report.suffix == ".html" else found.markdown()
+        write_text(report, found.html() if report.suffix == ".html" else found.markdown(), "--report")
     if record is not None:
-        texts[record] = strict_json(cost_record(found, place), indent=1) + "\n"
-    for path, text in texts.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        write_text(record, strict_json(cost_record(found, place), indent=1) + "\n", "--record")
 
 
 def _check_files(report: Path | None) -> None:

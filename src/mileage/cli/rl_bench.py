@@ -14,6 +14,7 @@ from typer import Option
 
 from mileage._errors import UsageError
 from mileage.cli import options
+from mileage.text import check_writable, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,20 +113,15 @@ def _report_path(export: ExportFormat | None, output: Path | None) -> Path | Non
             raise UsageError(f"--output {output} needs a format: add --export md or --export html")
         return None
     path = output or Path(f"rl-bench.{export}")
-    existed = path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {error.strerror}") from None
-    if not existed:
-        path.unlink()
+    check_writable(path, "--output")
     return path
 
 
 def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
     from mileage import coderl
 
-    path.write_text(coderl.to_markdown(report) if form is ExportFormat.MD else coderl.to_html(report))
+    text = coderl.to_markdown(report) if form is ExportFormat.MD else coderl.to_html(report)
+    write_text(path, text, "--output")
     typer.echo(f"wrote {path}", err=True)
 
 

@@ -101,7 +101,7 @@ class Program:
         self._command = [*(("setpriv", "--pdeathsig", "KILL", "--") if dies_with_us else ()), *command]
         self._variables = {MARK: run_id, **way.environment}
         self._mark = f"{MARK}={run_id}".encode()
-        self._seen: dict[int, bool] = {}
+        self._seen: set[int] = set()
         self._enough = False
         self._see_output = see_output
 
@@ -126,9 +126,11 @@ class Program:
         self._copier.start()
 
     def run(
-        self, limit_seconds: float | None = None, tick: Callable[[], None] = lambda: None,
+        self,
+        limit_seconds: float | None = None,
+        tick: Callable[[], None] = lambda: None,
         started: Callable[[Program], None] = lambda _: None,
-    ) -> Ended:  # fmt: skip
+    ) -> Ended:
         """Start it and watch it to its end, `tick`ing meanwhile; `started` is told once it runs.
 
         Ctrl-C reaches the program, twice and thrice ever more firmly: from its start on, none is for us.
@@ -230,7 +232,7 @@ class Program:
     def _alive(self) -> list[int]:
         """Every process of the program that has not ended."""
         pids = _everyone()
-        self._seen = {pid: known for pid, known in self._seen.items() if pid in set(pids)}
+        self._seen &= set(pids)
         children = _children() or set()
         return [pid for pid in pids if self._is_ours(pid, children) and _runs(pid)]
 
@@ -254,15 +256,12 @@ class Program:
             return self._process.returncode is None
         if pid == os.getpid():
             return False
-        if not (known := self._seen.get(pid, False)):
-            environment = _environment(pid)
-            # A process that has just been forked still shows its parent's environment: only a yes is kept.
-            if self._mark in environment:
-                known = self._seen[pid] = True
-            # In the middle of an exec it shows none, and where it was started with none.
-            elif environment == [b""]:
-                return pid in children
-        return known
+        environment = () if pid in self._seen else _environment(pid)
+        # A process that has just been forked still shows its parent's environment: only a yes is kept.
+        if self._mark in environment:
+            self._seen.add(pid)
+        # In the middle of an exec it shows none, and where it was started with none.
+        return pid in self._seen or (environment == [b""] and pid in children)
 
     # Output
 
@@ -312,14 +311,12 @@ def _held() -> Iterator[None]:
     """
     heard: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in _ENDING if is_main}
-    handlers = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
-    for number in handlers:
-        signal.signal(number, lambda number, _: heard.append(number))
+    held = [each for each in _ENDING if is_main and signal.getsignal(each) not in (None, signal.SIG_IGN)]
+    handlers = [signal.signal(each, lambda number, _: heard.append(number)) for each in held]
     try:
         yield
     finally:
-        for number, handler in handlers.items():
+        for number, handler in zip(held, handlers, strict=True):
             signal.signal(number, handler)
         for each in heard:
             signal.raise_signal(each)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mileage._errors import MissingExtraError, UsageError
+from mileage._errors import MissingExtraError
 from mileage._records import Record
 from mileage.charts.bars import ordered_phases, phase_class
 from mileage.charts.palette import ARMS, PHASES
@@ -16,6 +16,7 @@ from mileage.metrics import dollars, duration
 from mileage.pages import learning
 from mileage.pages.arms import Exam
 from mileage.report.sides import run_costs
+from mileage.text import written_to
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,17 +46,14 @@ def write_figures(exams: Sequence[Exam], directory: Path) -> list[Path]:
     except ImportError:
         raise MissingExtraError("--figures", "figures") from None
     written = []
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with rc_context(_STYLE):
-            for number, exam in enumerate(exams):
-                prefix = f"{number + 1}-" if len(exams) > 1 else ""
-                for name, draw in _charts(exam).items():
-                    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-                    draw(figure.subplots())
-                    written += _saved(figure, directory / f"{prefix}{_slug(exam.title)}-{name}")
-    except OSError as error:
-        raise UsageError(f"--figures {directory} cannot be written: {error.strerror}") from None
+    with written_to(directory, "--figures"), rc_context(_STYLE):
+        directory.mkdir(exist_ok=True)
+        for number, exam in enumerate(exams):
+            prefix = f"{number + 1}-" if len(exams) > 1 else ""
+            for name, draw in _charts(exam).items():
+                figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+                draw(figure.subplots())
+                written += _saved(figure, directory / f"{prefix}{_slug(exam.title)}-{name}")
     return written
 
 

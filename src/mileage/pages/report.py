@@ -22,7 +22,7 @@ from mileage.pages.extras import builds, comparisons, findings
 from mileage.pages.parts import Section, Words
 from mileage.pages.replay import replays
 from mileage.pages.sections import contract, exam_sections
-from mileage.text import markdown, plain
+from mileage.text import markdown, plain, written_to
 
 FORMATS = (".html", ".md", ".pdf", ".png")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -109,11 +109,9 @@ def _title(found: Sequence[Exam]) -> str:
 def _written(path: Path, content: str) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(content, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
+        with written_to(path, "--out"):
+            part.write_text(content, encoding="utf-8")
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
@@ -141,8 +139,5 @@ def _printed(page: str, path: Path) -> None:
             ) from None
         if done.returncode or not made.is_file():
             raise MileageError(f"{browser} could not print the report: write .html instead")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with written_to(path, "--out"):
             shutil.copyfile(made, path)
-        except OSError as error:
-            raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None

@@ -21,8 +21,6 @@ from mileage.metrics import dollars, duration, percent
 from mileage.tables import Table
 
 _NEEDED = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd")
-RUN_TAG = "mileage_run"
-"""A resource with this tag belongs to the run whose id it holds."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from mileage._errors import UnknownNameError, UsageError
 from mileage._records import ReadRecord
 from mileage.profiling.profile import Profile
 from mileage.recording.pricing import launch_price
-from mileage.text import plain
+from mileage.text import plain, write_text
 from mileage.trying.fixes import FIXES
 from mileage.trying.report import preset_text
 from mileage.trying.runs import Setup, TrainingExecutor
@@ -94,11 +94,7 @@ class Trying:
         """Write the best configuration if it was verified; returns what to tell the user."""
         if not tried.is_verified:
             return None
-        try:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(preset_text(tried))
-        except OSError as error:
-            raise UsageError(f"--preset-out {self.out} cannot be written: {error.strerror}") from None
+        write_text(self.out, preset_text(tried), "--preset-out")
         train = f"mileage train {self.setup.algorithm} {self.setup.env} --preset {self.out}"
         return f'preset written to {self.out}; use it with: {train} --target "{tried.target}"'
 

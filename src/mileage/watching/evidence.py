@@ -42,10 +42,6 @@ class Evidence:
             return 0.0
         return float(self.run.seconds[~self.run.of(Layer.IMPORT, Layer.COMPILE)].sum())
 
-    def share(self, seconds: float) -> float:
-        """Of what recurs; 0 of a program in which nothing that recurs was seen."""
-        return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0
-
     def where_it_is_done(self, run: Layered, layers: tuple[Layer, ...]) -> tuple[Layered, Bool]:
         """Whose samples show the lines of `layers`: the busiest worker's where the run only waits for workers."""
         chosen = run.of(*layers)

@@ -157,7 +157,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 def _of_layers(about: _About, evidence: Evidence, run: Layered) -> Finding | None:
     chosen = run.of(*about.layers)
     seconds = float(run.seconds[chosen].sum())
-    if not seconds or seconds < LEAST_SHARE * evidence.loop_seconds:
+    if seconds <= LEAST_SHARE * evidence.loop_seconds:
         return None
     source, picked = evidence.where_it_is_done(run, about.layers)
     places = hot_places(source, picked, 1)
@@ -169,7 +169,7 @@ def _of_layers(about: _About, evidence: Evidence, run: Layered) -> Finding | Non
         text += f"; {part:.0%} of it at {place}{beside}{'' if about.trouble in ONCE else _how(place)}"
     settings = _settings(evidence, about.settings)
     once = about.trouble in ONCE
-    share = seconds / evidence.wall_seconds if once else evidence.share(seconds)
+    share = seconds / (evidence.wall_seconds if once else evidence.loop_seconds)
     remedy = about.remedy if once else _not_computing(place) + about.remedy
     return Finding(about.trouble, seconds, share, text, _with_settings(remedy, settings), place, settings)
 
@@ -209,13 +209,13 @@ def _network(evidence: Evidence, run: Layered) -> list[Finding]:
     """Forward passes, gradients and updates: one finding, for what is to be done about them is one thing."""
     chosen = run.of(*_NETWORK)
     seconds = float(run.seconds[chosen].sum())
-    if not seconds or seconds < LEAST_SHARE * evidence.loop_seconds:
+    if seconds <= LEAST_SHARE * evidence.loop_seconds:
         return []
     learning = float(run.seconds[run.of(*_LEARNING)].sum())
     forward = float(run.seconds[run.of(Layer.FORWARD)].sum())
     places = hot_places(run, chosen, 1)
     place = places[0] if places else None
-    share = evidence.share(seconds)
+    share = seconds / evidence.loop_seconds
     parts = ", ".join(f"{layer} {value:.1f} s" for layer, value in run.by_layer().items() if layer in _NETWORK)
     text = f"the network takes {seconds:.1f} s ({parts})" + (f"; most at {place}" if place is not None else "")
     small = undersized_batch(evidence, run)
@@ -236,7 +236,7 @@ def _own_lines(evidence: Evidence, run: Layered) -> list[Finding]:
     """Lines of the program that are no call anybody knows."""
     found = []
     for place in hot_places(run, run.of(Layer.OTHER), 5):
-        share = evidence.share(place.seconds)
+        share = place.seconds / (evidence.loop_seconds or 1.0)
         if share >= _LEAST_LINE:
             text = f"{place.seconds:.1f} s at {place}{_how(place)}"
             remedy = _not_computing(place) + "do less there, or less often"
@@ -320,7 +320,7 @@ def _drift(evidence: Evidence, run: Layered) -> list[Finding]:
             text = (f"{layer} gets slower: median {first / 1e6:.3g} ms in the first quarter of its calls, "
                     f"{last / 1e6:.3g} ms in the last")  # fmt: skip
             place = next(iter(hot_places(run, run.of(layer), 1)), None)
-            found.append(Finding(Trouble.DRIFT, lost, evidence.share(lost), text,
+            found.append(Finding(Trouble.DRIFT, lost, lost / (evidence.loop_seconds or 1.0), text,
                                  "look for what it goes through that grows with the run", place))  # fmt: skip
     return found
 

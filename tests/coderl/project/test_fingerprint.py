@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage._errors import BuildError, UnknownNameError, UnmatchedError, UsageError
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.build.executor import FakeExecutor, fake_result
 from mileage.coderl.project.fingerprint import base_environment, check_fair, differences, fingerprint, split_flags
 from mileage.coderl.project.modes import BUILT_IN, baseline_setup, find_mode
 from mileage.coderl.project.projects import detect

@@ -1,7 +1,7 @@
 """Jobs and what runs them: the seam between the harness and real processes.
 
-A `JobRunner` takes a `Job` (changes to a tree, then commands) and returns what happened. `LocalExecutor` starts
-processes; `FakeExecutor` answers from a function, so that everything above it can be tested without a clock.
+A `JobRunner` takes a `Job` (changes to a tree, then commands) and returns what happened; `LocalExecutor` starts
+processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -337,26 +337,6 @@ class TakingTurns:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-class FakeExecutor:
-    """Answers jobs from a function and remembers them; for tests of the harness."""
-
-    def __init__(self, answer: Callable[[Job], JobResult]) -> None:
-        self._answer = answer
-        self.jobs: list[Job] = []
-
-    def run(self, job: Job) -> JobResult:
-        """What the function says about `job`."""
-        self.jobs.append(job)
-        return self._answer(job)
-
-
-def fake_result(
-    wall_seconds: float, exit_code: int = 0, outcome: StepOutcome = StepOutcome.EXITED, output: str = ""
-) -> JobResult:
-    """Build a one-step result that took `wall_seconds`."""
-    return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
 
 
 def _wire(job: Job, group: JobGroup | None) -> Record:

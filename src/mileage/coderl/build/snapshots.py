@@ -89,7 +89,6 @@ class Snapshot:
         self._source = source
         self._stamps: dict[str, tuple[int, int]] = {}
         self._warming: tuple[tuple[tuple[str, ...], ...], Limits] = ((), Limits())
-        self.repairs = 0
         if method is SnapshotMethod.OVERLAY:
             copy_tree(source, self._kept, history=True)
         else:
@@ -185,7 +184,6 @@ class Snapshot:
             # A build wrote into a shared file instead of replacing it, so the kept tree cannot be trusted any more:
             # build it again, and copy from now on.
             self.method = SnapshotMethod.COPY
-            self.repairs += 1
             remove_tree(self._kept)
             copy_tree(self._source, self._live, history=True)
             self.warm(*self._warming)

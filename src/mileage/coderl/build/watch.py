@@ -112,7 +112,6 @@ class Watch:
         self.witness = Witness(job["judging"], job["cwd"])
         self.deadline = time.monotonic() + job["timeout"] if job["timeout"] else None
         self.peak = 0
-        self.cpu_before = 0.0
         self.statuses: dict[int, int] = {}
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)

@@ -90,11 +90,6 @@ def call_int64(typingctx: Any, address: Any, arguments: Any) -> Any:
     return types.int64(types.uint64, arguments), codegen
 
 
-def frame_maker(dtype: np.dtype[np.void]) -> Any:
-    """A function for kernels from the address of a frame of this type to the frame."""
-    return _at_address(numba.from_dtype(dtype))
-
-
 # What an array of a frame may hold, by its name in the table; `bytes` are anything.
 _ELEMENTS: dict[str, tuple[type[np.generic], ...]] = {
     "float32": (np.float32,),

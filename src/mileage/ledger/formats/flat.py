@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from mileage._errors import UsageError
 from mileage._records import Record
@@ -29,13 +29,8 @@ _JUDGED = {"policy_success_rate": "success_rate", "policy_mean_return": "mean_re
 """Of the evaluation of that very policy: the last one at the same step."""
 
 
-def table_rows(runs: Sequence[RecordedRun], table: str) -> list[Record]:
-    """One flat row per run, checkpoint, phase or episode; each carries its run's id and name."""
-    return list(stream_rows(map(RunStream.of, runs), table))
-
-
 def stream_rows(runs: Iterable[RunStream], table: str) -> Iterator[Record]:
-    """The same, one at a time."""
+    """One flat row per run, checkpoint, phase or episode; each carries its run's id and name."""
     kind = table_kind(table)
     for stream in runs:
         recorded = stream.recorded

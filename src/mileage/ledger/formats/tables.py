@@ -17,26 +17,16 @@ from mileage.tables import Table, csv_line
 _ROWS_OF_A_GROUP = 10_000
 
 
-def csv_text(runs: Sequence[RecordedRun], table: str = "runs") -> str:
-    """One line per row of `table`; no cell is taken for a formula by a spreadsheet."""
-    return "".join(csv_chunks(map(RunStream.of, runs), table))
-
-
 def csv_chunks(runs: Iterable[RunStream], table: str = "runs") -> Iterator[str]:
-    """The same, a line at a time."""
+    """One line per row of `table`, a line at a time; no cell is taken for a formula by a spreadsheet."""
     names = list(columns(table))
     yield csv_line(names)
     for row in stream_rows(runs, table):
         yield csv_line([row[name] for name in names])
 
 
-def write_parquet(runs: Sequence[RecordedRun], path: Path, table: str = "runs") -> None:
-    """Write `table` as a Parquet file."""
-    write_parquet_streams(map(RunStream.of, runs), path, table)
-
-
 def write_parquet_streams(runs: Iterable[RunStream], path: Path, table: str = "runs") -> None:
-    """The same, a few thousand rows at a time; a column has its type whether or not a row has a value."""
+    """Write `table` as Parquet, some thousand rows at a time; a column has its type with or without values."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
