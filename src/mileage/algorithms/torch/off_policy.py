@@ -18,6 +18,7 @@ from mileage.algorithms.torch.learner import TorchLearner
 from mileage.buffers import NextObs, PrioritizedReplay
 from mileage.contracts import Clock
 from mileage.description import Boundary, Description, Work
+from mileage.kernels.machine.denormals import denormals_flushed
 from mileage.meter import Phase, PhaseClock
 from mileage.policies.torch.adam import Adam
 from mileage.policies.torch.policy import TorchPolicy
@@ -109,7 +110,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
         """Do `n_updates` updates on batches from the replay buffer; return mean losses."""
         totals: Tensor | None = None
         size = self.config.batch
-        with torch_threads(self._learning_threads):
+        with torch_threads(self._learning_threads), denormals_flushed():
             for _ in range(n_updates // self._updates_per_sample):
                 self.replay.sample(size, out=self.batch, batches=self._updates_per_sample)
                 self.scale_batch()

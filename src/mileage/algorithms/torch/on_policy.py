@@ -32,6 +32,7 @@ from mileage.description import Description
 from mileage.kernels.arrays import random
 from mileage.kernels.definitions import HALF_LOG_TWO_PI, KL_SLACK
 from mileage.kernels.learners import actor_critic
+from mileage.kernels.machine.denormals import denormals_flushed
 from mileage.meter import Phase
 from mileage.policies.torch.adam import Adam, added
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
@@ -242,7 +243,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._last_twin.tensor.copy_(values)
 
     def _update_policy(self, rate: float, clip: float) -> None:
-        with torch_threads(self._learning_threads):
+        with torch_threads(self._learning_threads), denormals_flushed():
             self.totals[:] = self._learn(rate, clip).double().cpu().numpy()
         self.adam_steps = self.adam.steps
 

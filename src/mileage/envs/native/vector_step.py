@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mileage._types import I64, Array
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.machine.pointers import call_int64, f32, pointer_to
 
@@ -30,15 +31,21 @@ def step_discrete(call: I64, actions: Array) -> Any:
         row[i] = np.float32(index)
     if wrong:
         return -1
-    return call_int64(
+    mode = flush_denormals()
+    ended = call_int64(
         call[0], (call[1], call[2], call[3], call[4], call[5], call[6], call[7], call[8], call[9], call[10], call[11])
     )
+    restore(mode)
+    return ended
 
 
 @kernel
 def step_continuous(call: I64, actions: Array) -> Any:
     """Step `n` environments and return how many episodes ended; `actions` is (n, A) float32, the rest as above."""
     row = pointer_to(actions)
-    return call_int64(
+    mode = flush_denormals()
+    ended = call_int64(
         call[0], (call[1], call[2], call[3], row, call[5], call[6], call[7], call[8], call[9], call[10], call[11])
     )
+    restore(mode)
+    return ended

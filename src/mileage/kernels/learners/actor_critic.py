@@ -26,6 +26,7 @@ from mileage.kernels.arrays import random
 from mileage.kernels.definitions import KL_SLACK
 from mileage.kernels.learners import heads, mlp, optim, parts
 from mileage.kernels.machine.chunks import ENOUGH_ROWS, MOST_CHUNKS
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import (
     Count,
@@ -347,6 +348,7 @@ def work_floats(rows: int, *networks: tuple[int, ...]) -> int:
 @kernel
 def update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
     """Run all epochs on all ranks (frame `UPDATE`); return the number of optimizer steps done so far."""
+    mode = flush_denormals()
     frame = record[0]
     meeting = pointer_to(barrier)
     n_samples, minibatch, step = frame.n_samples, frame.minibatch, frame.steps
@@ -364,4 +366,5 @@ def update(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> C
                     going = _minibatch(frame, rank, n_ranks, meeting, shift(order, start), size, step + 1, work)
                     step += 1 if going else 0
     meet(meeting, n_ranks)
+    restore(mode)
     return step

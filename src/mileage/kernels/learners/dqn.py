@@ -13,6 +13,7 @@ import numpy as np
 
 from mileage.kernels.arrays import random
 from mileage.kernels.learners import heads, mlp, optim, parts, units
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, PtrU64, Rank
 from mileage.kernels.machine.pointers import extended, f32, f64, frame_type, i64, shift, u8, u64
@@ -229,6 +230,7 @@ def _explore(frame: FrameRecord, values: Ptr32, i: Index, rng_state: PtrU64) -> 
 @kernel
 def dqn_act(record: FrameArray) -> None:
     """Epsilon-greedy actions (N,) int64 for all environments (frame `ACT`)."""
+    mode = flush_denormals()
     frame = record[0]
     rows, stride = frame.n_envs, frame.n_actions + frame.dueling
     head = mlp.forward(
@@ -238,3 +240,4 @@ def dqn_act(record: FrameArray) -> None:
         rng_state = shift(u64(frame.action_rng), 2 * i)
         # The value of a dueling head moves all actions alike: the largest advantage is the largest action value.
         i64(frame.actions)[i] = _explore(frame, shift(head, i * stride + frame.dueling), i, rng_state)
+    restore(mode)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, Index, Ptr32, PtrI64, Rank, Real32, Real64
 from mileage.kernels.machine.pointers import f32, pointer_to, shift
@@ -199,12 +200,14 @@ def update_kernel(name: str, update: Any) -> Any:
     """
 
     def updates(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> Count:
+        mode = flush_denormals()
         frame = record[0]
         meeting = pointer_to(barrier)
         work = shift(f32(frame.works), rank * frame.work_floats)
         for u in range(frame.n_updates):
             update(frame, rank, n_ranks, meeting, u * frame.batch, frame.steps + u + 1, work)
         meet(meeting, n_ranks)
+        restore(mode)
         return frame.steps + frame.n_updates
 
     updates.__name__ = updates.__qualname__ = name

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels.learners import heads, mlp, parts
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Array32, Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank
 from mileage.kernels.machine.pointers import call_int64, extended, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
@@ -260,6 +261,7 @@ def block_kernel(name: str, play: Any) -> Any:
     """
 
     def blocks(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
+        mode = flush_denormals()
         frame = record[0]
         n_envs, block = frame.n_envs, frame.block
         work = shift(f32(frame.works), rank * frame.work_floats)
@@ -267,6 +269,7 @@ def block_kernel(name: str, play: Any) -> Any:
             lo = b * block
             play(frame, b, lo, min(block, n_envs - lo), work)
         meet(pointer_to(barrier), n_ranks)
+        restore(mode)
 
     blocks.__name__ = blocks.__qualname__ = name
     return kernel(blocks)
@@ -378,14 +381,18 @@ evaluate = block_kernel("evaluate", _play)
 @kernel
 def act(record: FrameArray, row: Index) -> None:
     """Choose actions for a frame `ACT`, stepped by Python; store the first halves from `row` on."""
+    mode = flush_denormals()
     frame = record[0]
     _policy_step(frame, 0, frame.n_envs, row, f32(frame.works))
+    restore(mode)
 
 
 @kernel
 def values(record: FrameArray, out: Array32) -> None:
     """Critic values of a frame `ACT`'s observations, into `out` (N,) float32."""
+    mode = flush_denormals()
     frame = record[0]
     work = f32(frame.works)
     load(frame, f32(frame.obs), frame.n_envs, work)
     critic_values(frame, work, frame.n_envs, shift(work, frame.n_envs * frame.obs_size), pointer_to(out))
+    restore(mode)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from mileage.kernels.learners import heads, mlp, parts
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, PtrI64, Rank, Real32
 from mileage.kernels.machine.pointers import extended, f32, frame_type, i64, pointer_to, shift, u8
@@ -93,8 +94,10 @@ def _piece(frame: FrameRecord, first: Index, rows: Count, work: Ptr32) -> None:
 @kernel
 def score(rank: Rank, n_ranks: Count, barrier: PtrI64, record: FrameArray) -> None:
     """Score all rows (frame `SCORE`); `works` holds `work_floats` float32 for each rank."""
+    mode = flush_denormals()
     frame = record[0]
     work = shift(f32(frame.works), rank * frame.work_floats)
     for first in range(rank * PIECE_ROWS, frame.n_valued, n_ranks * PIECE_ROWS):
         _piece(frame, first, min(PIECE_ROWS, frame.n_valued - first), work)
     meet(pointer_to(barrier), n_ranks)
+    restore(mode)

@@ -22,6 +22,7 @@ import numpy as np
 from mileage.kernels.learners import mlp, optim
 from mileage.kernels.learners.heads import to_env_action
 from mileage.kernels.machine import chunks
+from mileage.kernels.machine.denormals import flush_denormals, restore
 from mileage.kernels.machine.jit import inner, kernel
 from mileage.kernels.machine.kinds import Count, FrameArray, FrameRecord, Index, Ptr32, Ptr64, PtrI64, Rank, Real64
 from mileage.kernels.machine.pointers import f32, f64, i64, shift, u8
@@ -238,6 +239,7 @@ def act_kernel(name: str, choose: Any) -> Any:
     """
 
     def act(record: FrameArray) -> None:
+        mode = flush_denormals()
         frame = record[0]
         n_act, rows, hidden = frame.action_size, frame.n_envs, f32(frame.works)
         params, actor = f32(frame.actor_params), i64(frame.actor)
@@ -246,6 +248,7 @@ def act_kernel(name: str, choose: Any) -> Any:
             action = shift(f32(frame.actions), i * n_act)
             choose(frame, head, i, action)
             to_env_action(frame, action, shift(f32(frame.env_action), i * n_act))
+        restore(mode)
 
     act.__name__ = act.__qualname__ = name
     return kernel(act)
