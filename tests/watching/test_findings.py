@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mileage.watching import findings
 from mileage.watching.export import FORMATS, export
 from mileage.watching.findings import Finding, Trouble, find, verdict
 from mileage.watching.resources import Resources
@@ -105,6 +106,23 @@ def test_memory_that_grows_says_how_fast_and_how_long() -> None:
     found = find(evidence(made, seconds=tuple(map(float, range(100))), rss_gb=sizes, free_gb=10.0))
     assert found[-1].trouble is Trouble.MEMORY
     assert "36.00 GB an hour" in found[-1].evidence
+
+
+def test_denormal_numbers_are_named_where_they_cost_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = process([([MAIN, TORCH], "optimizer.step", 5.0, 5.0), ([MAIN, STEP], "env.step", 1.0, 1.0)])
+    made.calls = calls(optimizer_step=[1e-3] * 5000)
+    made.denormals = {1: (8_000, 10_000), 2: (1_000, 10_000)}
+    monkeypatch.setattr(findings, "denormal_seconds", lambda: 50e-9)
+    found = {each.trouble: each for each in find(evidence(made))}[Trouble.DENORMALS]
+    # 9,000 numbers, touched twice in each of 2,500 steps of two optimizers.
+    assert found.seconds == pytest.approx(2 * 9_000 * 2_500 * 50e-9)
+    assert found.evidence.startswith("45% of the numbers in the optimizers' state are denormal")
+    assert "set_flush_denormal(True)" in found.remedy
+    monkeypatch.setattr(findings, "denormal_seconds", lambda: 50e-12)
+    assert Trouble.DENORMALS not in {each.trouble for each in find(evidence(made))}
+    made.denormals = {}
+    monkeypatch.setattr(findings, "denormal_seconds", lambda: 1.0)
+    assert Trouble.DENORMALS not in {each.trouble for each in find(evidence(made))}
 
 
 def test_an_idle_gpu_is_said() -> None:

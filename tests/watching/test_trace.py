@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extras import TORCH
 from mileage.watching import trace
+from mileage.watching.mileage_inside import libraries, settings
 from mileage.watching.mileage_inside.lanes import KIND_BITS, KINDS
 from mileage.watching.mileage_inside.writing import Files
 from mileage.watching.trace import Calls, Frame, Reader
@@ -91,3 +93,27 @@ def test_of_too_many_calls_an_even_selection_is_kept(monkeypatch: pytest.MonkeyP
     kept = calls.own("env.step")
     assert 50 <= len(kept) <= 100
     assert float(np.median(kept)) == pytest.approx(500, rel=0.1)
+
+
+@TORCH
+@pytest.mark.parametrize(("flushed", "expected"), [(False, 40), (True, 0)])
+def test_denormal_numbers_of_an_optimizer_are_counted(tmp_path: Path, flushed: bool, expected: int) -> None:
+    import torch
+
+    weights = torch.nn.Parameter(torch.ones(100))
+    optimizer = torch.optim.Adam([weights])
+    weights.sum().backward()
+    optimizer.step()
+    optimizer.state[weights]["exp_avg"][:40] = 1e-40
+    optimizer.state[weights]["exp_avg"][40:50] = 0.0
+    files = Files(str(tmp_path), 42)
+    settings.NOTES.begin(files)
+    torch.set_flush_denormal(flushed)
+    try:
+        libraries._note_denormals(optimizer)
+    finally:
+        torch.set_flush_denormal(False)
+    files.write(array("q"), array("q"))
+    (found,) = Reader(tmp_path).processes()
+    # Adam also keeps a count of its steps.
+    assert list(found.denormals.values()) == [(expected, 201)]

@@ -6,6 +6,8 @@ Nothing is promised that was not measured: what a finding could save is at most 
 from __future__ import annotations
 
 import enum
+import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +36,9 @@ _GROWTH_SHARE = 0.2
 _IDLE_GPU = 0.5
 _MANY_CORES = 1.3
 _OFF_CPU = 0.5
+_NUMBERS = 4096
+_TOUCHED = 2
+"""How often an optimizer's step reads or writes each number of its state."""
 
 
 class Trouble(enum.StrEnum):
@@ -58,6 +63,7 @@ class Trouble(enum.StrEnum):
     OWN_CODE = "python-bound"
     JAX = "jax-bound"
     THREADS = "many threads"
+    DENORMALS = "denormal numbers"
     DRIFT = "drift"
     MEMORY = "memory growth"
     IDLE_GPU = "idle gpu"
@@ -146,7 +152,11 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     found = [each for about in _ABOUT if (each := _of_layers(about, evidence, run)) is not None]
     found += _network(evidence, run)
     found += _own_lines(evidence, run)
-    found += [each for each in (_threads(evidence, run), _idle_gpu(evidence), _memory(evidence)) if each is not None]
+    found += [
+        each
+        for each in (_threads(evidence, run), _denormals(evidence, run), _idle_gpu(evidence), _memory(evidence))
+        if each is not None
+    ]
     found += _drift(evidence, run)
     # What is paid once says little about a longer run: it leads only where nothing that recurs is worth a word.
     found.sort(key=lambda each: (each.trouble in ONCE, -each.seconds))
@@ -255,6 +265,38 @@ def _threads(evidence: Evidence, run: Layered) -> Finding | None:
         Trouble.THREADS, 0.0, 0.0,
         f"torch computes with {threads} threads and the program keeps {cores:.1f} cores busy; {small}",
         "try one thread: OMP_NUM_THREADS=1 in its environment (--try measures it)",
+    )  # fmt: skip
+
+
+@functools.cache
+def denormal_seconds() -> float:
+    """What a multiplication of a denormal number takes longer than one of a zero, on this CPU."""
+    factor, out = np.full(_NUMBERS, 0.999, np.float32), np.empty(_NUMBERS, np.float32)
+    best = []
+    for value in (0.0, 1e-40):
+        numbers, times = np.full(_NUMBERS, value, np.float32), []
+        for _ in range(50):
+            start = time.perf_counter()
+            np.multiply(numbers, factor, out=out)
+            times.append(time.perf_counter() - start)
+        best.append(min(times))
+    return max(0.0, best[1] - best[0]) / _NUMBERS
+
+
+def _denormals(evidence: Evidence, run: Layered) -> Finding | None:
+    """Moments of an optimizer that have decayed so far that some CPUs need a hundred cycles for each."""
+    states = run.process.denormals.values()
+    found, total = sum(each for each, _ in states), sum(each for _, each in states)
+    steps = int(run.process.calls.count[KINDS.index("optimizer.step")]) // max(1, len(states))
+    spent = float(run.seconds[run.of(Layer.OPTIMIZER)].sum())
+    seconds = min(spent, _TOUCHED * found * steps * denormal_seconds())
+    if seconds <= LEAST_SHARE * evidence.loop_seconds:
+        return None
+    return Finding(
+        Trouble.DENORMALS, seconds, seconds / evidence.loop_seconds,
+        f"{found / total:.0%} of the numbers in the optimizers' state are denormal (closer to 0 than floats can be in "
+        f"full), each {denormal_seconds() * 1e9:.2g} ns slower than a 0 on this CPU",
+        "torch.set_flush_denormal(True) before training takes them for zeros",
     )  # fmt: skip
 
 

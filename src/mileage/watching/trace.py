@@ -108,6 +108,8 @@ class Process:
     calls: Calls = field(default_factory=Calls)
     settings: list[Setting] = field(default_factory=list)
     optimizers: list[Stepper] = field(default_factory=list)
+    denormals: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each optimizer's state, as it was last looked at: how many numbers are denormal, and of how many."""
     phases: list[str] = field(default_factory=list)
     """Names of the phases of a clock of mileage's own, numbered from 1."""
     lost: str = ""
@@ -205,6 +207,8 @@ def _read_facts(process: Process, path: Path) -> None:
                 process.settings.append(Setting(source, name, value, tuple(str(each) for each in options)))
             case ("optimizer", int(), str(name), int(weights), str(device), int(threads), bool(flat)):
                 process.optimizers.append(Stepper(name, weights, device, threads, flat))
+            case ("denormals", int(optimizer), int(found), int(total)):
+                process.denormals[optimizer] = found, total
             case ("phases", list(names)):
                 process.phases += [str(name) for name in names]
             case ("lost", str(why)):

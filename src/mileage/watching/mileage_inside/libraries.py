@@ -11,6 +11,7 @@ from .lanes import FILE, KINDS, closed, opened, time_family, time_function, time
 from .settings import NOTES
 
 _KIND = {name: number for number, name in enumerate(KINDS)}
+_DENORMALS_FROM, _MOST_NUMBERS = 256, 4_000_000
 _STEPPED = {"step": _KIND["env.step"], "reset": _KIND["env.reset"]}
 
 
@@ -87,11 +88,15 @@ def _torch_steppers(module: ModuleType) -> None:
     def after(optimizer: object, *_: object) -> None:
         if tokens:
             closed(kind, tokens.pop())
-        if id(optimizer) not in known:
-            known.add(id(optimizer))
+        steps[id(optimizer)] = number = steps.get(id(optimizer), 0) + 1
+        if number == 1:
             _note_stepper(optimizer)
+        # Seldom, and when moments have had the time to decay.
+        if number >= _DENORMALS_FROM and number & (number - 1) == 0:
+            with contextlib.suppress(Exception):
+                _note_denormals(optimizer)
 
-    known: set[int] = set()
+    steps: dict[int, int] = {}
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 
@@ -106,6 +111,23 @@ def _note_stepper(optimizer: object) -> None:
     flat = all(weight.dim() <= 2 for weight in weights)
     count = sum(weight.numel() for weight in weights)
     NOTES.fact("optimizer", id(optimizer), type(optimizer).__name__, count, device, threads, flat)
+
+
+def _note_denormals(optimizer: object) -> None:
+    """How many numbers of the optimizer's state are denormal, of the first few million."""
+    import sys
+
+    torch = sys.modules["torch"]
+    found = looked_at = 0
+    for state in vars(optimizer)["state"].values():
+        for value in state.values():
+            if not torch.is_tensor(value) or not value.is_floating_point() or value.device.type != "cpu":
+                continue
+            if looked_at + value.numel() > _MOST_NUMBERS:
+                break
+            looked_at += value.numel()
+            found += int(((value != 0) & (value.abs() < torch.finfo(value.dtype).tiny)).sum())
+    NOTES.fact("denormals", id(optimizer), found, looked_at)
 
 
 def _sb3_algorithms(module: ModuleType) -> None:
