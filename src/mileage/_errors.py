@@ -26,6 +26,9 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
+_LISTED = 20
+"""So many names at most are told to somebody who wrote another."""
+
 
 class MileageError(Exception):
     """Base of all errors raised on purpose; its text is one sentence that says what to do."""
@@ -44,8 +47,12 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name = kind, name
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+        if near := difflib.get_close_matches(name, names, n=1):
+            hint = f"did you mean {near[0]!r}?"
+        elif len(names) <= _LISTED:
+            hint = f"known: {', '.join(names)}."
+        else:
+            hint = f"the nearest of {len(names)} are {', '.join(difflib.get_close_matches(name, names, n=3, cutoff=0))}."
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
