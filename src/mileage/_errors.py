@@ -52,7 +52,9 @@ class UnknownNameError(UsageError):
         elif len(names) <= _LISTED:
             hint = f"known: {', '.join(names)}."
         else:
-            hint = f"the nearest of {len(names)} are {', '.join(difflib.get_close_matches(name, names, n=3, cutoff=0))}."
+            hint = (
+                f"the nearest of {len(names)} are {', '.join(difflib.get_close_matches(name, names, n=3, cutoff=0))}."
+            )
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 

@@ -11,6 +11,7 @@ from mileage._errors import UnmatchedError, UsageError
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
+from mileage.meter.load import OTHERS
 from mileage.report.compare import Comparison, compare, compare_selections
 from mileage.report.sides import Selection, run_costs
 
@@ -108,7 +109,7 @@ def test_the_phase_that_made_the_difference_is_named() -> None:
     (sentence,) = compared(a, b).reasons
     assert sentence == (
         "B saves 31.0 % of the time (20.00 s → 13.80 s per run that reached the target) because `learn` shrank from "
-        "12.00 s to 4.10 s (127.4 % of the difference)"
+        "12.00 s to 4.10 s (100.0 % of what shrank)"
     )
     (sentence,) = compared(b, a).reasons
     assert sentence.startswith("B takes 44.9 % more time (13.80 s → 20.00 s")
@@ -116,11 +117,41 @@ def test_the_phase_that_made_the_difference_is_named() -> None:
     assert compared(a, a[:]).reasons == ()
 
 
+def test_an_arm_whose_budget_ended_before_what_the_other_needed_is_undecided() -> None:
+    """The recipe is the same: only the budget is smaller."""
+    long = [finished(2.0, steps=steps, learn=2.0) for steps in (4096, 8192, 4096, 8192, 4096)]
+    short = [finished(1.5, reached=False, steps=1024, learn=0.5) for _ in range(5)]
+    for comparison, name, other in ((compared(long, short), "B", "A"), (compared(short, long), "A", "B")):
+        wanted = f"undecided: {name} was stopped at 1,024 steps, {other}'s runs needed 4,096 to 8,192"
+        assert comparison.verdict == wanted
+        assert comparison.costs.verdict == "undecided"
+        assert comparison.reasons == ()  # nothing is saved by a run that does not get there
+    enough = [finished(20.0, reached=False, steps=8192) for _ in range(5)]
+    assert compared(long, enough).costs.verdict == "A cheaper"
+    crashed = [RecordedRun(run.run, run.end and run.end._replace(state="crashed")) for run in short]
+    assert compared(long, crashed).verdict.startswith("A cheaper: B did not reach")
+    some = [*[finished(40.0, steps=900) for _ in range(2)], *short, *short]
+    assert compared(long, some).verdict.startswith("undecided: B was stopped at 1,024 steps")
+    lucky = [*[finished(0.1, steps=900) for _ in range(9)], finished(0.1, reached=False, steps=1024)]
+    assert compared(long, lucky).costs.verdict == "B cheaper"  # giving up early may be the cheaper recipe
+
+
+def test_a_busy_machine_is_named_and_nothing_is_because_of_a_recipe() -> None:
+    quiet = [finished(10.0, learn=10.0) for _ in range(3)]
+    busy = [finished(20.0, learn=20.0) for _ in range(3)]
+    others = make_phases(busy[0].run, 9, others=24.0)[0]._replace(phase=OTHERS, beside=True)
+    cores = busy[0].run._replace(machine=json.dumps({**json.loads(busy[0].run.machine), "cores": 2}))
+    busy = [RecordedRun(cores, run.end, phase_rows=(*run.phase_rows, others)) for run in busy]
+    said, sentence = compared(busy, quiet, allow=["machine"]).reasons
+    assert said.startswith("the machine was busy: others kept 60.0 % of the cores while A ran and 0.0 % while B did")
+    assert "because" not in sentence
+
+
 def test_collecting_in_one_piece_is_compared_with_the_sum_of_its_parts() -> None:
     parts = [finished(10.0, env_step=5.0, inference=2.0, learn=3.0) for _ in range(3)]
     whole = [finished(30.0, rollout=22.0, learn=8.0) for _ in range(3)]
     (sentence,) = compared(parts, whole).reasons
-    assert "`rollout` grew from 7.00 s to 22.00 s (75.0 % of the difference)" in sentence
+    assert "`rollout` grew from 7.00 s to 22.00 s (75.0 % of what grew)" in sentence
     slower = [finished(30.0, env_step=24.0, inference=3.0, learn=3.0) for _ in range(3)]
     (sentence,) = compared(parts, slower).reasons
     assert "`env_step` grew from 5.00 s to 24.00 s" in sentence

@@ -40,6 +40,7 @@ from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
+from mileage.meter.load import OTHERS, between, counters
 from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
 from mileage.recording.measured import file_hash, phase_rows
@@ -228,6 +229,7 @@ class RunRecorder:
         self._episodes: list[Episode] = []
         self._profiles: list[Profile] = []
         self._log = clock.phase("log")
+        self._began = counters()
         self._writer = writer
         sampler = resources if isinstance(resources, ResourceSampler) else ResourceSampler() if resources else None
         self._sampler = None if sampler is None else sampler.start()
@@ -403,6 +405,8 @@ class RunRecorder:
         gpus = None if self._writer is not None and self._writer.forked else self._stop_sampler()
         times = self.clock.stop()
         phases = self._phase_rows(times)
+        if others := between(self._began, counters()).foreign_seconds:
+            phases.append(Phase(self.run_id, phases[0].seq, OTHERS, times.wall_seconds, others, 0, True))
         reason = scrubbed_text(reason.encode("utf-8", "replace").decode("utf-8").replace("\0", ""))[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
         end = end_row(self.row, self._progress, ending)
