@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import pytest
 from sample_rows import make_end, make_phases, make_run
 
+import mileage
 from mileage._errors import UnmatchedError, UsageError
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.meter.load import OTHERS
-from mileage.report.compare import Comparison, compare, compare_selections
+from mileage.report.compare import Comparison, compare_arms, compare_selections
 from mileage.report.sides import Selection, run_costs
 
 
@@ -40,7 +42,31 @@ def finished(
 
 
 def compared(a: list[RecordedRun], b: list[RecordedRun], **options: Any) -> Comparison:
-    return compare(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
+    return compare_arms(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
+
+
+def test_from_python_runs_are_found_by_the_words_of_the_shell_and_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    ledger = mileage.Ledger(tmp_path / "l.db")
+    for name in ("small", "large"):
+        for seed in range(3):
+            agent = mileage.PPO("CartPole-v1", seed=seed, n_envs=4, n_steps=64)
+            agent.learn(512, target="mean_return>=5", ledger=ledger, name=name, checkpoint=tmp_path / f"{name}{seed}")
+    runs = ledger.records("small")
+    assert [run.seed for run in runs] == [2, 1, 0]
+    assert ledger.records("name=small") == runs
+    assert ledger.records("nothing of that name") == []
+    assert ledger.records("large", limit=1)[0].seed == 2
+    assert len(runs[0].evaluations) >= 1
+    assert "mean return" in repr(runs[0])
+    assert len(runs[0].to_frame()) == len(runs[0].checkpoints) > 0
+    assert len(runs[0].plot().lines[0].get_xdata()) == len(runs[0].evaluations)
+    assert sum(runs[0].phases.values()) == pytest.approx(runs[0].wall_seconds)
+    assert copy.deepcopy(runs[0]).checkpoints == runs[0].checkpoints
+    with pytest.raises(AttributeError, match="'RecordedRun' object has no attribute 'epsiodes'"):
+        _ = runs[0].epsiodes  # type: ignore[attr-defined]
+    comparison = mileage.compare("small", ledger.records("large"), db=tmp_path / "l.db")
+    assert (comparison.a.runs, comparison.b.runs) == (3, 3)
+    assert comparison.verdict.startswith("undecided")
 
 
 def test_expected_cost_counts_failed_runs_by_hand() -> None:

@@ -171,14 +171,30 @@ class Ledger:
         return Writer(row, self.url, launched=False)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
-        """The selected runs with their ends, newest first; closes dead runs first."""
+        """The selected runs, newest first; closes dead runs first. Their other rows are read when they are asked for.
+
+        Args:
+            selection: as on the command line: a run id or its beginning, a name, or `field=value` with commas; all
+                runs if left out.
+            limit: how many at most.
+        """
         from mileage.ledger import queries
-        from mileage.ledger.selectors import Selector
         from mileage.ledger.store import Store
 
         with Store(self.url, create=False) as store:
-            selector = None if selection is None else Selector.parse(selection)
-            return store.read(queries.records, selector, limit=limit)
+            if selection is None:
+                found = store.read(queries.records, limit=limit)
+            else:
+                found = store.read(queries.selected, selection)[::-1][:limit]
+            return [run.reading(self._complete) for run in store.read(queries.with_parents, found)]
+
+    def _complete(self, run: RecordedRun) -> RecordedRun:
+        """A run with all its rows."""
+        from mileage.ledger import queries
+        from mileage.ledger.store import Store
+
+        with Store(self.url, create=False) as store:
+            return store.read(queries.complete, store.read(queries.with_phases, [run])[0])
 
     def with_parents(self, run: RecordedRun) -> RecordedRun:
         """A run of this ledger with what the runs have used that it resumes; as it is where that cannot be read."""

@@ -18,6 +18,7 @@ from mileage.charts.markup import Html, tag
 from mileage.charts.notebook import draw_intervals, frame, new_axes
 from mileage.charts.notebook import shown as shown_html
 from mileage.experiments import Arm, Cause, Caveat
+from mileage.ledger.address import DbAddress
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rejudging import rejudged, stopped_short
 from mileage.ledger.rows import EndState
@@ -165,7 +166,28 @@ def compare_selections(
     shared = set.intersection(*({run.run.run_id for run in side.subject.runs} for side in sides))
     if shared:
         raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
-    return compare(*sides, allow=allow, sequential=sequential)
+    return compare_arms(*sides, allow=allow, sequential=sequential)
+
+
+def compare(
+    a: str | Sequence[RecordedRun], b: str | Sequence[RecordedRun], *, db: DbAddress = None,
+    allow: Collection[str] = (), sequential: bool = False, target: str | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare two sets of runs of a ledger, as `mileage ledger compare` does.
+
+    Args:
+        a: runs, or what selects them: ids, a name, or `field=value` with commas.
+        b: those of the other side.
+        db: path or address of their ledger; None takes `MILEAGE_DB` or `runs/mileage.db`.
+        allow: fields of the matching contract that may differ; the output is then labelled.
+        sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
+        target: judge by this target and not by the runs' own.
+    """
+    from mileage.ledger.store import Store
+
+    first, second = (side if isinstance(side, str) else ",".join(run.run_id for run in side) for side in (a, b))
+    with Store.reader(db) as store:
+        return compare_selections(store, first, second, allow=allow, sequential=sequential, target=target)
 
 
 def _that_count(records: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
@@ -176,7 +198,7 @@ def _that_count(records: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
     return found
 
 
-def compare(
+def compare_arms(
     a: Arm[Selection], b: Arm[Selection], *, allow: Collection[str] = (), sequential: bool = False
 ) -> Comparison:
     """Compare two sets of finished runs.
