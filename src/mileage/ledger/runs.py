@@ -138,12 +138,15 @@ class RecordedRun:
 
     def __repr__(self) -> str:
         final, when = self.final, "" if self.wall_to_target is None else f" in {self.wall_to_target:.2f} s"
-        score = "not evaluated" if final is None else f"mean return {final.mean_return:.6g}"
+        count = len(self.evaluations)
+        score = "not evaluated" if final is None else f"mean return {final.mean_return:.6g} at the end of {count} "
+        score += "" if final is None else f"evaluation{'' if count == 1 else 's'}"
+        before = f" after {self.steps_before:,} before" if self.steps_before else ""
         return (
-            f"<{type(self).__name__} {self.run_id}: {self.algorithm or self.run.name} on {self.env}, seed {self.seed}\n"
-            f"  {self.state}{when}{f' ({self.reason})' if self.reason else ''}, target {self.target}\n"
-            f"  {self.steps:,} steps, {self.wall_seconds:.2f} s, {score} at the end of {len(self.evaluations)} "
-            "evaluations>"
+            f"<{type(self).__name__} {self.run_id}: {self.algorithm or self.run.name} on {self.env}{self.seed_words}\n"
+            f"  {self.state.replace('_', ' ')}{when}{f' ({self.reason})' if self.reason else ''}"
+            f"{self.target_words}\n"
+            f"  {self.totals.env_steps:,} steps{before}, {self.wall_seconds:.2f} s, {score}>"
         )
 
     def reading(self, complete: Callable[[RecordedRun], RecordedRun]) -> RecordedRun:
@@ -205,6 +208,16 @@ class RecordedRun:
     def seed(self) -> int | None:
         """Training seed."""
         return self.run.seed
+
+    @property
+    def seed_words(self) -> str:
+        """The seed as the end of a phrase; nothing of a run without one."""
+        return "" if self.seed is None else f", seed {self.seed}"
+
+    @property
+    def target_words(self) -> str:
+        """The target as the end of a phrase; nothing of a run without one."""
+        return f", target {self.target}" if self.target else ""
 
     @property
     def target(self) -> str | None:
