@@ -23,7 +23,8 @@ environments: $(VENV)/.dev $(MINIMAL)/.base services
 demo: $(VENV)/.base
 	$(BIN)/mileage warmup CartPole-v1
 	$(BIN)/mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20 --eval-every 1024
-	@echo 'See the learning curve in a browser: $(BIN)/mileage report ppo-CartPole-v1 --open'
+	$(BIN)/mileage report ppo-CartPole-v1 --out runs/demo.html
+	@echo 'Open runs/demo.html in a browser: learning curves, costs, phases and episodes to watch.'
 
 # What fails once is run again by itself: what passes then is listed at the end as FLAKY, what fails twice is red.
 TESTED := tools/second_chance.py

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,8 +44,28 @@ def test_what_is_looked_up_is_there_or_unknown() -> None:
         looked_up("shape", "squre", {"circle": 0, "square": 4})
 
 
-def test_a_missing_extra_says_what_to_install() -> None:
-    assert (
-        str(MissingExtraError("torch policies", "torch"))
-        == "torch policies needs an extra: pip install 'mileage[torch]'"
-    )
+SOURCE = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'mileage[torch]'"),
+        ({"url": f"file://{SOURCE}", "dir_info": {}}, f"{sys.executable} -m pip install '{SOURCE}[torch]'"),
+        (
+            {"url": f"file://{SOURCE}", "dir_info": {"editable": True}},
+            f"{sys.executable} -m pip install --editable '{SOURCE}[torch]'",
+        ),
+        (
+            {"url": "https://example.org/m.git", "vcs_info": {"vcs": "git"}},
+            f"{sys.executable} -m pip install 'mileage[torch] @ git+https://example.org/m.git'",
+        ),
+        ({"url": "file:///nowhere/at/all", "dir_info": {}}, "pip install 'mileage[torch]'"),
+    ],
+)
+def test_a_missing_extra_says_what_installs_it_here(
+    origin: object, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    assert str(MissingExtraError("torch policies", "torch")) == f"torch policies needs an extra: {command}"

@@ -16,6 +16,7 @@ _OTHERS = {
     "Target": "mileage.ledger.targets",
     "VecEnv": "mileage.envs.native.vector",
     "agent_class": "mileage.training.agents",
+    "compare": "mileage.report.compare",
     "env": "mileage.envs.native.env",
     "load": "mileage.training.agents",
     "register_algorithm": "mileage.algorithms.registry",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mileage.ledger.runs import RunRecord as RunRecord
     from mileage.ledger.targets import Target as Target
     from mileage.recording.recorder import Ledger as Ledger
+    from mileage.report.compare import compare as compare
     from mileage.training.agents import A2C as A2C
     from mileage.training.agents import DQN as DQN
     from mileage.training.agents import IMPALA as IMPALA

@@ -26,6 +26,9 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
+_LISTED = 20
+"""So many names at most are told to somebody who wrote another."""
+
 
 class MileageError(Exception):
     """Base of all errors raised on purpose; its text is one sentence that says what to do."""
@@ -44,8 +47,14 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name = kind, name
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+        if near := difflib.get_close_matches(name, names, n=1):
+            hint = f"did you mean {near[0]!r}?"
+        elif len(names) <= _LISTED:
+            hint = f"known: {', '.join(names)}."
+        else:
+            hint = (
+                f"the nearest of {len(names)} are {', '.join(difflib.get_close_matches(name, names, n=3, cutoff=0))}."
+            )
         super().__init__(f"unknown {kind} {name!r}: {hint}")
 
 
@@ -66,7 +75,29 @@ class MissingExtraError(MileageError, ImportError):
     """A feature whose optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra: pip install 'mileage[{extra}]'")
+        super().__init__(f"{feature} needs an extra: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """What installs an extra from where mileage itself was installed from, into the environment that is in use."""
+    import json
+    import os
+    import sys
+    from importlib import metadata
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        origin = json.loads(metadata.distribution("mileage").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    pip = f"{sys.executable} -m pip install"
+    if "vcs_info" in origin:
+        return f"{pip} 'mileage[{extra}] @ {origin['vcs_info']['vcs']}+{origin['url']}'"
+    source = unquote(urlsplit(origin.get("url", "")).path)
+    if "dir_info" in origin and os.path.isdir(source):
+        editable = "--editable " if origin["dir_info"].get("editable") else ""
+        return f"{pip} {editable}'{source}[{extra}]'"
+    return f"pip install 'mileage[{extra}]'"
 
 
 class CheckpointError(MileageError):

@@ -223,10 +223,10 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def dollars(amount: float) -> str:
-    """An amount with cents, or with two significant digits below a cent."""
+    """An amount with cents, or with two significant digits below a cent, down to a millionth of a dollar."""
     if amount == 0 or abs(amount) >= 0.01:
         return f"${amount:,.2f}"
-    return f"${amount:.2g}" if abs(amount) >= 1e-4 else f"${amount:.1e}"
+    return f"${amount:.{1 - math.floor(math.log10(abs(amount)))}f}" if abs(amount) >= 1e-6 else "< $0.000001"
 
 
 _MINUTES_FROM_SECONDS = 120.0

@@ -8,7 +8,7 @@ import pytest
 from mileage.charts.bars import Span, interval_chart, ordered_phases, phase_bars, phase_class, phases_over_time
 from mileage.charts.curves import Axis, Curve, Steps, curve_chart, profile_chart
 from mileage.charts.palette import ARMS, theme
-from mileage.charts.plot import Area
+from mileage.charts.plot import Area, legend
 from mileage.charts.scales import Scale, compact, decades, padded, seconds, ticks, usd
 from mileage.charts.text import phase_bar, sparkline
 
@@ -90,6 +90,23 @@ def test_phases_are_in_the_order_of_a_run_and_other_is_last() -> None:
 def test_an_interval_without_an_upper_end_reaches_the_edge() -> None:
     svg = interval_chart([Span("a", 1.0, 0.5, None, said="1")], "cost", str)
     assert f'x2="{720 - 18}"' in svg
+
+
+def test_a_failed_run_is_at_the_edge_whatever_it_spent() -> None:
+    svg = interval_chart([Span("a", 10.0, samples=((10.0, True), (0.1, False), (0.2, False)), said="10")], "cost", str)
+    assert svg.count('class="failed c0"') == 1
+    assert f'd="M{720 - 18 - 3.5}' in svg
+    assert "2 failed" in svg
+    assert "logarithmic" not in svg  # nor does it stretch the axis
+
+
+def test_an_arm_without_anything_to_draw_keeps_its_colour() -> None:
+    curves = curve_chart([Curve("a", ()), Curve("b", ((0.0, 1.0), (1.0, 2.0)))], Axis("x"), Axis("y"))
+    profiles = profile_chart([Steps("a", (), ()), Steps("b", (0.0, 1.0), (1.0, 0.0))], Axis("x"))
+    for svg in (curves, profiles):
+        assert "curve c1" in svg
+        assert "curve c0" not in svg
+    assert legend([("c0", ""), ("c1", "b")]).count("<li>") == 1
 
 
 def test_sparkline() -> None:

@@ -11,6 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from mileage.cli import main
 from mileage.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +69,34 @@ def test_every_command_and_option_has_help(name: str, command: object) -> None:
     for parameter in command.params:  # type: ignore[attr-defined]
         if parameter.param_type_name == "option":
             assert parameter.help, f"{name} {parameter.name}"
+
+
+ENDLESS = {"mileage serve", "mileage bench", "mileage warmup"}
+"""What works without an argument, and for long, or compiles whatever other tests have registered."""
+READS_NOTHING = {"mileage ledger backup"}
+"""What takes any argument."""
+
+
+@pytest.mark.parametrize("words", [[], ["no-such-thing"]], ids=["alone", "nonsense"])
+@pytest.mark.parametrize("name", [name for name, _ in commands(typer.main.get_command(app))])
+def test_every_command_alone_or_with_nonsense_says_what_is_wrong(
+    name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not words and name in ENDLESS:
+        words = ["--nonsense"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEAGE_DB", str(tmp_path / "l.db"))
+    monkeypatch.setattr(sys, "argv", [*name.split(), *words])
+    monkeypatch.setattr("warnings.showwarning", None)  # main() has its own; this puts the old one back
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 2 or (ended.value.code == 0 and (not words or name in READS_NOTHING))
+    assert "Traceback" not in said.err
+    assert (said.err + said.out).strip()
+    if said.err.startswith("mileage:"):
+        assert len(said.err.strip().splitlines()) == 1
+        assert len(said.err) < 400
 
 
 def test_the_reference_is_up_to_date() -> None:

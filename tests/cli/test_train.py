@@ -46,6 +46,11 @@ def test_the_table_is_shown_without_a_terminal(tmp_path: Path) -> None:
     for line in ("train throughput:", "total wall-clock:", "held-out success:", "target reached: no target set"):
         assert line in done.stdout
     assert "seed 0: finished" in done.stderr
+    said, last = done.stdout.strip().splitlines()[-2:]
+    (file,) = (tmp_path / "runs").glob("ppo-*/checkpoint.safetensors")
+    (run,) = json.loads(mileage("ledger", "list", "--json", cwd=tmp_path).stdout)
+    assert said == f"seed 0: run {run['run_id']}, saved {file.relative_to(tmp_path)}"
+    assert last == "next: mileage report ppo-CartPole-v1 --open"
     assert "\x1b[" not in done.stdout + done.stderr
 
 
@@ -74,7 +79,7 @@ def test_eval_plays_the_same_episodes_as_training_did(tmp_path: Path) -> None:
 def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     options = ["--steps", "6000000", "--eval-every", "1000000", "--set", "n_envs=8", "--set", "n_steps=128"]
     options += ["--checkpoint-every", "102400"]
-    command = [sys.executable, "-m", "mileage", "train", "ppo", "CartPole-v1", *options]
+    command = [sys.executable, "-m", "mileage", "train", "ppo", "CartPole-v1", "-q", *options]  # said all the same
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("runs/ppo-*/checkpoint.safetensors")) and time.monotonic() < deadline:

@@ -94,7 +94,7 @@ def test_a_mirror_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch:
     with pytest.raises(MileageError, match="unknown mirror 'wanb': did you mean 'wandb'"):
         train(Ledger(tmp_path / "l.db", mirrors=["wanb"]))
     monkeypatch.setitem(mirrors.MIRRORS, "no_such_module", Kept)
-    with pytest.raises(MileageError, match=r"pip install 'mileage\[no_such_module\]'"):
+    with pytest.raises(MileageError, match=r"pip install .*\[no_such_module\]'$"):
         train(Ledger(tmp_path / "l.db", mirrors=["no_such_module"]))
     assert not (tmp_path / "l.db").exists()
 

@@ -18,6 +18,8 @@ from mileage.ledger.store import Store
 from mileage.ledger.targets import Evaluation
 from mileage.meter import clock as clock_module
 from mileage.meter.clock import PhaseClock
+from mileage.meter.load import OTHERS, Counters
+from mileage.recording import recorder
 from mileage.recording.recorder import Ledger, RunRecorder
 from mileage.recording.revision import git_revision
 from mileage.report.cost import CostReport
@@ -324,3 +326,15 @@ def test_the_revision_of_a_repository_says_whether_it_was_changed(tmp_path: Path
     assert git_revision(tmp_path) == revision
     (tmp_path / "file").write_text("2")
     assert git_revision(tmp_path) == revision + "+dirty"
+
+
+def test_what_others_used_of_the_cores_is_kept_beside_the_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter([Counters(0.0, 5.0, 0.0, 1.0, 0.0, 0.0), Counters(10.0, 25.0, 0.0, 11.0, 0.0, 0.0)])
+    monkeypatch.setattr(recorder, "counters", lambda: next(readings))
+    with Ledger(tmp_path / "l.db").run("x", resources=False) as run:
+        pass
+    assert run.result is not None
+    assert [(row.phase, row.seconds) for row in run.result.phase_rows if row.beside] == [(OTHERS, pytest.approx(10.0))]
+    assert OTHERS not in run.result.phases

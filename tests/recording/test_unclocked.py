@@ -66,7 +66,7 @@ def test_a_comparison_shows_it_and_warns() -> None:
 
     from mileage.experiments import Arm
     from mileage.ledger.runs import RecordedRun
-    from mileage.report.compare import compare
+    from mileage.report.compare import compare_arms
     from mileage.report.sides import Selection
 
     def arm(name: str, before: float) -> Arm[Selection]:
@@ -77,7 +77,7 @@ def test_a_comparison_shows_it_and_warns() -> None:
         ]
         return Arm(name, Selection([RecordedRun(row, make_end(row)) for row in rows]))
 
-    found = compare(arm("honest", 0.0), arm("early", 400.0))
+    found = compare_arms(arm("honest", 0.0), arm("early", 400.0))
     assert (found.a.setting["work before the clock"], found.b.setting["work before the clock"]) == (
         "none",
         "6.7 min of CPU",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import pytest
 from sample_rows import make_end, make_phases, make_run
 
+import mileage
 from mileage._errors import UnmatchedError, UsageError
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.report.compare import Comparison, compare, compare_selections
+from mileage.meter.load import OTHERS
+from mileage.report.compare import Comparison, compare_arms, compare_selections
 from mileage.report.sides import Selection, run_costs
 
 
@@ -39,7 +42,31 @@ def finished(
 
 
 def compared(a: list[RecordedRun], b: list[RecordedRun], **options: Any) -> Comparison:
-    return compare(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
+    return compare_arms(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
+
+
+def test_from_python_runs_are_found_by_the_words_of_the_shell_and_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    ledger = mileage.Ledger(tmp_path / "l.db")
+    for name in ("small", "large"):
+        for seed in range(3):
+            agent = mileage.PPO("CartPole-v1", seed=seed, n_envs=4, n_steps=64)
+            agent.learn(512, target="mean_return>=5", ledger=ledger, name=name, checkpoint=tmp_path / f"{name}{seed}")
+    runs = ledger.records("small")
+    assert [run.seed for run in runs] == [2, 1, 0]
+    assert ledger.records("name=small") == runs
+    assert ledger.records("nothing of that name") == []
+    assert ledger.records("large", limit=1)[0].seed == 2
+    assert len(runs[0].evaluations) >= 1
+    assert "mean return" in repr(runs[0])
+    assert len(runs[0].to_frame()) == len(runs[0].checkpoints) > 0
+    assert len(runs[0].plot().lines[0].get_xdata()) == len(runs[0].evaluations)
+    assert sum(runs[0].phases.values()) == pytest.approx(runs[0].wall_seconds)
+    assert copy.deepcopy(runs[0]).checkpoints == runs[0].checkpoints
+    with pytest.raises(AttributeError, match="'RecordedRun' object has no attribute 'epsiodes'"):
+        _ = runs[0].epsiodes  # type: ignore[attr-defined]
+    comparison = mileage.compare("small", ledger.records("large"), db=tmp_path / "l.db")
+    assert (comparison.a.runs, comparison.b.runs) == (3, 3)
+    assert comparison.verdict.startswith("undecided")
 
 
 def test_expected_cost_counts_failed_runs_by_hand() -> None:
@@ -108,7 +135,7 @@ def test_the_phase_that_made_the_difference_is_named() -> None:
     (sentence,) = compared(a, b).reasons
     assert sentence == (
         "B saves 31.0 % of the time (20.00 s → 13.80 s per run that reached the target) because `learn` shrank from "
-        "12.00 s to 4.10 s (127.4 % of the difference)"
+        "12.00 s to 4.10 s (100.0 % of what shrank)"
     )
     (sentence,) = compared(b, a).reasons
     assert sentence.startswith("B takes 44.9 % more time (13.80 s → 20.00 s")
@@ -116,11 +143,41 @@ def test_the_phase_that_made_the_difference_is_named() -> None:
     assert compared(a, a[:]).reasons == ()
 
 
+def test_an_arm_whose_budget_ended_before_what_the_other_needed_is_undecided() -> None:
+    """The recipe is the same: only the budget is smaller."""
+    long = [finished(2.0, steps=steps, learn=2.0) for steps in (4096, 8192, 4096, 8192, 4096)]
+    short = [finished(1.5, reached=False, steps=1024, learn=0.5) for _ in range(5)]
+    for comparison, name, other in ((compared(long, short), "B", "A"), (compared(short, long), "A", "B")):
+        wanted = f"undecided: {name} was stopped at 1,024 steps, {other}'s runs needed 4,096 to 8,192"
+        assert comparison.verdict == wanted
+        assert comparison.costs.verdict == "undecided"
+        assert comparison.reasons == ()  # nothing is saved by a run that does not get there
+    enough = [finished(20.0, reached=False, steps=8192) for _ in range(5)]
+    assert compared(long, enough).costs.verdict == "A cheaper"
+    crashed = [RecordedRun(run.run, run.end and run.end._replace(state="crashed")) for run in short]
+    assert compared(long, crashed).verdict.startswith("A cheaper: B did not reach")
+    some = [*[finished(40.0, steps=900) for _ in range(2)], *short, *short]
+    assert compared(long, some).verdict.startswith("undecided: B was stopped at 1,024 steps")
+    lucky = [*[finished(0.1, steps=900) for _ in range(9)], finished(0.1, reached=False, steps=1024)]
+    assert compared(long, lucky).costs.verdict == "B cheaper"  # giving up early may be the cheaper recipe
+
+
+def test_a_busy_machine_is_named_and_nothing_is_because_of_a_recipe() -> None:
+    quiet = [finished(10.0, learn=10.0) for _ in range(3)]
+    busy = [finished(20.0, learn=20.0) for _ in range(3)]
+    others = make_phases(busy[0].run, 9, others=24.0)[0]._replace(phase=OTHERS, beside=True)
+    cores = busy[0].run._replace(machine=json.dumps({**json.loads(busy[0].run.machine), "cores": 2}))
+    busy = [RecordedRun(cores, run.end, phase_rows=(*run.phase_rows, others)) for run in busy]
+    said, sentence = compared(busy, quiet, allow=["machine"]).reasons
+    assert said.startswith("the machine was busy: others kept 60.0 % of the cores while A ran and 0.0 % while B did")
+    assert "because" not in sentence
+
+
 def test_collecting_in_one_piece_is_compared_with_the_sum_of_its_parts() -> None:
     parts = [finished(10.0, env_step=5.0, inference=2.0, learn=3.0) for _ in range(3)]
     whole = [finished(30.0, rollout=22.0, learn=8.0) for _ in range(3)]
     (sentence,) = compared(parts, whole).reasons
-    assert "`rollout` grew from 7.00 s to 22.00 s (75.0 % of the difference)" in sentence
+    assert "`rollout` grew from 7.00 s to 22.00 s (75.0 % of what grew)" in sentence
     slower = [finished(30.0, env_step=24.0, inference=3.0, learn=3.0) for _ in range(3)]
     (sentence,) = compared(parts, slower).reasons
     assert "`env_step` grew from 5.00 s to 24.00 s" in sentence

@@ -46,16 +46,18 @@ def test_no_price_and_no_target_and_no_evaluation_are_said() -> None:
 
 
 def test_phases_are_sorted_shared_out_and_unexplained_time_is_a_finding() -> None:
-    run = make_run()
+    run = make_run(framework="custom")
     phases = make_phases(run, 1, other=6.0, learn=14.0, rollout=40.0)
     report = CostReport(RecordedRun(run, make_end(run), phase_rows=tuple(phases)))
     assert [(p.phase, p.share) for p in report.phases] == [("rollout", 40 / 60), ("learn", 14 / 60), ("other", 0.1)]
     assert report.warnings() == ["10.0 % of the wall-clock is in no phase: wrap it in run.phase(...)"]
     assert CostReport(RecordedRun(run, make_end(run), phase_rows=tuple(phases[1:]))).warnings() == []
+    ours = CostReport(RecordedRun(run._replace(framework="mileage"), make_end(run), phase_rows=tuple(phases)))
+    assert ours.warnings() == ["10.0 % of the wall-clock is in no phase"]  # nobody but us can wrap our loop
 
 
 def test_amounts_keep_their_digits_when_they_are_small() -> None:
     assert [dollars(x) for x in (0.0, 1234.5, 1.764, 0.01, 0.0055, 0.00034, 0.0000012)] == [
-        "$0.00", "$1,234.50", "$1.76", "$0.01", "$0.0055", "$0.00034", "$1.2e-06",
+        "$0.00", "$1,234.50", "$1.76", "$0.01", "$0.0055", "$0.00034", "$0.0000012",
     ]  # fmt: skip
     assert [duration(x) for x in (0.513, 119.0, 2880.0)] == ["0.51 s", "119.00 s", "48.0 min"]

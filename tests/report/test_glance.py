@@ -12,7 +12,7 @@ from mileage.cli.app import app
 from mileage.experiments import Arm
 from mileage.ledger.runs import RecordedRun, Sighting
 from mileage.ledger.store import Store
-from mileage.report.compare import compare
+from mileage.report.compare import compare_arms
 from mileage.report.glance import curve_lines, phase_lines, progress_line, seconds_left
 from mileage.report.seeds import SeedPanel
 from mileage.report.sides import Selection
@@ -74,7 +74,7 @@ def test_objects_show_themselves_in_a_notebook() -> None:
     assert panel.to_frame()["seed"].tolist() == [0, 1, 2]
     assert len(panel.plot().lines) == 6  # a curve and a target each
     other = [recorded(seed, name="other") for seed in range(3)]
-    found = compare(Arm("a", Selection(runs)), Arm("b", Selection(other)))
+    found = compare_arms(Arm("a", Selection(runs)), Arm("b", Selection(other)))
     assert "verdict: undecided" in found._repr_html_()
     assert found.to_frame().columns.tolist() == ["", "A", "B"]
     assert [label.get_text() for label in found.plot().get_yticklabels()] == ["a", "b"]

@@ -139,7 +139,7 @@ def test_without_failures_the_cost_when_reached_is_the_verdict_and_says_how_many
     assert outcome.reached is not None
     assert (outcome.ratio, outcome.interval) == (outcome.reached.ratio, outcome.reached.interval)
     assert outcome.statement.endswith(
-        "when it reaches the target; none of 5 and 5 runs failed, so at most 52 % and 52 % do"
+        "when it reaches the target (geometric means); none of 5 and 5 runs failed, so at most 52 % and 52 % do"
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +114,19 @@ def test_a_price_and_a_name_need_no_ledger_to_be_checked() -> None:
         pytest.raises(UsageError, match="price"),
     ):
         agent.learn(16, price_usd_per_hour="cheap")
+
+
+def test_a_run_says_what_it_is_and_nothing_that_it_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = mileage.PPO("CartPole-v1", seed=3, n_envs=4, n_steps=64)
+    agent.learn(256, eval_every=0)
+    run = agent.learn(256, target="mean_return>=501", eval_every=256)
+    assert "target mean_return>=501.0 cannot be reached: no episode of CartPole-v1 returns more than 500" in (
+        capsys.readouterr().err
+    )
+    assert "256 steps after 256 before, " in repr(run)  # the seconds are those of this call
+    assert "at the end of 1 evaluation>" in repr(run)
+    bare = dataclasses.replace(run, run=run.run._replace(seed=None, target=None))
+    assert "None" not in repr(bare)
+    html = run._repr_html_()
+    assert not re.search(r"\d s</td><td[^>]*>s<", html)
+    assert "env steps / training s" in html

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mileage._records import Record
 from mileage.experiments import Cause, Caveat
+from mileage.meter.load import BUSY_SHARE as BUSY_SHARE
 from mileage.meter.load import Counters, between, counters
 
 # Share of all cores that other work may use.
-BUSY_SHARE = 0.10
 # Change of frequency, or of the same loop's time, from beginning to end.
 FREQUENCY_CHANGE = 0.05
 LOOP_CHANGE = 0.10

@@ -115,10 +115,11 @@ class Span:
 
 
 def interval_chart(spans: Sequence[Span], title: str, spell: Spell) -> Html:
-    """A dot with its interval for every arm, its runs as small marks: filled if they reached the target."""
+    """A dot with its interval for every arm, its runs as small marks; those that failed are crosses at the edge."""
     area = Area(height=len(spans) * 58 + 56, left=150, top=8)
     ends = [value for span in spans for value in (span.value, span.low, span.high) if value is not None]
-    values = [*ends, *(cost for span in spans for cost, _ in span.samples)]
+    values = [*ends, *(cost for span in spans for cost, reached in span.samples if reached)]
+    values = values or [cost for span in spans for cost, _ in span.samples]
     low, high = padded(values)
     log = bool(values) and min(values) > 0 and max(values) > 12 * min(values)
     x = area.x(min(values) / 1.3, max(values) * 1.3, log=True) if log else area.x(max(min(low, 0.0), 0.0), high)
@@ -154,12 +155,12 @@ def _span(span: Span, index: int, middle: float, area: Area, x: Scale) -> Html:
                 class_=f"dot {class_}",
             )
         )
-    for cost, reached in span.samples:
-        place = (x(cost), middle + 19)
-        if reached:
-            parts.append(tag("circle", cx=number(place[0]), cy=number(place[1]), r=3, class_=f"sample {class_}"))
-        else:
-            parts.append(tag("path", d=_cross(place), class_=f"failed {class_}"))
+    for cost in (cost for cost, reached in span.samples if reached):
+        parts.append(tag("circle", cx=number(x(cost)), cy=number(middle + 19), r=3, class_=f"sample {class_}"))
+    if failed := sum(not reached for _, reached in span.samples):  # not cheap for having spent little
+        edge = area.width - area.right
+        parts.append(tag("path", d=_cross((edge, middle + 19)), class_=f"failed {class_}"))
+        parts.append(words(edge - 9, middle + 23, f"{failed} failed", "tick", "end"))
     return join(parts)
 
 

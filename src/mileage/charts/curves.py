@@ -109,11 +109,13 @@ def profile_chart(profiles: Sequence[Steps], x_axis: Axis, *, target: float | No
     if target is not None:
         parts.append(line((x(target), area.top), (x(target), area.height - area.bottom), "target"))
     for index, profile in enumerate(profiles):
+        if not profile.scores:
+            continue
         places = [x(score) for score in profile.scores]
         if profile.low:
             around = band(places, [y(each) for each in profile.low], [y(each) for each in profile.high])
             parts.append(tag("path", d=around, class_=f"band {colour(index)}"))
         drawn = path(zip(places, [y(share) for share in profile.shares], strict=True))
         parts.append(tag("path", d=drawn, class_=f"curve {colour(index)}", stroke_dasharray=dash(index)))
-    names = ", ".join(profile.name for profile in profiles)
+    names = ", ".join(profile.name for profile in profiles if profile.scores)
     return area.svg(f"Share of held-out episodes by {x_axis.title}: {names}", *parts)

@@ -97,9 +97,11 @@ def band(xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Ht
 
 
 def legend(names: Sequence[tuple[str, str]], kind: str = "line") -> Html:
-    """Names beside their colours, as a list below a chart; each is (class, name)."""
+    """Names beside their colours, as a list below a chart; each is (class, name). One without a name is left out."""
     items = []
     for index, (class_, name) in enumerate(names):
+        if not name:
+            continue
         if kind == "line":
             drawn = tag("line", x1=1, y1=6, x2=25, y2=6, class_=f"curve {class_}", stroke_dasharray=dash(index))
         else:

@@ -142,7 +142,7 @@ def leading_words(arguments: Sequence[str]) -> list[str]:
 def option(arguments: Sequence[str], name: str) -> str | None:
     """The value of an option in either spelling, `--db X` or `--db=X`; the last one counts."""
     found = None
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for argument, following in zip(arguments, [*arguments, None][1:], strict=True):
         if argument == name:
             found = following
         elif argument.startswith(f"{name}="):

@@ -87,7 +87,7 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
     console, run, rows = _console(), recorded.run, recorded.checkpoints
     console.print(f"[bold]{run.run_id}[/bold]  {_shown(run.name)}")
     facts = {
-        "trained": f"{run.framework} {run.algorithm} on {run.env_id}, seed {run.seed}",
+        "trained": f"{run.framework} {run.algorithm} on {run.env_id or 'no named environment'}{recorded.seed_words}",
         "target": run.target or "none",
         "panel": run.panel_id or "none",
         "revision": run.git_revision or "none",

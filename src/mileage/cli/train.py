@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
         )  # fmt: skip
     progress.finish(_one_line(run))
     if run.reason in _SIGNALLED:
-        progress.say(f"{run.reason}: saved {directory}; {_continue_with(agent, directory)}")
+        print(f"{run.reason}: saved {directory}; {_continue_with(agent, directory)}", file=sys.stderr)
     return run
 
 
@@ -212,5 +213,12 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
         print(strict_json(panel.as_dict(), indent=2))
     else:
         panel.print()
+        for run in runs:
+            recorded = f"run {run.run_id}" if run.in_ledger else "not recorded"
+            print(f"seed {run.seed}: {recorded}, saved {run.checkpoint}")
+        if runs[-1].in_ledger:
+            print(f"next: mileage report {shlex.quote(runs[-1].run.name)} --open")
+        else:
+            print(f"next: mileage eval {shlex.quote(str(runs[-1].checkpoint))}")
     if runs[-1].reason in _SIGNALLED:
         raise typer.Exit(_SIGNALLED[runs[-1].reason])

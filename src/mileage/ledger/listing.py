@@ -42,7 +42,8 @@ class Recipe:
     """Mean wall-clock to target of those that reached it, in seconds."""
     cost_usd: float
     """Of all that have ended."""
-    best_return: float | None
+    mean_return: float | None
+    """Mean over the runs of their last held-out return."""
 
 
 def _ends() -> tuple[Any, Any, Any]:
@@ -123,7 +124,7 @@ def recipes(connection: sa.Connection, asked: Asked) -> tuple[list[Recipe], int]
             sa.func.sum(sa.case((state == RUNNING, 1), else_=0)),
             sa.func.avg(end["wall_to_target"]),
             sa.func.coalesce(sa.func.sum(end["cost_usd"]), 0.0),
-            sa.func.max(end["mean_return"]),
+            sa.func.avg(end["mean_return"]),
         )
         .select_from(_joined(own, presumed))
         .where(*_where(asked, state))

@@ -12,7 +12,7 @@ from mileage.charts.notebook import frame, new_axes, shown
 from mileage.charts.palette import ARMS
 from mileage.charts.scales import compact
 from mileage.ledger.rows import Checkpoint
-from mileage.metrics import METRICS
+from mileage.metrics import METRICS, dollars, duration, gigabytes
 from mileage.tables import Table
 from mileage.text import plain
 
@@ -47,8 +47,8 @@ def _threshold(run: RecordedRun) -> float | None:
 
 def run_html(run: RecordedRun) -> str:
     """What a notebook shows of a run."""
-    title = f"{plain(run.algorithm or run.run.name, 60)} on {plain(run.env or '–', 60)}, seed {run.seed}"
-    state = f"{str(run.state).replace('_', ' ')}, target {plain(run.target or 'none', 60)}, run {run.run_id}"
+    title = f"{plain(run.algorithm or run.run.name, 60)} on {plain(run.env or '–', 60)}{run.seed_words}"
+    state = f"{str(run.state).replace('_', ' ')}{plain(run.target_words, 60)}, run {run.run_id}"
     points = tuple((float(row.step), value) for row, value in evaluated(run.checkpoints))
     parts = [tag("h4", title), tag("p", state)]
     if points:
@@ -57,12 +57,12 @@ def run_html(run: RecordedRun) -> str:
         axes = Axis("environment steps", compact), Axis("held-out value", "{:,.4g}".format)
         parts.append(curve_chart([curve], *axes, target=_threshold(run)))
     if run.phases:
-        parts.append(phase_bars([(f"seed {run.seed}", run.phases)]))
+        parts.append(phase_bars([(run.seed_words.removeprefix(", ") or "run", run.phases)]))
     rows = [
         (
             metric.title,
             "–" if metric.priced and not run.priced else metric.spelled(run.metric(metric.name)),
-            metric.unit,
+            "" if metric.spell in (duration, dollars, gigabytes) else metric.unit,
         )
         for metric in METRICS
     ]
@@ -84,7 +84,8 @@ def run_plot(run: RecordedRun, axes: Axes | None, against: str) -> Axes:
     field, title = _X[against]
     drawn = new_axes(axes)
     points = [(getattr(row, field), value) for row, value in evaluated(run.checkpoints)]
-    drawn.plot([x for x, _ in points], [y for _, y in points], marker="o", color=ARMS[0], label=f"seed {run.seed}")
+    seed = run.seed_words.removeprefix(", ")
+    drawn.plot([x for x, _ in points], [y for _, y in points], marker="o", color=ARMS[0], label=seed)
     threshold = _threshold(run)
     if threshold is not None:
         drawn.axhline(threshold, color="#b42318", linestyle="--", linewidth=1)

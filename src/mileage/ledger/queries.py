@@ -262,12 +262,16 @@ def _conditions(selector: Selector, state: Any) -> list[Any]:
     return conditions
 
 
-def select_records(connection: sa.Connection, text: str) -> list[RecordedRun]:
+def selected(connection: sa.Connection, text: str) -> list[RecordedRun]:
     """The runs that `text` selects, in launch order; a plain word is a run id or else a name."""
     selector = Selector.parse(text)
     found = records(connection, selector, newest_first=False)
-    if not found and selector.run_ids:
-        found = records(connection, Selector(name=text), newest_first=False)
+    return found or (records(connection, Selector(name=text), newest_first=False) if selector.run_ids else [])
+
+
+def select_records(connection: sa.Connection, text: str) -> list[RecordedRun]:
+    """What `selected` finds; UsageError if that is nothing."""
+    found = selected(connection, text)
     if not found:
         raise UsageError(f"no run matches {text[:200]!r}: see `mileage ledger list`")
     return found

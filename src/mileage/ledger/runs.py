@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,12 @@ class Sighting:
     mean_return: float | None = None
 
 
+def _read_later() -> tuple[Any, ...]:
+    """Rows that no class attribute stands for, so that an instance may do without them until they are asked for."""
+    found: tuple[Any, ...] = dataclasses.field(default_factory=tuple, metadata={"rows": True})
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
     """One run, from launch to end; rows that were not read are absent."""
@@ -107,15 +113,15 @@ class RecordedRun:
     """What was launched."""
     end: End | None = None
     """How it ended; None while it runs."""
-    checkpoints: tuple[Checkpoint, ...] = ()
-    phase_rows: tuple[Phase, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = _read_later()
+    phase_rows: tuple[Phase, ...] = _read_later()
     """The last totals of every phase, busy time beside the wall-clock included."""
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[Episode, ...] = _read_later()
     """Of the held-out evaluations."""
-    profiles: tuple[Profile, ...] = ()
-    samples: tuple[BuildSample, ...] = ()
+    profiles: tuple[Profile, ...] = _read_later()
+    samples: tuple[BuildSample, ...] = _read_later()
     """Timed builds, of a build benchmark."""
-    kpis: tuple[BuildKpi, ...] = ()
+    kpis: tuple[BuildKpi, ...] = _read_later()
     """What a build benchmark found."""
     notes: tuple[Note, ...] = ()
     """What was said about it afterwards."""
@@ -125,20 +131,42 @@ class RecordedRun:
     """Environment steps of earlier runs that this one continues, where it was trained in this process."""
     before: Before | None = None
     """What the runs have used that this one resumes; its metrics include it. None where it was not asked for."""
-    phase_history: tuple[Phase, ...] = ()
+    phase_history: tuple[Phase, ...] = _read_later()
     """All phase totals of a run that went on after its target, if they were read."""
     in_ledger: bool = True
     """Whether a ledger has it; False for a run that was measured and not written."""
 
     def __repr__(self) -> str:
         final, when = self.final, "" if self.wall_to_target is None else f" in {self.wall_to_target:.2f} s"
-        score = "not evaluated" if final is None else f"mean return {final.mean_return:.6g}"
+        count = len(self.evaluations)
+        score = "not evaluated" if final is None else f"mean return {final.mean_return:.6g} at the end of {count} "
+        score += "" if final is None else f"evaluation{'' if count == 1 else 's'}"
+        before = f" after {self.steps_before:,} before" if self.steps_before else ""
         return (
-            f"<{type(self).__name__} {self.run_id}: {self.algorithm or self.run.name} on {self.env}, seed {self.seed}\n"
-            f"  {self.state}{when}{f' ({self.reason})' if self.reason else ''}, target {self.target}\n"
-            f"  {self.steps:,} steps, {self.wall_seconds:.2f} s, {score} at the end of {len(self.evaluations)} "
-            "evaluations>"
+            f"<{type(self).__name__} {self.run_id}: {self.algorithm or self.run.name} on {self.env}{self.seed_words}\n"
+            f"  {self.state.replace('_', ' ')}{when}{f' ({self.reason})' if self.reason else ''}"
+            f"{self.target_words}\n"
+            f"  {self.totals.env_steps:,} steps{before}, {self.wall_seconds:.2f} s, {score}>"
         )
+
+    def reading(self, complete: Callable[[RecordedRun], RecordedRun]) -> RecordedRun:
+        """The same run, whose rows `complete` reads when they are first asked for."""
+        found = dataclasses.replace(self)
+        for name in _ROWS:
+            del vars(found)[name]
+        vars(found)["_complete"] = complete
+        return found
+
+    if not TYPE_CHECKING:  # a misspelt attribute stays one
+
+        def __getattr__(self, name: str) -> object:
+            complete = vars(self).get("_complete") if name in _ROWS else None
+            if complete is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            vars(self).update(dict.fromkeys(_ROWS, ()))
+            whole = complete(self)
+            vars(self).update({row: getattr(whole, row) for row in _ROWS})
+            return vars(self)[name]
 
     # In a notebook
 
@@ -180,6 +208,16 @@ class RecordedRun:
     def seed(self) -> int | None:
         """Training seed."""
         return self.run.seed
+
+    @property
+    def seed_words(self) -> str:
+        """The seed as the end of a phrase; nothing of a run without one."""
+        return "" if self.seed is None else f", seed {self.seed}"
+
+    @property
+    def target_words(self) -> str:
+        """The target as the end of a phrase; nothing of a run without one."""
+        return f", target {self.target}" if self.target else ""
 
     @property
     def target(self) -> str | None:
@@ -372,6 +410,7 @@ class RecordedRun:
         return (self.metric(whole) or 0.0) if reached is None else reached
 
 
+_ROWS = tuple(field.name for field in dataclasses.fields(RecordedRun) if "rows" in field.metadata)
 RunRecord = RecordedRun
 """The former name of what `learn` returns."""
 

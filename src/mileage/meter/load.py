@@ -10,6 +10,12 @@ from pathlib import Path
 from mileage._cores import usable_cores
 from mileage._records import PlainData
 
+BUSY_SHARE = 0.10
+"""Of all cores: others that keep more of them busy than this colour what is measured meanwhile."""
+OTHERS = "others/cpu"
+"""What the CPU seconds of others are called among what goes on beside a run."""
+_TICKS = 0.05
+"""Seconds by which counters that are kept in ticks may be wrong."""
 _PROC = Path("/proc")
 _USER_TICKS_AFTER_NAME = 11
 
@@ -48,6 +54,12 @@ class Load(PlainData):
     """Seconds that this process's threads waited for a core, by those in which they ran or waited."""
     pressure: float | None
     """Share of the time in which some task of the machine waited for a core."""
+
+    @property
+    def foreign_seconds(self) -> float:
+        """CPU seconds that others used or a hypervisor took; 0 if too few to be told from rounding, or unknown."""
+        found = self.seconds * ((self.foreign or 0.0) + (self.stolen or 0.0) * self.cores)
+        return found if found > BUSY_SHARE * self.cores * self.seconds + _TICKS else 0.0
 
 
 def counters(proc: Path = _PROC) -> Counters:

@@ -14,7 +14,7 @@ from mileage.ledger.runs import RecordedRun
 from mileage.metrics import duration, percent
 from mileage.pages.arms import Exam
 from mileage.pages.parts import Folded, Grid, Part, Picture, Section, Words
-from mileage.report.compare import Comparison, compare
+from mileage.report.compare import Comparison, compare_arms
 from mileage.report.sides import Selection
 from mileage.tables import Cell, Table
 from mileage.text import plain
@@ -62,7 +62,7 @@ def comparisons(exam: Exam) -> Section | None:
             parts.append(Words("Not compared: no run of one of them has ended.", "refusal"))
             continue
         try:
-            parts += comparison_parts(compare(*sides))
+            parts += comparison_parts(compare_arms(*sides))
         except (UnmatchedError, UsageError) as error:
             parts.append(Words(f"Not compared: {error}", "refusal"))
     if len(others) > MOST_PAIRS:

@@ -80,7 +80,7 @@ def _charts(exam: Exam) -> dict[str, Callable[[Axes], None]]:
         found["cost"] = lambda axes: draw_costs(axes, exam)
     if any(run.phases for run in exam.runs):
         found["phases"] = lambda axes: draw_phases(axes, exam)
-    if any(learning.profile(arm) is not None for arm in exam.arms):
+    if any(learning.profile(arm).scores for arm in exam.arms):
         found["profile"] = lambda axes: draw_profiles(axes, exam)
     return found
 
@@ -115,18 +115,22 @@ def draw_curves(axes: Axes, exam: Exam, way: learning.Way) -> None:
 
 def draw_costs(axes: Axes, exam: Exam) -> None:
     """Expected cost to target with its interval, and single runs below it."""
-    shown = [arm for arm in exam.arms if arm.ended]
-    for index, arm in enumerate(shown):
+    for index, arm in enumerate(exam.arms):
+        if not arm.ended:
+            continue
         colour, costs, expected = ARMS[index % len(ARMS)], run_costs(arm.ended, exam.unit), arm.expected(exam.unit)
         if expected is not None and expected.value is not None:
             axes.plot([expected.value], [index], "o", color=colour)
             if expected.interval is not None:
                 low, high = expected.interval.low, expected.interval.as_list()[1]
                 axes.plot([low, expected.value if high is None else high], [index] * 2, color=colour, linewidth=1.8)
-        for marker, wanted in ((".", True), ("x", False)):
-            values = [c for c, reached in zip(costs.costs, costs.reached, strict=True) if bool(reached) is wanted]
-            axes.plot(values, [index + 0.25] * len(values), marker, color=colour, alpha=0.7, markersize=5)
-    axes.set_yticks(range(len(shown)), [f"{arm.label}\n{arm.seeds}" for arm in shown], fontsize=7)
+        values = costs.costs[costs.reached]
+        axes.plot(values, [index + 0.25] * len(values), ".", color=colour, alpha=0.7, markersize=5)
+        if arm.failed:  # a failure is not cheap for having spent little
+            edge = axes.get_yaxis_transform()
+            axes.plot([1.0], [index + 0.25], "x", color=colour, markersize=5, transform=edge, clip_on=False)
+            axes.text(0.98, index + 0.25, f"{arm.failed} failed", transform=edge, ha="right", va="center", fontsize=7)
+    axes.set_yticks(range(len(exam.arms)), [f"{arm.label}\n{arm.seeds}" for arm in exam.arms], fontsize=7)
     axes.invert_yaxis()
     spelled = dollars if exam.unit == "USD" else duration
     axes.set_xlabel(f"expected {'cost' if exam.unit == 'USD' else 'time'} to target, 95 % interval")
@@ -153,7 +157,7 @@ def draw_profiles(axes: Axes, exam: Exam) -> None:
     """Share of held-out episodes that returned at least so much."""
     for index, arm in enumerate(exam.arms):
         profile, style = learning.profile(arm), _line(index)
-        if profile is None:
+        if not profile.scores:
             continue
         axes.plot(profile.scores, profile.shares, linewidth=1.8, label=profile.name, **style)
         if profile.low:

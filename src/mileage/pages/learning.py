@@ -120,11 +120,11 @@ def final_returns(run: RecordedRun) -> tuple[float, ...]:
     return tuple(e.episode_return for e in run.episodes if e.seq == seq and e.episode_return is not None)
 
 
-def profile(arm: Arm) -> Steps | None:
-    """Of the held-out episodes of all seeds, the share that returned at least so much; None without episodes."""
+def profile(arm: Arm) -> Steps:
+    """Of the held-out episodes of all seeds, the share that returned at least so much; nothing without episodes."""
     runs = [returns for run in arm.runs if not run.voided and (returns := final_returns(run))]
     if not runs:
-        return None
+        return Steps(arm.label, (), ())
     scores = np.quantile(np.concatenate([np.array(each) for each in runs]), np.linspace(0.0, 1.0, GRID))
     scores = np.unique(scores)
     shares = np.array([[float(np.mean(np.array(each) >= score)) for score in scores] for each in runs])
@@ -142,14 +142,14 @@ def profile(arm: Arm) -> Steps | None:
     return Steps(name, (below, *scores.tolist(), above), (1.0, *middle, 0.0), ends_low, ends_high)
 
 
-def memory(arm: Arm) -> Curve | None:
-    """Peak memory over time: the seed that used most of it."""
+def memory(arm: Arm) -> Curve:
+    """Peak memory over time: the seed that used most of it; nothing where there is no line to draw."""
     runs = [run for run in arm.runs if any(row.peak_rss_gb is not None for row in run.checkpoints)]
     if not runs:
-        return None
+        return Curve(arm.label, ())
     run = max(runs, key=lambda each: highest(row.peak_rss_gb for row in each.checkpoints) or 0.0)
     line = tuple((row.wall_seconds, row.peak_rss_gb) for row in run.checkpoints if row.peak_rss_gb is not None)
-    return Curve(arm.label, line)
+    return Curve(arm.label, line if len(line) > 1 else ())
 
 
 def phase_readings(run: RecordedRun) -> list[tuple[float, dict[str, float]]]:

@@ -174,6 +174,7 @@ def costs(exam: Exam) -> Section | None:
     spans = []
     for arm in exam.arms:
         if not arm.ended:
+            spans.append(Span(arm.label, None, said=arm.seeds))
             continue
         found = run_costs(arm.ended, exam.unit)
         expected = arm.expected(exam.unit)
@@ -187,7 +188,7 @@ def costs(exam: Exam) -> Section | None:
     rows = [(span.name, span.said) for span in spans]
     caption = (
         "Large dot and line: expected cost and its 95 % interval; a line to the edge has no upper bound. Small marks: "
-        "single runs up to their target, a cross for one that failed."
+        "single runs up to their target; crosses at the edge: runs that failed, whatever they spent."
     )
     return Section(
         "Cost to target", (Picture(svg, caption), Grid(Table.of(("arm", "cost"), rows, left=("arm", "cost"))))
@@ -231,14 +232,14 @@ def phases(exam: Exam) -> Section | None:
 
 def profiles(exam: Exam) -> Section | None:
     """Performance profile over held-out episodes."""
-    found = [profile for arm in exam.arms if (profile := learning.profile(arm)) is not None]
-    if not found:
+    found = [learning.profile(arm) for arm in exam.arms]
+    if not any(each.scores for each in found):
         return None
     by_return = exam.target is None or "return" in str(exam.target.aggregate)
     svg = profile_chart(
         found, Axis("return of a held-out episode", compact), target=exam.threshold if by_return else None
     )
-    names = [(colour(index), each.name) for index, each in enumerate(found)]
+    names = [(colour(index), each.name if each.scores else "") for index, each in enumerate(found)]
     caption = (
         "Share of held-out episodes that returned at least so much, over all seeds, at the evaluation that a run is "
         "judged by; band: 95 % interval by bootstrap over seeds."
@@ -248,13 +249,13 @@ def profiles(exam: Exam) -> Section | None:
 
 def memory(exam: Exam) -> Section | None:
     """Peak memory over the time of the run that used most."""
-    found = [line for arm in exam.arms if (line := learning.memory(arm)) is not None and len(line.points) > 1]
-    if not found:
+    found = [learning.memory(arm) for arm in exam.arms]
+    if not any(line.points for line in found):
         return None
     svg = curve_chart(
         found, Axis("wall-clock since the start", seconds), Axis("peak memory, GB", "{:.3g}".format), from_zero=True
     )
-    names = [(colour(index), each.name) for index, each in enumerate(found)]
+    names = [(colour(index), each.name if each.points else "") for index, each in enumerate(found)]
     caption = "Highest resident memory of the process tree so far, of the run of each arm that used most."
     return Section("Memory", (Picture(svg, caption, legend(names)),))
 
@@ -279,7 +280,12 @@ def seed_table(arm: Arm, unit: str) -> Table:
     )
     metrics = [BY_NAME[name] for name in names if any(run.metric(name) is not None for run in arm.runs)]
     rows = [
-        (str(run.seed), run.run_id, state_words(run), *(each.spelled(run.metric(each.name)) for each in metrics))
+        (
+            "–" if run.seed is None else str(run.seed),
+            run.run_id,
+            state_words(run),
+            *(each.spelled(run.metric(each.name)) for each in metrics),
+        )
         for run in arm.runs
     ]
     header = [

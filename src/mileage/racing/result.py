@@ -20,7 +20,7 @@ from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
 from mileage.metrics import duration, percent
 from mileage.racing.journal import LEDGER, Attempt, ended, read_lines
-from mileage.report.compare import Comparison, compare
+from mileage.report.compare import Comparison, compare_arms
 from mileage.report.sides import Selection, Side, summarise
 from mileage.stats import expected_cost
 from mileage.stats.cost import RunCosts
@@ -289,7 +289,7 @@ def _compared(race: Race) -> Race:
         if arm.name == reference.name or not arm.runs or not reference.runs:
             continue
         sides = [Arm(each.name, Selection(each.runs)) for each in (reference, arm)]
-        found[arm.name] = compare(sides[0], sides[1], sequential=sequential)
+        found[arm.name] = compare_arms(sides[0], sides[1], sequential=sequential)
     return dataclasses.replace(race, comparisons=found)
 
 

@@ -40,6 +40,7 @@ from mileage.ledger.secrets import scrubbed_row, scrubbed_text, scrubbed_value
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.meter import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
+from mileage.meter.load import OTHERS, between, counters
 from mileage.recording import announce, exits, unclocked
 from mileage.recording.launch import identified, launched_run
 from mileage.recording.measured import file_hash, phase_rows
@@ -170,14 +171,30 @@ class Ledger:
         return Writer(row, self.url, launched=False)
 
     def records(self, selection: str | None = None, *, limit: int | None = None) -> list[RecordedRun]:
-        """The selected runs with their ends, newest first; closes dead runs first."""
+        """The selected runs, newest first; closes dead runs first. Their other rows are read when they are asked for.
+
+        Args:
+            selection: as on the command line: a run id or its beginning, a name, or `field=value` with commas; all
+                runs if left out.
+            limit: how many at most.
+        """
         from mileage.ledger import queries
-        from mileage.ledger.selectors import Selector
         from mileage.ledger.store import Store
 
         with Store(self.url, create=False) as store:
-            selector = None if selection is None else Selector.parse(selection)
-            return store.read(queries.records, selector, limit=limit)
+            if selection is None:
+                found = store.read(queries.records, limit=limit)
+            else:
+                found = store.read(queries.selected, selection)[::-1][:limit]
+            return [run.reading(self._complete) for run in store.read(queries.with_parents, found)]
+
+    def _complete(self, run: RecordedRun) -> RecordedRun:
+        """A run with all its rows."""
+        from mileage.ledger import queries
+        from mileage.ledger.store import Store
+
+        with Store(self.url, create=False) as store:
+            return store.read(queries.complete, store.read(queries.with_phases, [run])[0])
 
     def with_parents(self, run: RecordedRun) -> RecordedRun:
         """A run of this ledger with what the runs have used that it resumes; as it is where that cannot be read."""
@@ -228,6 +245,7 @@ class RunRecorder:
         self._episodes: list[Episode] = []
         self._profiles: list[Profile] = []
         self._log = clock.phase("log")
+        self._began = counters()
         self._writer = writer
         sampler = resources if isinstance(resources, ResourceSampler) else ResourceSampler() if resources else None
         self._sampler = None if sampler is None else sampler.start()
@@ -403,6 +421,8 @@ class RunRecorder:
         gpus = None if self._writer is not None and self._writer.forked else self._stop_sampler()
         times = self.clock.stop()
         phases = self._phase_rows(times)
+        if others := between(self._began, counters()).foreign_seconds:
+            phases.append(Phase(self.run_id, phases[0].seq, OTHERS, times.wall_seconds, others, 0, True))
         reason = scrubbed_text(reason.encode("utf-8", "replace").decode("utf-8").replace("\0", ""))[:2000]
         ending = Ending(state, reason, time.time(), times.wall_seconds, phases=times.phases, gpus=gpus)
         end = end_row(self.row, self._progress, ending)

@@ -18,11 +18,13 @@ from mileage.charts.markup import Html, tag
 from mileage.charts.notebook import draw_intervals, frame, new_axes
 from mileage.charts.notebook import shown as shown_html
 from mileage.experiments import Arm, Cause, Caveat
+from mileage.ledger.address import DbAddress
 from mileage.ledger.matching import Matching, check_matched
 from mileage.ledger.rejudging import rejudged, stopped_short
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
+from mileage.meter.load import BUSY_SHARE
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
 from mileage.report.setting import MOST_DIFFERENCES, config_differences
 from mileage.report.sides import Selection, Side, summarise
@@ -164,7 +166,28 @@ def compare_selections(
     shared = set.intersection(*({run.run.run_id for run in side.subject.runs} for side in sides))
     if shared:
         raise UsageError(f"{len(shared)} runs are on both sides, {min(shared)} for one: name two different sets")
-    return compare(*sides, allow=allow, sequential=sequential)
+    return compare_arms(*sides, allow=allow, sequential=sequential)
+
+
+def compare(
+    a: str | Sequence[RecordedRun], b: str | Sequence[RecordedRun], *, db: DbAddress = None,
+    allow: Collection[str] = (), sequential: bool = False, target: str | None = None,
+) -> Comparison:  # fmt: skip
+    """Compare two sets of runs of a ledger, as `mileage ledger compare` does.
+
+    Args:
+        a: runs, or what selects them: ids, a name, or `field=value` with commas.
+        b: those of the other side.
+        db: path or address of their ledger; None takes `MILEAGE_DB` or `runs/mileage.db`.
+        allow: fields of the matching contract that may differ; the output is then labelled.
+        sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
+        target: judge by this target and not by the runs' own.
+    """
+    from mileage.ledger.store import Store
+
+    first, second = (side if isinstance(side, str) else ",".join(run.run_id for run in side) for side in (a, b))
+    with Store.reader(db) as store:
+        return compare_selections(store, first, second, allow=allow, sequential=sequential, target=target)
 
 
 def _that_count(records: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
@@ -175,7 +198,7 @@ def _that_count(records: Sequence[RecordedRun], text: str) -> list[RecordedRun]:
     return found
 
 
-def compare(
+def compare_arms(
     a: Arm[Selection], b: Arm[Selection], *, allow: Collection[str] = (), sequential: bool = False
 ) -> Comparison:
     """Compare two sets of finished runs.
@@ -201,23 +224,28 @@ def compare(
 
 
 def _reasons(a: Side, b: Side) -> list[str]:
-    """Say in which phase the difference lies."""
-    if not a.phase_seconds or not b.phase_seconds:
-        return []
+    """Say whether the machine was busy, and in which phase the difference between arms lies that reached the target."""
+    busy = a.others > BUSY_SHARE or b.others > BUSY_SHARE
+    kept = f"others kept {percent(a.others)} of the cores while A ran and {percent(b.others)} while B did"
+    found = [f"the machine was busy: {kept}, so seconds are no measure of the recipes"] if busy else []
+    if not (a.reached and b.reached and a.phase_seconds and b.phase_seconds):
+        return found
     total_a, total_b = sum(a.phase_seconds.values()), sum(b.phase_seconds.values())
     if total_a <= 0 or abs(total_b - total_a) < FASTER * total_a:
-        return []
+        return found
     phases_a, phases_b = _alike(a.phase_seconds, b.phase_seconds)
     change = {name: phases_b.get(name, 0.0) - phases_a.get(name, 0.0) for name in {*phases_a, *phases_b}}
     saves = total_b < total_a
     cause = min(change, key=lambda name: change[name]) if saves else max(change, key=lambda name: change[name])
     before, after = (duration(phases.get(cause, 0.0)) for phases in (phases_a, phases_b))
     verb = f"saves {percent(1 - total_b / total_a)} of the" if saves else f"takes {percent(total_b / total_a - 1)} more"
-    share = abs(change[cause]) / abs(total_b - total_a)
-    per = "per run that reached the target" if a.reached and b.reached else "per run"
+    alike = [abs(seconds) for seconds in change.values() if (seconds < 0) == saves]
+    went = "shrank" if saves else "grew"
     return [
-        f"B {verb} time ({duration(total_a)} → {duration(total_b)} {per}) because `{plain(cause, 40)}` "
-        f"{'shrank' if saves else 'grew'} from {before} to {after} ({percent(min(share, 9.99))} of the difference)"
+        *found,
+        f"B {verb} time ({duration(total_a)} → {duration(total_b)} per run that reached the target)"
+        f"{';' if busy else ' because'} `{plain(cause, 40)}` {went} from {before} to {after} "
+        f"({percent(abs(change[cause]) / sum(alike))} of what {went})",
     ]
 
 
@@ -251,13 +279,23 @@ def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
 
 
 def _known(costs: CostComparison, a: Side, b: Side) -> CostComparison:
-    """The outcome, unless the side that is said to be cheaper has costs behind it that nobody knows."""
+    """The outcome, unless a side was stopped too early to lose, or won with costs behind it that nobody knows."""
+    for name, side, rival, other, won in (("A", a, "B", b, Verdict.A_CHEAPER), ("B", b, "A", a, Verdict.B_CHEAPER)):
+        short = [steps for steps in side.cut_short if other.needed and steps < max(other.needed)]
+        if short and costs.verdict is not won:
+            why = f"{name} was stopped at {_steps(short)} steps, {rival}'s runs needed {_steps(other.needed)}"
+            return replace(costs, verdict=Verdict.UNDECIDED, more_runs=None, statement=f"undecided: {why}")
     named = {Verdict.A_CHEAPER: ("A", a), Verdict.B_CHEAPER: ("B", b)}
     name, cheaper = named.get(costs.verdict, ("", a))
     if not name or not cheaper.unknown_parents:
         return costs
     why = f"what run {cheaper.unknown_parents[0]} cost, which a run of {name} resumes, is unknown"
     return replace(costs, verdict=Verdict.UNDECIDED, more_runs=None, statement=f"undecided: {why}")
+
+
+def _steps(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _histories(name: str, side: Side) -> list[Caveat]:
@@ -354,7 +392,7 @@ _ROWS: tuple[tuple[str, Any], ...] = (
     ("reached", lambda _, arm: f"{arm.reached} of {arm.runs}"),
     ("failed runs", lambda _, arm: f"{arm.failed}"),
     ("ends", lambda _, arm: _states(arm)),
-    ("cost when reached", _typical),
+    ("cost when reached, geometric mean", _typical),
     ("failure rate", _failure_rate),
     ("expected cost to target", _expected),
     ("expected wall-clock to target", lambda _, arm: _or_dash(arm.seconds_per_success, duration)),

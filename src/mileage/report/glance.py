@@ -47,8 +47,6 @@ def progress_line(run: RecordedRun) -> str:
 def watch_lines(run: RecordedRun, width: int = 80) -> list[str]:
     """Everything that `mileage watch` shows of a run."""
     row = run.run
-    title = f"{row.run_id}  {row.name}, seed {row.seed}"
-    state = (
-        f"{str(run.state).replace('_', ' ')}{f' ({run.reason})' if run.reason else ''}, target {run.target or 'none'}"
-    )
+    title = f"{row.run_id}  {row.name}{run.seed_words}"
+    state = f"{str(run.state).replace('_', ' ')}{f' ({run.reason})' if run.reason else ''}{run.target_words}"
     return [title, state, progress_line(run), *curve_lines(run, width // 2), *phase_lines(run, min(width, 60))]

@@ -25,7 +25,7 @@ def setting(runs: Sequence[RecordedRun]) -> dict[str, str]:
     found: dict[str, Callable[[Run], str]] = {
         "price": _price,
         "machine": _machine,
-        "threads": lambda run: _spelled(_machine_record(run).get("threads")),
+        "threads": lambda run: _spelled(machine_record(run).get("threads")),
         "work before the clock": _before_the_clock,
         "step budget": lambda run: NOT_STATED if run.step_budget is None else f"{run.step_budget:,} {run.step_rule}",
     }
@@ -64,13 +64,14 @@ def _price(run: Run) -> str:
     return f"{dollars(run.price_usd_per_hour)}/h × {run.instances}{instance}"
 
 
-def _machine_record(run: Run) -> ReadRecord:
+def machine_record(run: Run) -> ReadRecord:
+    """What a run knows of its machine."""
     found = json.loads(run.machine)
     return found if isinstance(found, dict) else {}
 
 
 def _machine(run: Run) -> str:
-    record = _machine_record(run)
+    record = machine_record(run)
     if not record.get("cpu"):
         return plain(run.machine_id, 40) or NOT_STATED
     gpus = "".join(f" + {name}" for name in record.get("gpus") or ())
@@ -79,7 +80,7 @@ def _machine(run: Run) -> str:
 
 def worked_before(run: Run) -> float | None:
     """CPU seconds that a run's process had worked before its clock started, outside other runs; None if unknown."""
-    found = _machine_record(run).get("cpu_seconds_before_clock")
+    found = machine_record(run).get("cpu_seconds_before_clock")
     return float(found) if isinstance(found, int | float) else None
 
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mileage.experiments import Arm
+from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
+from mileage.meter.load import OTHERS
 from mileage.metrics import BY_NAME, Shown, shown, startup_seconds
-from mileage.report.setting import setting, worked_before
+from mileage.report.setting import machine_record, setting, worked_before
 from mileage.stats import Estimate, ExpectedCost, RunCosts, expected_cost, failure_rate, iqm_estimate, typical_cost
 
 # What a process works before the clock starts is worth a word from this share of the run's time and so many seconds on.
@@ -64,6 +66,12 @@ class Side:
     """What a comparison shows of the runs, by name: the median, of a peak the highest."""
     seconds_per_success: float | None
     steps_per_success: float | None
+    cut_short: tuple[int, ...]
+    """Steps of the runs that ended without the target, and not because anything failed."""
+    needed: tuple[int, ...]
+    """Steps of those that reached it."""
+    others: float
+    """Share of the cores that others kept busy while the runs went on."""
     phase_seconds: Mapping[str, float]
     """Seconds of each phase up to the target or the stop, per run that reached the target (per run where none did)."""
 
@@ -130,12 +138,21 @@ def summarise(arm: Arm[Selection], unit: str) -> Side:
         metrics={metric.name: metric.over(run.metric(metric.name) for run in runs) for metric in shown(Shown.COMPARE)},
         seconds_per_success=_ratio(sum(run.cost("s") for run in runs), costs.successes),
         steps_per_success=_ratio(sum(_steps(run) for run in runs), costs.successes),
+        cut_short=tuple(int(_steps(run)) for run in runs if run.state == EndState.NOT_REACHED),
+        needed=tuple(int(_steps(run)) for run in runs if run.reached),
+        others=_share_of_others(runs),
         phase_seconds=phases,
     )
 
 
 def _worked_long_before(run: RecordedRun) -> bool:
     return (worked_before(run.run) or 0.0) > max(_LONG_BEFORE * run.wall_seconds, _LONG_BEFORE_SECONDS)
+
+
+def _share_of_others(runs: Sequence[RecordedRun]) -> float:
+    spent = sum(row.seconds for run in runs for row in run.phase_rows if row.phase == OTHERS)
+    there = sum(run.wall_seconds * (machine_record(run.run).get("cores") or 1) for run in runs)
+    return spent / there if there > 0 else 0.0
 
 
 def _phases(run: RecordedRun) -> list[tuple[str, float]]:

@@ -237,7 +237,7 @@ def _sentence(headline: CostAnswer, reached: CostAnswer | None, failures: Failur
         highest = [0.0 if rate.interval is None else rate.interval.high for rate in (failures.a, failures.b)]
         bounds = " and ".join(f"{100 * high:.0f} %" for high in highest)
         none = f"none of {runs[0]} and {runs[1]} runs failed, so at most {bounds} do"
-        return f"{headline.statement} when it reaches the target; {none}"
+        return f"{headline.statement} when it reaches the target (geometric means); {none}"
     failed = f"{counts[0]} of {runs[0]} runs of A failed, {counts[1]} of {runs[1]} of B"
     typical = "" if reached is None else f"; when they reach the target, {reached.gap}"
     return f"{headline.statement} with failures paid for, as {failed}{typical}"
@@ -253,7 +253,7 @@ def _about(more: int | None) -> str:
     if more is None:
         return ""
     if more >= MANY_RUNS // 2:
-        return f"; more than {MANY_RUNS // 2} more runs per arm would be needed: treat them as equal"
+        return f"; more than {MANY_RUNS // 2} more runs per arm would be needed to tell them apart"
     return f"; about {more} more run{'' if more == 1 else 's'} per arm needed"
 
 

@@ -241,6 +241,7 @@ class Agent(Acting):
                 from mileage.training.evaluation import make_evaluator
 
                 goal = None if target is None else Target.parse(target)
+                asked.say_beyond(self.spec, goal)
                 horizon = self.plan_horizon(total_steps)
                 every, share = self._cadence(horizon, eval_every)
                 checkpoint_every = asked.whole("checkpoint_every", checkpoint_every, 0)

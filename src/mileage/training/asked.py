@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 import warnings
 from typing import Any
 
@@ -11,6 +12,8 @@ from mileage._errors import UsageError, require
 from mileage._records import ReadRecord, Record
 from mileage.algorithms.backends import NETWORKS
 from mileage.contracts import EnvSpec
+from mileage.envs.known import HIGHEST_RETURNS
+from mileage.envs.native.vector import NativeEnv
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
 
@@ -31,6 +34,14 @@ def whole(name: str, value: object, least: int) -> int:
     number: int = int(value)  # type: ignore[call-overload]
     require(number >= least, name, value, f"at least {least}" if least else "0 or more")
     return number
+
+
+def say_beyond(spec: EnvSpec, target: Target | None) -> None:
+    """Say that no episode of a built-in environment returns as much as a target asks for."""
+    highest = HIGHEST_RETURNS.get(spec.id) if isinstance(spec, NativeEnv) else None
+    if target is not None and target.aggregate != "success_rate" and target.threshold > (highest or math.inf):
+        said = f"target {target} cannot be reached: no episode of {spec.id} returns more than {highest:g}"
+        print(f"mileage: {said}", file=sys.stderr)
 
 
 def episode_limit(spec: EnvSpec) -> int | None:

@@ -111,6 +111,8 @@ def test_recipes_count_their_seeds(client: Client) -> None:
     page = client.get("/recipes?q=slow").text
     cells = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", page)]
     assert cells[2:8] == ["slow", "ppo on CartPole-v1", "mean_return&gt;=475.0", "5", "4", "1"]
+    returns = [run["mean_return"] for run in client.get("/api/runs.json?selection=slow").json()]
+    assert cells[9] == f"{sum(returns) / len(returns):,.1f}"  # of all seeds, not of the best
 
 
 def test_a_number_is_the_same_on_every_page(client: Client, runs: dict[str, Run]) -> None:

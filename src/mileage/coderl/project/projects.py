@@ -37,7 +37,7 @@ def detect(root: Path, kind: str | None = None, edit_file: str | None = None) ->
         if recipe and chosen in (None, "java", "make"):
             raise BuildError(recipe)
         if chosen is None:
-            known = ", ".join(mark for marks in MARKERS.values() for mark in marks)
+            known = ", ".join(marks[0] for marks in MARKERS.values())
             raise BuildError(
                 f"no known build system in {root}: add {CONFIG_NAME} with a [rl-bench] table "
                 f"(build, check, edit_file), or one of {known}"

@@ -72,7 +72,7 @@ def read_rows(path: Path, settings: ImportSettings) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
     if path.suffix.lower() == ".csv":
         records = _csv_records(text, path)
     else:

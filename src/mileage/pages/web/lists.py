@@ -135,8 +135,8 @@ def recipes(store: Store, query: Query) -> Html:
     go = tag("p", tag("button", "Compare A with B", type="submit", class_="primary"))
     form = tag("form", box, go, method="get", action="/compare")
     said = (
-        "A recipe is everything but the seed. Failed are those that ended without reaching the target; to target is "
-        "the mean of those that did, return the best, spent is of all."
+        "A recipe is everything but the seed. Failed: ended without reaching the target. To target: mean over seeds "
+        "that reached it. Return: mean over seeds. Spent: all seeds."
     )
     return page(
         "Recipes",
@@ -171,11 +171,11 @@ def _recipe_row(recipe: Recipe) -> Html:
     )
     words = (trained, plain(run.target or "none", 60))
     reach = "–" if recipe.mean_to_target is None else duration(recipe.mean_to_target)
-    best = "–" if recipe.best_return is None else f"{recipe.best_return:,.1f}"
+    returned = "–" if recipe.mean_return is None else f"{recipe.mean_return:,.1f}"
     spent = dollars(recipe.cost_usd) if run.price_usd_per_hour > 0 else "no price"
     failed = recipe.runs - recipe.reached - recipe.running if run.target else 0
     seeds = f"{recipe.runs}" + (f" ({recipe.running} running)" if recipe.running else "")
-    numbers = (seeds, str(recipe.reached), str(failed), reach, best, spent)
+    numbers = (seeds, str(recipe.reached), str(failed), reach, returned, spent)
     return tag(
         "tr",
         *chosen,

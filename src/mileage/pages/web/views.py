@@ -60,7 +60,7 @@ def recipe(store: Store, run_id: str, query: Query) -> Html:
         "p",
         "Runs: ",
         *(
-            join((tag("a", f"seed {run.seed}", href=address(f"/runs/{run.run_id}")), " "))
+            join((tag("a", run.seed_words.removeprefix(", ") or "run", href=address(f"/runs/{run.run_id}")), " "))
             for run in exam.runs[:MOST_SHOWN]
         ),
         class_="small",
@@ -101,8 +101,8 @@ def run(store: Store, run_id: str, version: Hashable) -> Html:
     )
     lead = tag(
         "p",
-        f"{run_id} · {plain(found.algorithm or found.run.framework, 40)} on {plain(found.env or '–', 60)}, "
-        f"seed {found.seed} · ",
+        f"{run_id} · {plain(found.algorithm or found.run.framework, 40)} on {plain(found.env or '–', 60)}"
+        f"{found.seed_words} · ",
         links,
         class_="lead",
     )
