@@ -15,12 +15,13 @@ from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.contracts import Saved, VectorEnv
-from mileage.envs import VecEnv, make_vec
+from mileage.envs import VecEnv, env, make_vec
 from mileage.kernels import reference
 from mileage.kernels.arrays.moments import merged
 from mileage.kernels.machine.team import Team
 from mileage.meter import Phase, PhaseClock
 from mileage.policies import ActorCritic
+from mileage.training.agents import agent_class
 
 
 def parts(env_id: str, n_envs: int, seed: int = 0, hidden: tuple[int, ...] = (16,)) -> tuple[Any, ActorCritic, Team]:
@@ -188,3 +189,22 @@ def test_a_damaged_order_or_count_is_refused() -> None:
     arrays["order"][0] = 10**12
     with pytest.raises(UsageError, match="not a permutation"):
         engine.restore(Saved(arrays, {"iterations": 3, "adam_steps": 7}))
+
+
+@env("TestOneBound-v0", state_size=1, action_low=(0.0, -np.inf), action_high=(np.inf, -1.0), max_steps=8)
+class OneBound:
+    """A reward that is no number for an action outside its only bound, which ends the training."""
+
+    @staticmethod
+    def reset(state: Any, rng: Any) -> None:
+        state[0] = 0.0
+
+    @staticmethod
+    def step(state: Any, action: Any, rng: Any) -> Any:
+        return math.nan if action[0] < 0.0 or action[1] > -1.0 else 1.0, False
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "rpo", "a2c"])
+def test_actions_with_one_bound_keep_it(algorithm: str) -> None:
+    with agent_class(algorithm)("TestOneBound-v0", seed=0) as agent:
+        assert agent.learn(4096, ledger=False, eval_every=4096).evaluations[-1].evaluation.mean_return == 8.0

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Scalar, source_kind
+from mileage.ledger import queries
+from mileage.ledger.store import Store
+from mileage.meter import PhaseClock
+from mileage.outside.record import _Figures
+from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Source, Trackio, WandbFile, source_kind
 from mileage.recording.recorder import Ledger
 
 
@@ -58,9 +64,6 @@ def test_figures_are_claimed_at_their_steps(place: Path) -> None:
     Path("old.csv").write_text("step,other\n1,2\n")
     os.utime("old.csv", (1, 1))
     recorded("--name", "mine", "--", sys.executable, "train.py")
-    from mileage.ledger import queries
-    from mileage.ledger.store import Store
-
     run = the_run()
     assert run.run.name == "mine"
     with Store(Ledger("ledger.db").url, create=False) as store:
@@ -155,30 +158,132 @@ def sleeping(seconds: str) -> list[psutil.Process]:
 # Sources by themselves
 
 
+def figures(source: Source) -> list[tuple[str, float, int | None]]:
+    return [(each.name, each.value, each.step) for each in source.new()]
+
+
 def test_output_lines_come_in_pieces() -> None:
     lines = OutputLines()
     for piece in (b"x\nMETR", b"IC a=1 step=", b"5\nMETRIC b=two c=3\n", b"METRIC d=4"):
         lines.feed(piece)
-    assert list(lines.new()) == [Scalar("a", 1.0, 5), Scalar("c", 3.0, None)]
-    assert list(lines.new()) == []
+    assert figures(lines) == [("a", 1.0, 5), ("c", 3.0, None)]
+    assert figures(lines) == []
     lines.feed(b"\n" + b"y" * 10**6)
-    assert list(lines.new()) == [Scalar("d", 4.0, None)]
+    assert figures(lines) == [("d", 4.0, None)]
+
+
+def test_a_line_has_the_time_at_which_it_came(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db").run("r", keep=True, clock=PhaseClock()) as run:
+        told = _Figures(run, [tmp_path], time.time())
+        for step in (1, 2, 3):
+            told.feed(b"METRIC a=1 step=%d\n" % step)
+            time.sleep(0.05)
+        told.last()
+    assert run.result is not None
+    at = [row.wall_seconds for row in run.result.checkpoints]
+    assert at[0] + 0.1 <= at[1] + 0.05 <= at[2] <= run.result.wall_seconds - 0.05
+
+
+def test_what_came_before_another_row_is_not_dated_before_it(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db").run("r", clock=PhaseClock()) as run:
+        first = run.checkpoint(1)
+        assert run.checkpoint(2, claimed={"a": 1}, at=-5.0).wall_seconds == first.wall_seconds
+        assert run.checkpoint(3, claimed={"a": 1}, at=1e9).wall_seconds < 1e9
+
+
+@pytest.mark.parametrize("rubbish", [b"no log", b":W&B\xe1\xbe\0" + b"\xff" * 40_000], ids=["another file", "broken"])
+def test_a_reader_that_fails_is_said_once_and_the_program_goes_on(place: Path, rubbish: bytes) -> None:
+    Path("rubbish").write_bytes(rubbish)
+    Path("train.py").write_text(
+        "import os, shutil, time\n"
+        "shutil.copy('rubbish', 'run-1.wandb')\n"
+        "shutil.copy('rubbish', 'events.out.tfevents.1')\n"
+        "os.mkfifo('metrics.jsonl')\n"
+        "for i in range(30):\n"
+        "    print(f'METRIC a={i} step={i}', flush=True)\n"
+        "    time.sleep(0.1)\n"
+        "print('METRIC b=1 step=-5')\n"
+        "print('METRIC c=1 step=1e300')\n"
+        "print('METRIC ' + 'd' * 60000 + '=1 step=30', flush=True)\n"
+    )
+    done = recorded("--", sys.executable, "train.py")
+    assert done.returncode == 0
+    assert the_run().state == "finished"
+    assert done.stderr.count(b"run-1.wandb are left out") <= 1
+    with Store(Ledger("ledger.db").url, create=False) as store:
+        rows = store.read(queries.checkpoints, the_run().run.run_id)
+    named = {name: row.step for row in rows for name in json.loads(row.claimed)}
+    assert {name: step for name, step in named.items() if len(name) == 1} == {"a": 29, "b": 29, "c": 29}
+
+
+def wandb_log(rows: list[dict[str, object]]) -> bytes:
+    """A log as W&B writes it: a head, and records that are parted where a block of 32 KiB ends."""
+
+    def field(number: int, value: bytes) -> bytes:
+        size, head = len(value), bytes([number << 3 & 127 | 2 | (128 if number > 15 else 0)])
+        head += bytes([number >> 4]) if number > 15 else b""
+        while size > 127:
+            head, size = head + bytes([size & 127 | 128]), size >> 7
+        return head + bytes([size]) + value
+
+    log = b":W&B\xe1\xbe\0"
+    for row in rows:
+        items = [field(1, field(2, key.encode()) + field(16, json.dumps(row[key]).encode())) for key in row]
+        rest, first = b"\x08\x05" + field(2, b"".join(items)), True
+        while rest or first:
+            if (left := 32768 - len(log) % 32768) < 7:
+                log += b"\0" * left
+                left = 32768
+            piece, rest = rest[: left - 7], rest[left - 7 :]
+            kind = (1 if first else 4) if not rest else 2 if first else 3
+            log += b"\0\0\0\0" + len(piece).to_bytes(2, "little") + bytes([kind]) + piece
+            first = False
+    return log
+
+
+def test_wandb_logs_are_read_as_they_grow_without_wandb(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"_step": i, "_timestamp": 1e9 + i, "loss": i / 2, "text": "x" * (i * 7919)} for i in range(12)
+    ]
+    log, path = wandb_log(rows), tmp_path / "run-1.wandb"
+    assert len(log) > 3 * 32768
+    assert source_kind(path) is WandbFile
+    source, found = WandbFile(path), []
+    for end in (3, 7, 500, 501, 32760, 32768, 40_000, 65_541, 70_000, len(log)):
+        path.write_bytes(log[:end])
+        found += list(source.new())
+    assert found == [("loss", i / 2, i, 1e9 + i) for i in range(12)]
+
+
+def test_trackios_database_is_known_wherever_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mine.db")) as database, database:
+        database.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, timestamp TEXT NOT NULL, "
+            "run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
+        )
+        row = ("2026-01-01T00:00:00+00:00", "r", 7, '{"loss": 0.5}')
+        database.execute("INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", row)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as database, database:
+        database.execute("CREATE TABLE other (a)")
+    assert source_kind(tmp_path / "other.db") is None
+    assert source_kind(tmp_path / "mine.db") is Trackio
+    assert figures(Trackio(tmp_path / "mine.db")) == [("loss", 0.5, 7)]
 
 
 def test_a_half_written_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     source = JsonLines(path)
-    assert list(source.new()) == []
+    assert figures(source) == []
     path.write_text('{"step": 1, "a": 2}\n{"step": 2, "a"')
-    assert list(source.new()) == [Scalar("a", 2.0, 1)]
+    assert figures(source) == [("a", 2.0, 1)]
     path.write_text('{"step": 1, "a": 2}\n{"step": 2, "a": 3}\n[1]\nnot json\n')
-    assert list(source.new()) == [Scalar("a", 3.0, 2)]
+    assert figures(source) == [("a", 3.0, 2)]
 
 
 def test_csv_with_a_comment(tmp_path: Path) -> None:
     path = tmp_path / "monitor.csv"
     path.write_text('#{"t_start": 1}\nr,l,t\n9.0,9,0.1\n')
-    assert list(CsvRows(path).new()) == [Scalar("r", 9.0, None), Scalar("l", 9.0, None), Scalar("t", 0.1, None)]
+    assert figures(CsvRows(path)) == [("r", 9.0, None), ("l", 9.0, None), ("t", 0.1, None)]
 
 
 def test_event_files_are_read_as_they_grow(tmp_path: Path) -> None:
@@ -196,10 +301,10 @@ def test_event_files_are_read_as_they_grow(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert source_kind(path) is EventFile
     source = EventFile(path)
-    assert list(source.new()) == [Scalar("loss", 0.5, 1)]
+    assert figures(source) == [("loss", 0.5, 1)]
     add(2, 0.25)
-    assert list(source.new()) == [Scalar("loss", 0.25, 2)]
+    assert figures(source) == [("loss", 0.25, 2)]
     with path.open("ab") as file:
         file.write(b"\x05\x00\x00")
-    assert list(source.new()) == []
+    assert figures(source) == []
     writer.close()

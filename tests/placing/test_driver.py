@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,9 +16,14 @@ from pathlib import Path
 import pytest
 
 from mileage._errors import UsageError
+from mileage.ledger import spool, store
+from mileage.ledger.address import database_url
+from mileage.ledger.rows import Run
+from mileage.placing import driver
 from mileage.placing.driver import Settings, batch, drive
 from mileage.placing.jobs import Ended, Job, Needs, Outcome, words_without
 from mileage.placing.local import Local
+from mileage.recording.recorder import Ledger
 from placed_jobs import pids_of, recorded
 
 PPO = ("ppo", "CartPole-v1", "--threads", "1", "--eval-every", "0")
@@ -116,6 +122,66 @@ def test_what_a_killed_command_left_is_taken_in_by_the_next(tmp_path: Path) -> N
         with batch(place, str(ledger)) as directory:
             assert directory.is_dir()
         assert len(recorded(ledger)) == 1
+
+
+class _Delivered:
+    """A place whose attempt has ended while another process is still bringing its rows into its ledger."""
+
+    def submit(self, job: Job) -> _Delivered:
+        return self
+
+    def check(self, needs: Needs) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def ended(self) -> Ended | None:
+        return Ended(Outcome.DONE)
+
+    def cancel(self) -> None:
+        pass
+
+    def where(self) -> str:
+        return "here"
+
+    def waits(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.0], ids=["waited for", "taken by the next command"])
+def test_rows_that_another_process_delivers_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    """Its spool file is locked, as by who delivers it, for longer than one look at the ledger waits."""
+    monkeypatch.setattr(store, "OTHERS_SECONDS", 0.01)
+    monkeypatch.setattr(driver, "ROWS_SECONDS", patience)
+    merged, merge = 0, driver.merge
+    ledger = str(tmp_path / "all.db")
+    with batch(tmp_path / "placed", ledger) as directory:
+        job = job_in(directory, PPO)
+        ended_run = Ledger(enabled=False).run("r").end()
+        assert ended_run.end is not None
+        left = spool.Spool(spool.spool_dir(database_url(str(job.ledger))), ended_run.run_id)
+        left.append([ended_run.run, ended_run.end])
+        lock = left.path.open("rb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def merge_and_count(source: Path, into: str | None) -> list[Run]:
+            nonlocal merged
+            merged += 1
+            if merged == 3:
+                lock.close()
+            return merge(source, into)
+
+        monkeypatch.setattr(driver, "merge", merge_and_count)
+        (result,) = drive([job], _Delivered(), ledger)
+    lock.close()
+    if patience:
+        assert result.run_ids == (ended_run.run_id,)
+    with batch(tmp_path / "placed", ledger):
+        pass
+    assert [run.run_id for run in recorded(Path(ledger))] == [ended_run.run_id]
 
 
 class _Never:

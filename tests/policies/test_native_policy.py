@@ -60,10 +60,17 @@ def test_continuous_draws_are_normal_and_mapped() -> None:
 
 
 def test_actions_are_mapped_to_bounds() -> None:
-    # Dimension 0 maps [-1, 1] to [-2, 2], dimension 1 to [0, 1], dimension 2 has no upper bound and stays.
+    # Dimension 0 maps [-1, 1] to [-2, 2], dimension 1 to [0, 1]; dimension 2 has no upper bound and keeps the lower.
     policy = ActorCritic(1, 0, (-2.0, 0.0, -1.0), (2.0, 1.0, np.inf))
     got = policy.to_env(np.array([[0.0, 0.0, 7.0], [1.0, 0.5, -7.0], [-9.0, 9.0, 0.0]], np.float32))
-    assert got.tolist() == [[0.0, 0.5, 7.0], [2.0, 0.75, -7.0], [-2.0, 1.0, 0.0]]
+    assert got.tolist() == [[0.0, 0.5, 7.0], [2.0, 0.75, -1.0], [-2.0, 1.0, 0.0]]
+
+
+def test_one_bound_is_kept_and_what_is_too_wide_is_clipped() -> None:
+    low, high = (0.0, -np.inf, -3e38, 5.0), (np.inf, -1.0, 3e38, 5.0)
+    policy = ActorCritic(1, 0, low, high)
+    got = policy.to_env(np.array([[-2.0, 2.0, 9.0, 0.0], [2.0, -2.0, -9.0, 1.0]], np.float32))
+    assert got.tolist() == [[0.0, -1.0, 9.0, 5.0], [2.0, -2.0, -9.0, 5.0]]
 
 
 def test_names_are_views_of_one_vector() -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from mileage._errors import MissingExtraError, UsageError
 from mileage._records import Record
-from mileage.outside.scalars import EventFile, WandbFile, number_of, wandb_rows
+from mileage.outside.scalars import EventFile, WandbFile, number_of
 
 _MOST_FILES = 10_000
 # How CleanRL calls what it logs of its training episodes: it stays a claim under its own name.
@@ -82,10 +82,10 @@ Reader = Callable[[Path, str], Iterator[Figure]]
 def _reader(path: Path) -> Reader | None:
     """Who reads a file, by its name; MissingExtraError if the library for it is not installed."""
     if ".tfevents." in path.name:
-        _need("tensorboard", "TensorBoard's event files")
+        if find_spec("tensorboard") is None:
+            raise MissingExtraError("reading TensorBoard's event files", "tensorboard")
         return _events
     if path.suffix == ".wandb":
-        _need("wandb", "W&B's log")
         return _wandb
     if path.suffix == ".db":
         return _trackio
@@ -96,11 +96,6 @@ def _reader(path: Path) -> Reader | None:
     return None
 
 
-def _need(module: str, what: str) -> None:
-    if find_spec(module) is None:
-        raise MissingExtraError(f"reading {what}", module)
-
-
 def _events(path: Path, run: str) -> Iterator[Figure]:
     for at, step, name, value in EventFile(path).timed():
         yield Figure(run, name, value, step, at)
@@ -108,7 +103,7 @@ def _events(path: Path, run: str) -> Iterator[Figure]:
 
 def _wandb(path: Path, run: str) -> Iterator[Figure]:
     folder = path.parent.name if path.parent.name.startswith(("offline-run-", "run-")) else run
-    for row in wandb_rows(WandbFile(path)):
+    for row in WandbFile(path).rows():
         at, step = number_of(row.get("_timestamp")), number_of(row.get("global_step", row.get("_step")))
         for name, value in row.items():
             number = number_of(value)

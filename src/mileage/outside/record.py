@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mileage.ledger.secrets import scrubbed_value
 from mileage.meter import PhaseClock
 from mileage.outside.exams import Exams
 from mileage.outside.program import Ended, How, Program, Way
-from mileage.outside.scalars import Files, OutputLines, Scalar
+from mileage.outside.scalars import Files, Guard, OutputLines
 from mileage.outside.variables import kept_variables
 from mileage.recording.recorder import Ledger, RunRecorder
 
@@ -69,7 +69,7 @@ def record(
             figures.tick()
             tick()
 
-        program = Program(command, run.run_id, figures.lines.feed, way)
+        program = Program(command, run.run_id, figures.feed, way)
         ended = program.run(limit_seconds, tick_all, started_now)
         figures.last()
         if exams is not None:
@@ -83,21 +83,26 @@ class _Figures:
     def __init__(self, run: RunRecorder, directories: list[Path], since: float) -> None:
         self.lines = OutputLines()
         self._run = run
-        self._files = Files(directories, since)
+        self._guard = Guard()
+        self._files = Files(directories, since, self._guard)
         self.step = 0
         """The last one that the program named."""
         self._next_write = self._next_look = 0.0
+
+    def feed(self, text: bytes) -> None:
+        """More of the program's output."""
+        with self._guard("standard output"):
+            self.lines.feed(text)
 
     def tick(self) -> None:
         """Look for new files and write new figures, neither too often."""
         now = time.monotonic()
         if now >= self._next_look:
-            self._files.look()
+            self._look()
             # A large directory is looked through less often.
             self._next_look = now + max(_LOOK_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
         if now >= self._next_write:
-            self._write(self.lines.new())
-            self._write(self._files.new())
+            self._write()
             self._next_write = now + max(_WRITE_EVERY_SECONDS, 500.0 * (time.monotonic() - now))
 
     def latest(self) -> int:
@@ -107,17 +112,27 @@ class _Figures:
 
     def last(self) -> None:
         """Everything that has come meanwhile."""
-        self._files.look()
-        self._write(self.lines.new())
-        self._write(self._files.new())
+        self._look()
+        self._write()
 
-    def _write(self, found: Iterable[Scalar]) -> None:
-        by_step: dict[int, dict[str, float]] = {}
-        for scalar in found:
+    def _look(self) -> None:
+        with self._guard("new files"):
+            self._files.look()
+
+    def _write(self) -> None:
+        """Everything that has come, with the time at which it did; of one step and second, in one row."""
+        rows: dict[tuple[int, int], dict[str, float]] = {}
+        times: dict[tuple[int, int], float] = {}
+        now = time.time()
+        for scalar in (*self.lines.new(), *self._files.new()):
             self.step = self.step if scalar.step is None else scalar.step
-            by_step.setdefault(self.step, {})[scalar.name] = scalar.value
-        for step, values in by_step.items():
-            self._run.checkpoint(step, claimed=values)
+            at = scalar.at or now
+            rows.setdefault((self.step, int(at)), {})[scalar.name] = scalar.value
+            times[self.step, int(at)] = max(at, times.get((self.step, int(at)), 0.0))
+        wall = self._run.wall_seconds - time.time()
+        for row in sorted(rows, key=times.__getitem__):
+            with self._guard("some steps"):
+                self._run.checkpoint(row[0], claimed=rows[row], at=wall + times[row])
 
 
 @functools.cache

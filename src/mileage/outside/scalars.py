@@ -6,25 +6,32 @@ They are kept as claimed: nobody has examined them.
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import math
 import os
 import re
 import sqlite3
+import stat
 import struct
+import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 _LINE = re.compile(rb"^METRIC\s+(.+)$")
 _PAIR = re.compile(r"([^\s=]+)=([^\s=]+)")
 _LONGEST_LINE = 65536
+_MOST_AT_ONCE = 1 << 26
+_BLOCK = 32768  # of W&B's log
 STEP_NAMES = ("step", "global_step", "_step", "timestep", "timesteps", "env_steps", "total_timesteps",
               "time/total_timesteps", "num_env_steps")  # fmt: skip
 """What the column of steps is called, best first."""
+_MOST_STEPS = 2**62
 
 
 class Scalar(NamedTuple):
@@ -33,6 +40,26 @@ class Scalar(NamedTuple):
     name: str
     value: float
     step: int | None
+    at: float = 0.0
+    """When it came, in seconds since the epoch; 0 where the source does not know."""
+
+
+class Guard:
+    """Keeps what reads figures from ending the program that it watches: a failure is said once, and nothing more."""
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+
+    @contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        """Read the figures of `what` in the body."""
+        try:
+            yield
+        except Exception as error:
+            if what not in self.failed:
+                self.failed.add(what)
+                with suppress(OSError):
+                    print(f"mileage: figures of {what} are left out: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class Source(Protocol):
@@ -56,7 +83,7 @@ class OutputLines:
         for line in lines:
             if match := _LINE.match(line[:_LONGEST_LINE].strip()):
                 pairs = dict(_PAIR.findall(match[1].decode("utf-8", "replace")))
-                self._found += row_scalars(pairs)
+                self._found += row_scalars(pairs, time.time())
 
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
@@ -64,12 +91,12 @@ class OutputLines:
         yield from found
 
 
-def row_scalars(row: dict[str, object]) -> list[Scalar]:
+def row_scalars(row: dict[str, object], at: float = 0.0) -> list[Scalar]:
     """The numbers of a row by name, at its step."""
     numbers = {str(name): number for name, value in row.items() if (number := number_of(value)) is not None}
-    key = next((name for name in STEP_NAMES if name in numbers), None)
+    key = next((name for name in STEP_NAMES if 0 <= numbers.get(name, -1) < _MOST_STEPS), None)
     step = None if key is None else int(numbers[key])
-    return [Scalar(name, value, step) for name, value in numbers.items() if name != key]
+    return [Scalar(name, value, step, at) for name, value in numbers.items() if name != key]
 
 
 def number_of(value: object) -> float | None:
@@ -89,20 +116,26 @@ class _Growing:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.at = 0
+        self.changed = 0.0
+        """When what was read last was written, in seconds since the epoch."""
 
     def more(self) -> bytes:
+        """What came since, as far as it was not used: a reader moves `at` on."""
         try:
             with self.path.open("rb") as file:
+                self.changed = os.fstat(file.fileno()).st_mtime
                 if file.seek(0, io.SEEK_END) < self.at:
                     self.at = 0
                 file.seek(self.at)
-                return file.read()
+                return file.read(_MOST_AT_ONCE)
         except OSError:
             return b""
 
     def lines(self) -> list[str]:
         """Whole lines since the last time."""
-        whole, newline, _ = self.more().rpartition(b"\n")
+        whole, newline, rest = self.more().rpartition(b"\n")
+        if len(rest) == _MOST_AT_ONCE:
+            raise ValueError(f"a line is longer than {_MOST_AT_ONCE:,} bytes")
         self.at += len(whole) + len(newline)
         return whole.decode("utf-8", "replace").splitlines() if newline else []
 
@@ -116,7 +149,7 @@ class JsonLines(_Growing):
             with suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if isinstance(row, dict):
-                    yield from row_scalars(row)
+                    yield from row_scalars(row, self.changed)
 
 
 class CsvRows(_Growing):
@@ -135,7 +168,7 @@ class CsvRows(_Growing):
                 if self._names is None:
                     self._names = None if not row or row[0].startswith("#") else row
                 else:
-                    yield from row_scalars(dict(zip(self._names, row, strict=False)))
+                    yield from row_scalars(dict(zip(self._names, row, strict=False)), self.changed)
 
 
 class EventFile(_Growing):
@@ -143,8 +176,8 @@ class EventFile(_Growing):
 
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
-        for _, step, name, value in self.timed():
-            yield Scalar(name, value, step)
+        for at, step, name, value in self.timed():
+            yield Scalar(name, value, step if 0 <= step < _MOST_STEPS else None, at)
 
     def timed(self) -> Iterator[tuple[float, int, str, float]]:
         """The same with the time they were written: seconds since the epoch, step, name, value."""
@@ -176,6 +209,8 @@ class EventFile(_Growing):
             yield data[begin + 12 : begin + 12 + size]
             begin += 16 + size
             self.at += 16 + size
+        if begin == 0 and len(data) == _MOST_AT_ONCE:
+            raise ValueError(f"a record is longer than {_MOST_AT_ONCE:,} bytes")
 
 
 class Trackio:
@@ -188,54 +223,86 @@ class Trackio:
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as database:
-            query = "SELECT id, step, metrics FROM metrics WHERE id > ? ORDER BY id"
-            for number, step, text in database.execute(query, (self._last,)).fetchall():
+            query = "SELECT id, step, metrics, timestamp FROM metrics WHERE id > ? ORDER BY id"
+            for number, step, text, when in database.execute(query, (self._last,)).fetchall():
                 self._last = number
                 with suppress(ValueError, RecursionError):
-                    row = json.loads(text)
+                    row, at = json.loads(text), datetime.datetime.fromisoformat(str(when)).timestamp()
                     if isinstance(row, dict):
-                        yield from row_scalars(row | {"step": step})
+                        yield from row_scalars(row | {"step": step}, at)
 
 
-class WandbFile:
-    """The log of a W&B run, offline or not, read by W&B's own classes; it is read from its beginning when it grew."""
+class WandbFile(_Growing):
+    """The log of a W&B run, offline or not: records in LevelDB's log format, each a protocol buffer."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._size = self._seen = 0
+        super().__init__(path)
+        self._record = b""
 
     def new(self) -> Iterator[Scalar]:
         """Figures that came since the last call."""
-        for row in wandb_rows(self):
-            yield from (each for each in row_scalars(row) if not each.name.startswith("_"))
+        for row in self.rows():
+            at = number_of(row.get("_timestamp")) or self.changed
+            yield from (each for each in row_scalars(row, at) if not each.name.startswith("_"))
 
-    def records(self) -> Iterator[Any]:
-        """W&B's own records that came since the last call."""
-        from wandb.proto.wandb_internal_pb2 import Record
-        from wandb.sdk.internal.datastore import DataStore
+    def rows(self) -> Iterator[dict[str, object]]:
+        """The rows of the run's history that came since the last call, W&B's own columns included."""
+        for record in self._records():
+            for history in _fields(record, 2):
+                row: dict[str, object] = {}
+                for item in _fields(history, 1):
+                    for text in _fields(item, 16):
+                        with suppress(ValueError, RecursionError):
+                            row[b"/".join(_fields(item, 1, 2)).decode()] = json.loads(text)
+                if row:
+                    yield row
 
-        if (size := self.path.stat().st_size) == self._size:
-            return
-        self._size, store, number = size, DataStore(), 0
-        store.open_for_scan(str(self.path))
-        # The last record may be half written: W&B's reader then fails in a way of its own.
-        with suppress(AssertionError, EOFError, struct.error, ValueError), closing(store):
-            while (text := store.scan_data()) is not None:
-                number += 1
-                if number > self._seen:
-                    self._seen = number
-                    yield Record.FromString(text)
+    def _records(self) -> Iterator[bytes]:
+        """A head of 7 bytes (checksum, length, kind) before every piece; none crosses the end of a block."""
+        data, begin = self.more(), 0
+        if self.at == 0:
+            if len(data) < 7:
+                return
+            if data[:6] != b":W&B\xe1\xbe":
+                raise ValueError("it does not begin as a log of W&B does")
+            begin, self._record = 7, b""
+        while True:
+            left = _BLOCK - (self.at + begin) % _BLOCK
+            if left < 7:
+                begin += left
+            if begin + 7 > len(data):
+                break
+            size, kind = struct.unpack_from("<HB", data, begin + 4)
+            if begin + 7 + size > len(data):
+                break
+            self._record += data[begin + 7 : begin + 7 + size]
+            begin += 7 + size
+            if kind in (1, 4):  # a whole record, or the last piece of one
+                yield self._record
+                self._record = b""
+        self.at += min(begin, len(data))
 
 
-def wandb_rows(file: WandbFile) -> Iterator[dict[str, object]]:
-    """The rows of a W&B run's history that came since the last call, W&B's own columns included."""
-    for record in file.records():
-        row: dict[str, object] = {}
-        for item in record.history.item:
-            with suppress(ValueError, RecursionError):
-                row[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
-        if row:
-            yield row
+def _fields(message: bytes, *wanted: int) -> Iterator[bytes]:
+    """The fields with the `wanted` numbers of a protocol buffer that are bytes, texts or messages."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    with suppress(IndexError):
+        while at < len(message):
+            field, kind = divmod(number(), 8)
+            size = number() if kind in (0, 2) else 8 if kind == 1 else 4
+            if kind == 2 and field in wanted:
+                yield message[at : at + size]
+            at += 0 if kind == 0 else size
 
 
 def source_kind(path: Path) -> Callable[[Path], Source] | None:
@@ -243,12 +310,22 @@ def source_kind(path: Path) -> Callable[[Path], Source] | None:
     if ".tfevents." in path.name:
         return EventFile if find_spec("tensorboard") else None
     if path.suffix == ".wandb":
-        return WandbFile if find_spec("wandb") else None
+        return WandbFile
     if path.name == "metrics.jsonl":
         return JsonLines
     if path.suffix == ".csv":
         return CsvRows
-    return Trackio if path.suffix == ".db" and "trackio" in path.parts else None
+    return Trackio if path.suffix == ".db" and _is_trackio(path) else None
+
+
+def _is_trackio(path: Path) -> bool:
+    """Whether a database has trackio's table, without opening it: somebody else's is not touched."""
+    for each in (path, path.with_name(path.name + "-wal")):
+        with suppress(OSError), each.open("rb") as file:
+            head = file.read(_LONGEST_LINE)
+            if b" metrics" in head and b"run_name" in head:
+                return True
+    return False
 
 
 class Files:
@@ -258,8 +335,8 @@ class Files:
     """Files that are followed at most."""
     _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages", ".mypy_cache"})
 
-    def __init__(self, directories: list[Path], since: float) -> None:
-        self._directories = directories
+    def __init__(self, directories: list[Path], since: float, guard: Guard) -> None:
+        self._directories, self._guard = directories, guard
         self._since = since
         self._sources: dict[Path, Source] = {}
 
@@ -275,10 +352,15 @@ class Files:
         if path in self._sources or len(self._sources) >= self.LIMIT or (kind := source_kind(path)) is None:
             return
         with suppress(OSError):
-            if path.stat().st_mtime >= self._since:
+            about = path.stat()
+            if about.st_mtime >= self._since and stat.S_ISREG(about.st_mode):
                 self._sources[path] = kind(path)
 
     def new(self) -> Iterator[Scalar]:
-        """Figures that came since the last call."""
-        for source in self._sources.values():
-            yield from source.new()
+        """Figures that came since the last call; a file whose reader failed is left out from then on."""
+        for path, source in self._sources.items():
+            if str(path) not in self._guard.failed:
+                found: list[Scalar] = []
+                with self._guard(str(path)):
+                    found.extend(source.new())
+                yield from found

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mileage._errors import LedgerError, UsageError
-from mileage.ledger import queries
+from mileage.ledger import queries, spool
+from mileage.ledger.address import database_url
 from mileage.ledger.imports import take_in
 from mileage.ledger.rows import Run
 from mileage.ledger.selectors import Selector
@@ -19,6 +20,8 @@ from mileage.ledger.store import Store
 from mileage.placing.jobs import LEDGER, Ended, Job, Outcome, Place, Ticket
 
 _POLL_SECONDS = 0.05
+ROWS_SECONDS = 60.0
+"""How long an attempt that has ended is waited for until all its rows can be taken: others may be delivering them."""
 _LOCK = "driver.lock"
 
 
@@ -86,6 +89,7 @@ class _UnderWay:
         self._ticket: Ticket | None = None
         self._since = time.monotonic()
         self._told_where = False
+        self._found: Ended | None = None
 
     def proceed(self, ledger: str | None) -> bool:
         """Look at the attempt, and place the next if one is needed; whether anything happened."""
@@ -98,8 +102,12 @@ class _UnderWay:
         if found is None:
             self._mind_the_wait()
             return False
+        if self._found is None:
+            self._found, self._since = found, time.monotonic()
         self.collect(ledger)
-        self._ticket = None
+        if found.outcome.is_final and _rows_wait(self.job.ledger) and time.monotonic() - self._since < ROWS_SECONDS:
+            return False
+        self._ticket = self._found = None
         self._lost += found.outcome is Outcome.LOST
         if found.outcome.is_final or self._lost > self._settings.retries:
             self.result = JobResult(self.job, tuple(self._run_ids), self._attempts, found)
@@ -136,6 +144,11 @@ class _UnderWay:
                 self._run_ids.append(run.run_id)
 
 
+def _rows_wait(source: Path) -> bool:
+    """Whether the ledger at `source` lacks rows that somebody else is bringing into it, or a later one must."""
+    return bool(spool.waiting(*spool.spool_dirs(database_url(str(source)))))
+
+
 def merge(source: Path, ledger: str | None) -> list[Run]:
     """Bring all rows of the SQLite ledger at `source` into `ledger`; runs that died are closed first. Its runs."""
     if not source.exists() and not source.with_name(source.name + ".spool").exists():
@@ -155,12 +168,22 @@ def batch(place: Path, ledger: str | None) -> Iterator[Path]:
     for left in sorted(place.iterdir()):
         with _locked(left) as mine:
             if mine and not (left / "taken").exists():
-                for job in sorted(path for path in left.iterdir() if path.is_dir()):
-                    merge(job / LEDGER, ledger)
-                (left / "taken").touch()
+                for job in _jobs(left):
+                    merge(job, ledger)
+                _done_with(left)
     directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=place))
     with _locked(directory, create=True):
         yield directory
+        _done_with(directory)
+
+
+def _jobs(directory: Path) -> list[Path]:
+    return [job / LEDGER for job in sorted(directory.iterdir()) if job.is_dir()]
+
+
+def _done_with(directory: Path) -> None:
+    """Mark a batch whose rows have been taken, all of them: otherwise the next command takes what is left."""
+    if not any(_rows_wait(each) for each in _jobs(directory)):
         (directory / "taken").touch()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mileage._types import F32, I64, U8
+from mileage._types import F32, I64, U8, Bool
 from mileage.contracts import Distribution
 from mileage.kernels.definitions import LOG_STD_HIGH, LOG_STD_LOW
 
@@ -111,8 +111,14 @@ def greedy(values: F32, masks: U8 | None) -> Distribution:
 
 
 def to_bounds(action: F32, low: F32, high: F32) -> F32:
-    """Actions (N, A) mapped from [-1, 1] to the bounds (A,) of each dimension; unbounded ones pass as they are."""
-    bounded = np.isfinite(low) & np.isfinite(high)
-    low, high = np.where(bounded, low, np.float32(-1.0)), np.where(bounded, high, np.float32(1.0))
-    scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
-    return np.where(bounded, scaled, action).astype(np.float32)
+    """Actions (N, A) mapped from [-1, 1] to the bounds (A,) of each dimension; those without a width only clipped."""
+    wide = has_width(low, high)
+    least, most = np.where(wide, low, np.float32(-1.0)), np.where(wide, high, np.float32(1.0))
+    scaled = least + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (most - least)
+    return np.where(wide, scaled, np.clip(action, low, high)).astype(np.float32)
+
+
+def has_width(low: F32, high: F32) -> Bool:
+    """Which dimensions (A,) have bounds that an action from -1 to 1 can be mapped to: both, and not too far apart."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.isfinite(high - low))

@@ -61,7 +61,7 @@ class TwinCriticPolicy(FlatPolicy):
         activation: str = "relu", seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(obs_size, 0, low, high, hidden, activation)
-        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+        if not draw.has_width(self.low, self.high).all():
             raise UsageError("this algorithm needs actions with finite bounds: wrap the environment to rescale them")
         rng = np.random.default_rng([seed, 1])
         self.actor_sizes = (obs_size, *self.hidden, self.outputs_per_action * self.action_size)

@@ -16,6 +16,7 @@ from mileage._errors import UsageError
 from mileage._types import F32, Array
 from mileage._version import __version__
 from mileage.kernels.definitions import n_params
+from mileage.policies.draw import has_width
 from mileage.policies.mlp import FlatPolicy, views
 
 _IR_VERSION, _OPSET = 8, 17
@@ -54,14 +55,15 @@ def _network(graph: _Graph, policy: FlatPolicy) -> None:
         graph.node("ArgMax", x, to="actions", axis=1, keepdims=0)
         return
     x = graph.node("Tanh", x) if policy.squashed else x
-    bounded = np.isfinite(policy.low) & np.isfinite(policy.high)
-    half = np.where(bounded, (policy.high - policy.low) * np.float32(0.5), np.float32(1.0))
-    middle = np.where(bounded, policy.low + half, np.float32(0.0))
+    wide = has_width(policy.low, policy.high)
+    least, most = np.where(wide, policy.low, np.float32(-1.0)), np.where(wide, policy.high, np.float32(1.0))
+    half = (most - least) * np.float32(0.5)
+    middle = np.where(wide, least + half, np.float32(0.0))
     largest = np.float32(np.finfo(np.float32).max)
     x = graph.node("Mul", x, graph.constant("half", half))
     x = graph.node("Add", x, graph.constant("middle", middle))
-    x = graph.node("Max", x, graph.constant("low", np.where(bounded, policy.low, -largest)))
-    graph.node("Min", x, graph.constant("high", np.where(bounded, policy.high, largest)), to="actions")
+    x = graph.node("Max", x, graph.constant("low", np.maximum(policy.low, -largest)))
+    graph.node("Min", x, graph.constant("high", np.minimum(policy.high, largest)), to="actions")
 
 
 def _scores(policy: FlatPolicy) -> str:

@@ -325,6 +325,7 @@ class RunRecorder:
         sha256: str | None = None,
         reset_reasons: Mapping[str, int] | None = None,
         claimed: ReadRecord | None = None,
+        at: float | None = None,
     ) -> Checkpoint:
         """Record where the run stands.
 
@@ -335,6 +336,7 @@ class RunRecorder:
             sha256: its hash; computed from the file where it is not given.
             reset_reasons: how many episodes were reset for which reason since the last checkpoint.
             claimed: a foreign framework's own figures.
+            at: wall-clock seconds of the run at which they came, where that was before this call.
         """
         if self.result is not None:
             raise UsageError(f"run {self.run_id} has ended: a checkpoint cannot be recorded any more")
@@ -349,6 +351,10 @@ class RunRecorder:
             wall_ns, eval_ns = self.clock.split("eval")
             wall, eval_seconds = wall_ns / 1e9, eval_ns / 1e9
             self._read_peaks(wall)
+            if at is not None:  # never before the row before it, nor after now
+                last = self._progress.last
+                wall = min(wall, max(at, last.wall_seconds if last else 0.0))
+                eval_seconds = min(eval_seconds, wall)
             value = met = None
             if evaluation is not None and self._target is not None:
                 value, met = finite(self._target.value(evaluation)), self._target.met(evaluation)

@@ -95,6 +95,13 @@ def test_random_actions_are_spread_over_what_masks_leave() -> None:
     assert -1.0 <= rows[:, 2].min() < -0.5 < 0.5 < rows[:, 2].max() <= 1.0
 
 
+@pytest.mark.parametrize(("low", "high"), [(100.0, np.inf), (-np.inf, -100.0), (50.0, 60.0), (-np.inf, np.inf)])
+def test_random_actions_are_within_bounds_far_from_zero(low: float, high: float) -> None:
+    spec = broken_envs.make("Far", actions=0, action_low=[low], action_high=[high])
+    rows = trial.random_actions(spec, 100, np.random.default_rng(0))
+    assert low <= rows.min() < rows.max() <= high
+
+
 def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:
     memory = [0.0]
 

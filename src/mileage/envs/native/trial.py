@@ -126,7 +126,9 @@ def random_actions(spec: EnvSpec, n: int, rng: np.random.Generator, masks: U8 | 
     chosen = None if masks is None else _possible(spec.choices, rng.random(masks.shape) * masks)
     if spec.n_actions:
         return rng.integers(spec.n_actions, size=n) if chosen is None else chosen[:, 0]
-    low, high = np.maximum(spec.action_low, -10.0), np.minimum(spec.action_high, 10.0)
+    # Where a bound is missing, within 10 of 0, or of the bound there is.
+    low = np.maximum(spec.action_low, np.minimum(spec.action_high, 10.0) - 20.0)
+    high = np.minimum(spec.action_high, np.maximum(spec.action_low, -10.0) + 20.0)
     rows = rng.uniform(low, high, (n, spec.action_size)).astype(np.float32)
     branches = spec.branches
     rows[:, : len(branches)] = rng.integers(branches, size=(n, len(branches))) if chosen is None else chosen

@@ -88,11 +88,16 @@ def sample_gaussian(mean: Ptr32, log_std: Ptr32, n: Count, rng_state: PtrU64, ou
 
 @inner
 def to_env_action(frame: FrameRecord, action: Ptr32, out: Ptr32) -> None:
-    """Map a policy's action in [-1, 1] to the environment's bounds, clipped; unbounded dimensions pass as they are."""
+    """Map a policy's action in [-1, 1] to the environment's bounds; dimensions without a width are only clipped."""
     low, high = f32(frame.low), f32(frame.high)
     for k in range(frame.action_size):
         value = action[k]
-        if low[k] > -_INFINITE and high[k] < _INFINITE:
+        width = high[k] - low[k]
+        if width < _INFINITE:
             value = min(max(value, _F(-1.0)), _F(1.0))
-            value = low[k] + (value + _F(1.0)) * _F(0.5) * (high[k] - low[k])
+            value = low[k] + (value + _F(1.0)) * _F(0.5) * width
+        elif value < low[k]:
+            value = low[k]
+        elif value > high[k]:
+            value = high[k]
         out[k] = value
