@@ -194,9 +194,9 @@ def test_annotations_of_kernels_count_apart(tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_too_long(tmp_path: Path) -> None:
-    found = figures(tmp_path, right="x = 1\n" * 451)
-    assert found.broken() == ["modules of more than 450 lines: 1, at most 0"]
-    assert found.listing("long") == "small/right.py: 451 lines"
+    found = figures(tmp_path, right="x = 1\n" * 501)
+    assert found.broken() == ["modules of more than 500 lines: 1, at most 0"]
+    assert found.listing("long") == "small/right.py: 501 lines"
 
 
 def test_the_command_fails_when_a_limit_is_broken(tmp_path: Path) -> None:
