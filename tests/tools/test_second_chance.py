@@ -52,8 +52,10 @@ def chanced(folder: Path, *words: str, **tests: str) -> subprocess.CompletedProc
         (folder / f"test_{name}.py").write_text(text)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     outside[second_chance.FLAKY_LIST] = str(folder / "listed")
+    # Plugins that are installed for the suite take seconds to load.
+    outside |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-q -p xdist"}
     return subprocess.run(
-        [sys.executable, second_chance.__file__, "-q", *words], cwd=folder, env=outside, capture_output=True, text=True,
+        [sys.executable, second_chance.__file__, *words], cwd=folder, env=outside, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
 
