@@ -20,6 +20,9 @@ os.environ.pop("DEVICE_PRICE_PER_HOUR", None)
 # What machine it is must not reach them either: on a rented one, every run would have a price.
 os.environ["MILEAGE_RECOGNISE"] = "0"
 
+# Torch's threads would wait for each other by burning the cores that other workers need: ten times slower, or more.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
 # A shell lets what it starts in the background ignore Ctrl-C, and the programs that tests interrupt with it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import signal
 import subprocess
@@ -14,33 +15,48 @@ import pytest
 import broken_envs
 import mileage
 from mileage._interrupts import none_swallowed
+from waiting import MINUTES, until
 
-FILE = Path(broken_envs.__file__)
-ALONE = """
+HEAD = f"""
+import sys, threading, time
+sys.path.insert(0, {str(Path(broken_envs.__file__).parent)!r})
+import numpy as np
+import broken_envs, mileage
+steps = []
+def watch():
+    seen, since = 0, 0.0
+    while not seen or time.process_time() < since + 0.5:
+        if seen != len(steps):
+            seen, since = len(steps), time.process_time()
+        time.sleep(0.05)
+    print("ready", flush=True)
+"""
+# It is ready once it computes and comes to no end of a step.
+HANGS = "threading.Thread(target=watch, daemon=True).start()"
+ALONE = f"""
 vec = mileage.VecEnv(broken_envs.Endless, 4)
 vec.reset()
-vec.step(np.zeros(4, np.int64))
-print("ready", flush=True)
+{HANGS}
 while True:
-    vec.step(np.zeros(4, np.int64))
+    steps.append(vec.step(np.zeros(4, np.int64)))
 """
-TRAINING = """
-said = []
-def ready(progress):
-    if not said:
-        said.append(print("ready", flush=True))
-agent = mileage.agent_class("{algorithm}")(broken_envs.LateEndless, preset="none", threads=1, n_envs=8, {options})
-agent.learn(10**9, eval_every=10**9, callback=ready, ledger="ledger.db")
+TRAINING = f"""
+{HANGS}
+agent = mileage.agent_class("{{algorithm}}")(broken_envs.LateEndless, preset="none", threads=1, n_envs=8, {{options}})
+agent.learn(10**9, eval_every=10**9, callback=steps.append, ledger="ledger.db")
 """
-SOUND = TRAINING.replace("broken_envs.LateEndless", "'CartPole-v1'")
+SOUND = """
+agent = mileage.PPO("CartPole-v1", preset="none", threads=1, n_envs=8, n_steps=32)
+said = lambda _: steps or steps.append(print("ready", flush=True))
+agent.learn(10**9, eval_every=10**9, callback=said, ledger="ledger.db")
+"""
 
 
 def started(code: str, cwd: Path) -> subprocess.Popen[str]:
     """A process that runs `code` and has said that it is ready."""
-    head = f"import sys\nsys.path.insert(0, {str(FILE.parent)!r})\nimport numpy as np\nimport broken_envs, mileage\n"
     with (cwd / "errors").open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", head + code], cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
+            [sys.executable, "-c", HEAD + code], cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True
         )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -48,12 +64,17 @@ def started(code: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 def signalled(process: subprocess.Popen[str], *numbers: signal.Signals) -> int:
-    """Send signals some moments apart, and return how the process ended."""
-    for number in numbers:
-        time.sleep(2.0)
+    """Send signals some moments apart, the last one again and again, and return how the process ended."""
+    for number in numbers[:-1]:
         process.send_signal(number)
-    process.communicate(timeout=60)
-    return process.returncode
+        time.sleep(0.5)
+    for _ in range(6):
+        # Two that come at the same moment are one.
+        process.send_signal(numbers[-1])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=30)
+            return process.returncode
+    raise AssertionError("it did not end")
 
 
 def test_the_second_ctrl_c_ends_a_step_that_never_returns(tmp_path: Path) -> None:
@@ -88,7 +109,7 @@ def test_a_second_sigterm_ends_it_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_one_signal_ends_training_in_order(number: signal.Signals, reason: str, tmp_path: Path) -> None:
-    assert signalled(started(SOUND.format(algorithm="ppo", options="n_steps=32"), tmp_path), number) == 0
+    assert signalled(started(SOUND, tmp_path), number) == 0
     (run,) = mileage.Ledger(tmp_path / "ledger.db").records()
     assert (run.state, run.reason) == ("stopped", reason)
 
@@ -98,11 +119,9 @@ def test_one_signal_to_the_command_saves_what_was_learned(number: int, code: int
     line = "mileage train ppo CartPole-v1 --threads 1 --steps 1000000000 --checkpoint-every 2048 --episodes 2"
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen([sys.executable, "-m", *line.split()], cwd=tmp_path, stderr=errors)
-    while not list(tmp_path.rglob("checkpoint.safetensors")):
-        assert process.poll() is None
-        time.sleep(0.1)
+    until(lambda: list(tmp_path.rglob("checkpoint.safetensors")) or process.poll() is not None)
     process.send_signal(number)
-    assert process.wait(timeout=60) == code
+    assert process.wait(timeout=MINUTES) == code
     said = (tmp_path / "errors").read_text()
     assert f"{word}: saved" in said
     assert "Traceback" not in said
@@ -116,7 +135,7 @@ def test_an_interrupt_before_the_loop_says_something(tmp_path: Path) -> None:
         "from mileage.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=MINUTES, check=False
     )
     assert done.returncode == 130
     assert "mileage: interrupted before there was anything to save" in done.stderr
@@ -133,7 +152,7 @@ def test_an_interrupt_before_the_environment_is_made_says_something(tmp_path: Pa
     for number, status, word in ((2, 130, "interrupted"), (15, 143, "terminated")):
         done = subprocess.run(
             [sys.executable, "-c", code.format(number=number)],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=MINUTES, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (status, f"mileage: {word} before it was done\n")
     assert [run.state for run in mileage.Ledger(tmp_path / "runs" / "mileage.db").records()] == ["stopped"] * 2

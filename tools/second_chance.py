@@ -1,9 +1,9 @@
 """Run pytest; what fails gets a second chance, alone in a new process, and whatever needed it is listed at the end.
 
-    python tools/second_chance.py -n 2 -m 'not alone' -- -m alone
+    python tools/second_chance.py -n 2 tests/kernels
 
-Words between `--` are those of one run of pytest each. A test that fails and then passes is `FLAKY` and does not fail
-the whole; one that fails twice does, and so does whatever else keeps pytest from its end.
+A test that fails and then passes is `FLAKY` and does not fail the whole; one that fails twice does, and so does whatever
+else keeps pytest from its end.
 """
 
 from __future__ import annotations
@@ -77,36 +77,21 @@ def _pytest(words: list[str]) -> Outcomes:
     return Outcomes(code, noted["failed"], frozenset(noted["passed"]))
 
 
-def run(runs: list[list[str]]) -> int:
-    """Run pytest with each list of words, and say what was flaky; the exit code of the whole."""
-    found = [(words, _pytest(words)) for words in runs]
-    code, lines = 0, []
-    for words, first in found:
-        if first.code != pytest.ExitCode.TESTS_FAILED or not first.failed:
-            code = code or first.code
-            continue
-        print(f"\nAgain, alone: {len(first.failed)} that failed", flush=True)
-        again = _pytest([*words, "-n0", *first.failed])
-        passed = again.passed - set(again.failed)
-        code = code or (0 if again.code == 0 and passed >= set(first.failed) else 1)
-        lines += [f"FLAKY: {name}: {why}" for name, why in first.failed.items() if name in passed]
-    if lines:
+def run(words: list[str]) -> int:
+    """Run pytest with `words`, and say what was flaky; the exit code of the whole."""
+    first = _pytest(words)
+    if first.code != pytest.ExitCode.TESTS_FAILED or not first.failed:
+        return first.code
+    print(f"\nAgain, alone: {len(first.failed)} that failed", flush=True)
+    again = _pytest([*words, "-n0", *first.failed])
+    passed = again.passed - set(again.failed)
+    if lines := [f"FLAKY: {name}: {why}" for name, why in first.failed.items() if name in passed]:
         print("", *lines, sep="\n", flush=True)
         if listed := os.environ.get(FLAKY_LIST):
             with open(listed, "a", encoding="utf-8") as file:
                 file.writelines(line + "\n" for line in lines)
-    return code
-
-
-def _parted(words: list[str]) -> list[list[str]]:
-    found: list[list[str]] = [[]]
-    for word in words:
-        if word == "--":
-            found.append([])
-        else:
-            found[-1].append(word)
-    return found
+    return 0 if again.code == 0 and passed >= set(first.failed) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(run(_parted(sys.argv[1:])))
+    sys.exit(run(sys.argv[1:]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from mileage.ledger import liveness, spool
 from mileage.ledger.rows import Run, field_types
 from mileage.ledger.store import Store
 from mileage.recording import announce
+from waiting import until
 
 
 def _begin(tmp_path: Path, *arguments: str) -> birth.Birth:
@@ -69,10 +69,7 @@ def test_it_says_that_it_lives_until_the_announcement_takes_its_place(tmp_path: 
     begun = _begin(tmp_path)
     (file,) = spool.waiting(tmp_path / "x.db.spool")
     first = file.stat().st_mtime
-    deadline = time.monotonic() + 30.0
-    while file.stat().st_mtime <= first and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert file.stat().st_mtime > first
+    until(lambda: file.stat().st_mtime > first)
     command = ["mileage", "train", "ppo", "CartPole-v1", "--lr", "3"]
     announce.announce(command, db=str(tmp_path / "x.db"), algorithm="ppo", env_id="CartPole-v1", begun=begun)
     assert (_row(tmp_path).run_id, _row(tmp_path).command) == (begun.run_id, "mileage train ppo CartPole-v1 --lr 3")

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import extras
+from waiting import until
 
 
 def mileage(*args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -81,9 +81,7 @@ def test_interrupt_saves_and_resume_goes_on_bit_for_bit(tmp_path: Path) -> None:
     options += ["--checkpoint-every", "102400"]
     command = [sys.executable, "-m", "mileage", "train", "ppo", "CartPole-v1", "-q", *options]  # said all the same
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/ppo-*/checkpoint.safetensors")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: list(tmp_path.glob("runs/ppo-*/checkpoint.safetensors")))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors

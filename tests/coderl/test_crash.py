@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from coderl.fakes import FakeExecutor, fake_result
@@ -15,6 +14,7 @@ from mileage.coderl.bench import BenchConfig, run_bench
 from mileage.coderl.project.projects import detect
 from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.store import KpiStore
+from waiting import until
 
 SCRIPT = """
 import sys
@@ -61,18 +61,13 @@ def test_a_killed_benchmark_loses_nothing_and_leaves_nothing_for_long(tmp_path: 
     before = tree_digest(root)
     arguments = [sys.executable, "-c", SCRIPT, str(root), str(work), str(database)]
     process = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    deadline = time.monotonic() + 60
-    while count(database) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: count(database) >= 3)
     process.send_signal(signal.SIGKILL)
     process.wait()
     finished = count(database)
-    assert finished >= 3
 
     # The build that was running dies with the benchmark, because its launcher sees the pipe close.
-    while alive(marker) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert alive(marker) == []
+    until(lambda: not alive(marker))
     assert tree_digest(root) == before
     assert len(list(work.iterdir())) == 1
 

@@ -15,6 +15,7 @@ from mileage.ledger import queries, spool
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 from mileage.recording.writer import Writer
+from waiting import until
 
 
 def _remove(db: Path) -> None:
@@ -70,9 +71,7 @@ def test_a_run_whose_ledger_goes_is_whole_in_the_one_that_is_there_afterwards(
     writer = Writer(run, db, load_after=0.0)
     for seq in range(1, 6):
         writer.append([make_checkpoint(run, seq)])
-    deadline = time.monotonic() + 30.0
-    while (not db.exists() or _written(db, run) < 5) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: db.exists() and _written(db, run) >= 5)
     harm(db)
     for seq in range(6, 11):
         writer.append([make_checkpoint(run, seq)])
@@ -93,9 +92,7 @@ def test_a_run_whose_ledger_becomes_something_else_keeps_its_rows_and_says_where
 ) -> None:
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)
-    deadline = time.monotonic() + 30.0
-    while (not db.exists() or _written(db, run) < 0) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: db.exists() and _written(db, run) >= 0)
     writer.append([make_checkpoint(run, 1)])
     _remove(db)
     db.write_text("this is no database")
@@ -114,9 +111,7 @@ def test_a_run_whose_ledger_is_spoilt_in_place_is_not_taken_for_delivered(tmp_pa
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)
     writer.append([make_checkpoint(run, 1)])
-    deadline = time.monotonic() + 60.0
-    while (not db.exists() or _written(db, run) < 1) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: db.exists() and _written(db, run) >= 1)
     time.sleep(0.2)
     with db.open("r+b") as file:  # as `cp` does: the file stays the same one
         file.truncate(0)
@@ -139,9 +134,7 @@ def test_a_server_that_lost_the_run_gets_it_again(tmp_path: Path, monkeypatch: p
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)
     writer.append([make_checkpoint(run, 1)])
-    deadline = time.monotonic() + 30.0
-    while (not db.exists() or _written(db, run) < 1) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: db.exists() and _written(db, run) >= 1)
     with Store(db, recover=False) as store, store.engine.execution_options(write=True).begin() as connection:
         for table in ("ledger_run", "ledger_checkpoint"):
             with unprotected(connection, table):

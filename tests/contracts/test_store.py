@@ -38,6 +38,7 @@ from mileage.ledger.runs import RecordedRun
 from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
 from mileage.recording.writer import Writer
+from waiting import until
 
 
 def test_every_kind_of_row_comes_back_as_it_was_written(store: Store) -> None:
@@ -284,9 +285,7 @@ def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str
     with Store(db) as store:
         store.deliver([dead])
         writer = Writer(run, db, load_after=0.0)
-        deadline = time.monotonic() + 30.0
-        while store.read(queries.last_beat, run.run_id) is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: store.read(queries.last_beat, run.run_id) is not None)
         beat = store.read(queries.last_beat, run.run_id)
         assert beat is not None
         assert beat[0] == pytest.approx(time.time(), abs=30.0)

@@ -21,6 +21,7 @@ from sample_rows import make_checkpoint, make_end, make_run
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 from mileage.recording.writer import Writer
+from waiting import until
 
 # A training loop that says which checkpoints were recorded, one line each.
 LOOP = """
@@ -221,9 +222,7 @@ def test_a_short_run_is_delivered_by_whoever_comes_first(tmp_path: Path) -> None
 def test_the_courier_delivers_a_short_run_when_nobody_reads(tmp_path: Path) -> None:
     db = tmp_path / "mileage.db"
     subprocess.run([sys.executable, "-c", SHORT, str(db)], check=True, capture_output=True, env=_environment())
-    deadline = time.monotonic() + 60.0
-    while list(Path(f"{db}.spool").iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: not list(Path(f"{db}.spool").iterdir()))
     with contextlib.closing(sqlite3.connect(db)) as connection:
         assert connection.execute("SELECT state FROM ledger_end").fetchall() == [("finished",)]
 

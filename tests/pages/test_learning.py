@@ -77,10 +77,15 @@ def test_between_evaluations_on_the_straight_line_and_after_the_end_at_the_last_
 def test_a_resumed_run_carries_what_came_before_it() -> None:
     run = make_run()
     before = Before(("p",), {"env_steps": 500, "wall_seconds": 7.0, "cost_usd": 1.0})
-    recorded = RecordedRun(run, make_end(run), (make_checkpoint(run, 1),), before=before)
+    end = make_end(run, init_seconds=3.0, compile_seconds=1.0)
+    recorded = RecordedRun(run, end, (make_checkpoint(run, 1),), before=before)
     assert learning.points(recorded, learning.WAYS["steps"]) == ((1500.0, 100.0),)
-    assert learning.points(recorded, learning.WAYS["seconds"]) == ((17.0, 100.0),)
-    assert learning.points(recorded, learning.WAYS["dollars"]) == ((1.01, 100.0),)
+    assert learning.points(recorded, learning.WAYS["seconds"]) == ((13.0, 100.0),)  # start-up is drawn apart
+    a_second = run.price_usd_per_hour / 3600.0
+    ((dollars, _),) = learning.points(recorded, learning.WAYS["dollars"])
+    assert dollars == pytest.approx(1.01 - 4.0 * a_second)
+    (words,) = {learning.startup_words(exam) for exam in exams([recorded])}
+    assert words == "Start-up (imports, compiling) is left out: 4.00 s to 4.00 s a seed. "
 
 
 def test_a_performance_profile_is_the_share_of_episodes(runs: list[RecordedRun]) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
+import struct
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from typer.testing import CliRunner
 
 import extras
 import mileage
+from browser import CHROMIUM
 from mileage._errors import UsageError
 from mileage.cli.app import app
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
-from mileage.pages import loading
+from mileage.pages import figures, loading
 from mileage.pages.replay import DRAWINGS, play, saved
 from mileage.pages.report import report_of, report_on
 from mileage.report.compare import compare_selections
@@ -118,6 +121,35 @@ def test_the_command_writes_what_the_name_ends_with(runs: dict[str, Run], tmp_pa
 def test_a_mistake_is_one_sentence(runs: dict[str, Run], arguments: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         CliRunner().invoke(app, ["report", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt install chromium)")
+def test_a_picture_of_the_page_is_as_high_as_the_page(runs: dict[str, Run], tmp_path: Path) -> None:
+    heights = []
+    for number, selections in enumerate((["pendulum"], ["fast", "slow", "pendulum"])):
+        run_cli("report", *selections, "-o", str(tmp_path / f"{number}.png"))
+        width, height = struct.unpack(">II", (tmp_path / f"{number}.png").read_bytes()[16:24])
+        assert width == 1200
+        heights.append(height)
+    assert heights[1] > heights[0] + 1000
+    assert heights[1] > 2400
+
+
+@extras.needs("figures", "matplotlib")
+def test_no_label_of_a_figure_overprints_another(runs: dict[str, Run], ledger: Path) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with Store.reader(ledger) as store:
+        (found,) = report_on(store, ["fast", "slow"]).exams
+    with rc_context(figures._STYLE):
+        for draw in figures._charts(found).values():
+            drawn = Figure(figsize=(figures._WIDTH, figures._HEIGHT), layout="constrained")
+            axes = drawn.subplots()
+            draw(axes)
+            drawn.draw_without_rendering()
+            shown = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            assert all(one.x1 < other.x0 for one, other in itertools.pairwise(shown))
 
 
 @extras.needs("figures", "matplotlib")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from mileage.description import Layer
 from mileage.profiling import Profile, profile_run
 from mileage.profiling.export import FORMATS, export
 from mileage.profiling.tables import tables
+from mileage.training.agents import agent_class
 
 ON = {"n_envs": 4, "n_steps": 32, "hidden": [16, 16], "preset": "none"}
 OFF = {"capacity": 2000, "learning_starts": 100, "batch": 32, "hidden": [16, 16]}
@@ -34,6 +36,43 @@ def measured(name: str) -> Profile:
         algorithm, env, steps, options = WORKLOADS[name]
         _DONE[name] = profile_run(algorithm, env, steps=steps, episodes=2, effort=0.05, replay=120.0, **options)
     return _DONE[name]
+
+
+@pytest.mark.parametrize("broken", ["describe", "layers", "ledger"])
+def test_what_the_run_has_shown_is_there_whatever_fails_afterwards(
+    broken: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("planted")
+
+    place = {"describe": "algorithms.dqn.DQN.describe", "layers": "profiling.calibration.replay",
+             "ledger": "profiling.ledger_runs.save"}[broken]  # fmt: skip
+    monkeypatch.setattr(f"mileage.{place}", fails)
+    told: list[str] = []
+    algorithm, env, steps, options = WORKLOADS["dqn"]
+    found = profile_run(
+        algorithm, env, steps=steps, episodes=2, effort=0.05, replay=120.0, db=str(tmp_path / "l.db"),
+        on_progress=told.append, **options,
+    )  # fmt: skip
+    assert found.run.env_steps >= steps
+    assert [each for each in told if "failed: ValueError: planted" in each]
+    made = {each.key for each in tables(found)}
+    assert {"end_to_end", "phases"} <= made
+    assert ("layers" in made, "roofline" in made) == (broken == "ledger", broken != "describe")
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_a_replay_buffer_that_fills_while_it_is_timed_is_not_damaged(algorithm: str) -> None:
+    """Storing is timed on the buffer of the run, which is far from full."""
+    env = "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1"
+    kind = agent_class(algorithm)
+    with kind(env, seed=0, capacity=2000, learning_starts=100, batch=32, hidden=(16, 16)) as agent:
+        agent.learn(300, ledger=False)
+        learner: Any = agent.learner
+        with learner.describe().at_rest():
+            for _ in range(500):
+                learner.push()
+        agent.learn(300, ledger=False)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -103,7 +142,7 @@ def test_plain_data_is_json(name: str) -> None:
 def test_markdown_has_every_table(name: str) -> None:
     found = measured(name)
     text = export(found, "md")
-    assert text.splitlines()[2] == f"**{found.verdict}**"
+    assert text.splitlines()[2].replace("\\`", "`") == f"**{found.verdict}**"
     for table in tables(found):
         assert f"## {table.title}" in text
     for line in text.splitlines():

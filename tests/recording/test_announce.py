@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import mileage
 from mileage.ledger import queries, spool
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
+from waiting import until
 
 SLOW = """
 import time
@@ -47,9 +47,7 @@ def _records(tmp_path: Path) -> list[RecordedRun]:
 
 
 def _wait_for_announcement(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 60.0
-    while not spool.waiting(tmp_path / "x.db.spool") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: spool.waiting(tmp_path / "x.db.spool"))
 
 
 def test_a_process_killed_while_it_imports_is_a_crashed_run_with_its_cost(tmp_path: Path) -> None:

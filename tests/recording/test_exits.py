@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import mileage
 from mileage.ledger import queries
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
+from waiting import until
 
 BEGIN = """
 import os, sys, threading, time
@@ -132,9 +132,7 @@ def test_training_that_is_terminated_saves_and_is_stopped(tmp_path: Path) -> Non
         ],
         env=_environment(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    deadline = time.monotonic() + 120.0
-    while not _has_checkpoints(tmp_path / "x.db") and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: _has_checkpoints(tmp_path / "x.db"))
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output

@@ -15,9 +15,6 @@ import pytest
 import mileage
 from extras import TORCH
 
-# What is slow is measured: nothing else may run beside it.
-pytestmark = pytest.mark.alone
-
 SOURCE = str(Path(mileage.__file__).parents[1])
 LOOP = """\
 import os, sys, time

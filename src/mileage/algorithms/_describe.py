@@ -205,18 +205,17 @@ class Untimed:
 
 @contextlib.contextmanager
 def unchanged(learner: StatefulLearner) -> Iterator[None]:
-    """Put a learner back as it is now at the end of the body, which must not add to what it remembers.
+    """Put a learner back as it is now at the end of the body.
 
-    A replay buffer may be as large as the memory: it is not copied. What samples are drawn from it goes on.
+    A replay buffer may be as large as the memory: it is not copied, and keeps what it was given meanwhile.
     """
     learner.rest()
-    saved = learner.saved()
+    counters = dict(learner.saved().counters)
     copied = {name: array.copy() for name, array in learner.state_arrays().items()}
-    kept = Saved(dict(saved.arrays) | copied, dict(saved.counters))
     try:
         yield
     finally:
-        learner.restore(kept)
+        learner.restore(Saved(dict(learner.saved().arrays) | copied, counters))
 
 
 @contextlib.contextmanager

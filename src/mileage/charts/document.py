@@ -31,15 +31,16 @@ def script() -> str:
     return (_ASSETS / "page.js").read_text(encoding="utf-8")
 
 
-def _digest(content: str) -> str:
+def digest(content: str) -> str:
+    """What a policy calls a script or a style sheet by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 @cache
 def file_policy(*, scripted: bool = True) -> str:
     """The content security policy of a page in a file: its own style, its own script if it has one, and no request."""
-    scripts = f" script-src '{_digest(script())}';" if scripted else ""
-    own = f"style-src '{_digest(style())}';{scripts}"
+    scripts = f" script-src '{digest(script())}';" if scripted else ""
+    own = f"style-src '{digest(style())}';{scripts}"
     return f"default-src 'none'; {own} img-src data:; base-uri 'none'; form-action 'none'"
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = ("pdf", "svg", "png")
 _WIDTH, _HEIGHT = 5.5, 3.2  # inches: a column of text
+_TICKS = 5  # at most, on the axis below: amounts in words are wide
 _STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -110,6 +111,8 @@ def draw_curves(axes: Axes, exam: Exam, way: learning.Way) -> None:
     axes.set_xlabel(way.axis.title)
     axes.set_ylabel(exam.measure)
     axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=_TICKS)
+    axes.xaxis.set_major_formatter(lambda value, _: way.axis.spell(value))
     axes.legend(fontsize=7)
 
 
@@ -134,6 +137,7 @@ def draw_costs(axes: Axes, exam: Exam) -> None:
     axes.invert_yaxis()
     spelled = dollars if exam.unit == "USD" else duration
     axes.set_xlabel(f"expected {'cost' if exam.unit == 'USD' else 'time'} to target, 95 % interval")
+    axes.locator_params(axis="x", nbins=_TICKS)
     axes.xaxis.set_major_formatter(lambda value, _: spelled(value))
 
 

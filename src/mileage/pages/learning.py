@@ -13,7 +13,7 @@ from mileage.charts.scales import compact, seconds, usd
 from mileage.ledger.notebook import evaluated as checkpoints_evaluated
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
-from mileage.metrics import highest
+from mileage.metrics import duration, highest, startup_seconds
 from mileage.pages.arms import Arm, Exam
 from mileage.stats import FEWEST_RUNS, iqm_band
 
@@ -45,10 +45,8 @@ WAYS: dict[str, Way] = {
     way.key: way
     for way in (
         Way("steps", Axis("environment steps", compact), "step", "env_steps"),
-        Way(
-            "seconds", Axis("wall-clock since the start, evaluation included", seconds), "wall_seconds", "wall_seconds"
-        ),
-        Way("dollars", Axis("dollars billed since the start", usd), "cost_usd", "cost_usd"),
+        Way("seconds", Axis("wall-clock after start-up, evaluation included", seconds), "wall_seconds", "wall_seconds"),
+        Way("dollars", Axis("dollars billed after start-up", usd), "cost_usd", "cost_usd"),
     )
 }
 
@@ -64,14 +62,24 @@ def evaluated(run: RecordedRun) -> list[tuple[Checkpoint, float]]:
 
 
 def _before(run: RecordedRun, way: Way) -> float:
-    """Where the curve of a run begins that resumes others."""
-    return 0.0 if run.before is None else float(run.before.used[way.carried])
+    """Where the curve of a run begins: behind the runs that it resumes, and before its own start-up."""
+    carried = 0.0 if run.before is None else float(run.before.used[way.carried])
+    if way.key == "steps":
+        return carried
+    per_second = 1.0 if way.key == "seconds" else run.run.price_usd_per_hour * run.run.instances / 3600.0
+    return carried - startup_seconds(run.totals) * per_second
+
+
+def startup_words(exam: Exam) -> str:
+    """How long the runs of an exam took to start, which curves against time leave out."""
+    found = [startup_seconds(run.totals) for run in exam.runs]
+    return f"Start-up (imports, compiling) is left out: {duration(min(found))} to {duration(max(found))} a seed. "
 
 
 def points(run: RecordedRun, way: Way) -> tuple[Point, ...]:
     """A run's curve."""
     before = _before(run, way)
-    return tuple((before + float(getattr(row, way.field)), value) for row, value in evaluated(run))
+    return tuple((max(before + float(getattr(row, way.field)), 0.0), value) for row, value in evaluated(run))
 
 
 def first_reached(run: RecordedRun, way: Way) -> Point | None:
@@ -79,7 +87,7 @@ def first_reached(run: RecordedRun, way: Way) -> Point | None:
     before = _before(run, way)
     for row, value in evaluated(run):
         if row.target_met:
-            return before + float(getattr(row, way.field)), value
+            return max(before + float(getattr(row, way.field)), 0.0), value
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mileage._errors import MileageError, UsageError
-from mileage.charts.document import file_page
+from mileage.charts.document import digest, file_page
 from mileage.charts.markup import Html, join, tag
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
@@ -25,6 +26,8 @@ from mileage.pages.sections import contract, exam_sections
 from mileage.text import markdown, plain, written_to
 
 FORMATS = (".html", ".md", ".pdf", ".png")
+_WIDTH = 1200  # of a picture of the page, in pixels
+_MEASURE = "document.documentElement.dataset.height = document.documentElement.scrollHeight"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _QUIET = (
     "--headless",
@@ -124,20 +127,29 @@ def _printed(page: str, path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="mileage-report-") as directory:
         source, made = Path(directory, "report.html"), Path(directory, f"made{path.suffix}")
         source.write_text(page, encoding="utf-8")
-        how = (
-            [f"--print-to-pdf={made}", "--no-pdf-header-footer"]
-            if path.suffix == ".pdf"
-            else [f"--screenshot={made}", "--window-size=1200,2400"]
-        )
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        command = [browser, *_QUIET, *sandbox, f"--user-data-dir={directory}/profile", *how, source.as_uri()]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-        except subprocess.TimeoutExpired:
-            raise MileageError(
-                f"{browser} took more than two minutes to print the report: write .html instead"
-            ) from None
-        if done.returncode or not made.is_file():
+        command = [browser, *_QUIET, *sandbox, f"--user-data-dir={directory}/profile", source.as_uri()]
+        if path.suffix.lower() == ".pdf":
+            _browsed([*command, f"--print-to-pdf={made}", "--no-pdf-header-footer"])
+        else:
+            measured = Path(directory, "measured.html")
+            allowed = page.replace("script-src '", f"script-src '{digest(_MEASURE)}' '", 1)
+            measured.write_text(f"{allowed}<script>{_MEASURE}</script>", encoding="utf-8")
+            shown = _browsed([*command[:-1], f"--window-size={_WIDTH},800", "--dump-dom", measured.as_uri()])
+            height = re.search(r'data-height="(\d+)"', shown)
+            _browsed([*command, f"--screenshot={made}", f"--window-size={_WIDTH},{height[1] if height else 20_000}"])
+        if not made.is_file():
             raise MileageError(f"{browser} could not print the report: write .html instead")
         with written_to(path, "--out"):
             shutil.copyfile(made, path)
+
+
+def _browsed(command: Sequence[str]) -> str:
+    """What a browser prints."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False, text=True)
+    except subprocess.TimeoutExpired:
+        raise MileageError(f"{command[0]} took more than two minutes for the report: write .html instead") from None
+    if done.returncode:
+        raise MileageError(f"{command[0]} could not print the report: write .html instead")
+    return done.stdout

@@ -151,7 +151,8 @@ def curve_picture(exam: Exam, way: learning.Way) -> Picture:
     """The learning curves of all arms against one thing."""
     drawn = [learning.curve(arm, way) for arm in exam.arms]
     svg = curve_chart(drawn, way.axis, Axis(exam.measure, "{:,.4g}".format), target=exam.threshold)
-    return Picture(svg, _reading(exam), legend([(colour(index), each.name) for index, each in enumerate(drawn)]))
+    late = "" if way.key == "steps" else learning.startup_words(exam)
+    return Picture(svg, late + _reading(exam), legend([(colour(index), each.name) for index, each in enumerate(drawn)]))
 
 
 def _key(exam: Exam) -> str:

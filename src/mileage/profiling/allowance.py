@@ -8,6 +8,8 @@ from typing import TypeVar
 
 LEAST_SECONDS = 2.0
 """Replays may take as long as the run, and at least this."""
+_MOST_GROWN = 3.0
+"""How far a budget that nobody has set grows for what every profile needs."""
 # What all replays take at full length.
 _FULL_SECONDS = 12.0
 
@@ -18,12 +20,12 @@ class Allowance:
     """A budget that stages of a replay are taken from, one after the other.
 
     A stage that does not fit into what is left is left out, and its name kept. Ctrl-C ends the stage that is under way
-    and leaves out those that follow.
+    and leaves out those that follow; one that fails is left out, and the others are not.
     """
 
     def __init__(self, seconds: float, say: Callable[[str], None] | None = None, effort: float = 1.0) -> None:
         """Allow `seconds`; `say` is told what goes on."""
-        self.seconds = seconds
+        self.seconds = self.most_seconds = seconds
         self._began = time.perf_counter()
         self._say = say or (lambda text: None)
         self.effort = min(effort, effort * seconds / _FULL_SECONDS)
@@ -35,7 +37,9 @@ class Allowance:
     @classmethod
     def of_run(cls, wall_seconds: float, say: Callable[[str], None] | None = None, effort: float = 1.0) -> Allowance:
         """No longer than the run took, and two seconds at least."""
-        return cls(max(LEAST_SECONDS, wall_seconds), say, effort)
+        found = cls(max(LEAST_SECONDS, wall_seconds), say, effort)
+        found.most_seconds *= _MOST_GROWN
+        return found
 
     @property
     def spent(self) -> float:
@@ -47,15 +51,28 @@ class Allowance:
         """Seconds that are left."""
         return max(0.0, self.seconds - self.spent)
 
+    def make_room(self, needed: float) -> None:
+        """Let the budget grow, if nobody has set it, so that `needed` seconds are left."""
+        if self.spent + needed <= self.most_seconds:
+            self.seconds = max(self.seconds, self.spent + needed)
+
     def stage(self, name: str, needed: float, measure: Callable[[], Found], default: Found) -> Found:
-        """What `measure` finds; `default` where less than `needed` seconds are left for it, or somebody interrupts."""
+        """What `measure` finds; `default` where less than `needed` seconds are left for it, or as for `attempt`."""
         if self.interrupted or needed > self.left:
             self.skipped.append(name)
             return default
         self._say(f"replaying: {name} ({self.spent:.0f} of at most {self.seconds:.0f} s)")
+        return self.attempt(name, measure, default)
+
+    def attempt(self, name: str, measure: Callable[[], Found], default: Found) -> Found:
+        """What `measure` finds; `default` if somebody interrupts or it fails, which must not cost what is known."""
         try:
             return measure()
         except KeyboardInterrupt:
             self.interrupted = True
             self.skipped.append(name)
+            return default
+        except Exception as error:
+            self._say(f"{name} failed: {type(error).__name__}: {error}")
+            self.skipped.append(f"{name} (failed: {type(error).__name__})")
             return default

@@ -126,6 +126,7 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Al
         lines = allowance.stage(
             "lines of the network", 3 * iteration, lambda: hot_lines(learner, allowance.left / 6), lines
         )
+    allowance.make_room(1.1 * turn_iterations() * iteration)
     trace = allowance.stage(
         "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE
     )

@@ -200,17 +200,18 @@ def profile_run(
             "processes": bool(agent_arguments.get("processes", False)),
             "compile": agent_arguments.get("compile", False),
         }
-        described, calibration = agent.learner.describe(), None
         allowance = Allowance.of_run(run.wall_seconds, on_progress, effort)
         if replay is not None:
             allowance = Allowance(replay, on_progress, effort)
+        described, calibration = allowance.attempt("description", agent.learner.describe, None), None
         if described is not None and allowance.seconds > 0.0 and run.recorded.reason != INTERRUPTED:
-            calibration = calibrate(agent, described, run, allowance)
+            calibration = allowance.attempt("replays", lambda: calibrate(agent, described, run, allowance), None)
         grown = memory_grown(run, agent.config.n_envs, () if described is None else described.buffers, workload)
-    failed = 0.0 if db is False else failed_share(db, workload, name)
+    failed = 0.0 if db is False else allowance.attempt("earlier runs", lambda: failed_share(db, workload, name), 0.0)
     found = Profile(workload, run, diagnose(run, workload, calibration, failed, grown), calibration, grown)
     if run.run_id is not None:
-        save(db or None, run.run_id, found.as_dict(), run.wall_seconds)
+        rows = run.run_id, found.as_dict(), run.wall_seconds
+        allowance.attempt("keeping it in the ledger", lambda: save(db or None, *rows), None)
     return found
 
 

@@ -35,10 +35,11 @@ def tables(profile: Profile) -> list[Table]:
 
 
 def _calibrated(profile: Profile, found: Calibration) -> list[Table]:
-    made = [layers(found)]
+    made = [layers(found)] if found.costs else []
     if found.rollout_parts is not None:
         made.append(rollout(profile, found))
-    made.append(crossings(found))
+    if found.costs:
+        made.append(crossings(found))
     if found.update_stages is not None:
         made.append(internals(found))
     made += [primitives(found), roofline(found)]

