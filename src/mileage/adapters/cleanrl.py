@@ -36,11 +36,13 @@ class Watched:
         self.session = session
         self.agent: Foreign = None
         """The network to examine at the end."""
+        self.envs: Foreign = None
+        """What it was trained in, with all its wrappers; the vector environment that stepped first, if nobody says."""
 
     def last(self) -> None:
-        """The exam at the end."""
+        """The exam at the end, through the wrappers of training."""
         if self.agent is not None:
-            self.session.examine_last(policy_of(self.agent), modules=self.agent)
+            self.session.examine_last(policy_of(self.agent), modules=self.agent, through=self.envs)
 
 
 @contextlib.contextmanager
@@ -53,20 +55,23 @@ def recorded(**settings: Unpack[Settings]) -> Iterator[Watched]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(closing(session, watched.last))
         for kind in (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv):
-            stack.enter_context(_watching(session, kind))
+            stack.enter_context(_watching(watched, kind))
         _trackers(session)
         yield watched
 
 
 @contextlib.contextmanager
-def _watching(session: Session, kind: Foreign) -> Iterator[None]:
+def _watching(watched: Watched, kind: Foreign) -> Iterator[None]:
     """Time and count the steps of every vector environment of a class."""
+    session = watched.session
     step, reset, span = kind.step, kind.reset, session.phase("env_step")
 
     def stepped(env: Foreign, actions: Foreign) -> Foreign:
         with span:
             found = step(env, actions)
         session.steps += env.num_envs
+        if watched.envs is None:
+            watched.envs = env
         return found
 
     def began(env: Foreign, **kwargs: object) -> Foreign:
@@ -153,6 +158,7 @@ def main(arguments: list[str]) -> None:
     with recorded(**settings) as watched:
         found = runpy.run_path(arguments[0], run_name="__main__")
         watched.agent = next((found[name] for name in _NAMES if name in found), None)
+        watched.envs = found.get("envs", watched.envs)
 
 
 if __name__ == "__main__":

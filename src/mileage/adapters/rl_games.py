@@ -89,7 +89,10 @@ def _policy(algo: Foreign) -> Foreign:
         with torch.inference_mode():
             # Normalisation is part of the model, and does not learn in evaluation mode.
             found = algo.model({"is_train": False, "prev_actions": None, "obs": rows, "rnn_states": None})
-        best = found["mus"] if "mus" in found else found["logits"]
-        return np.asarray(best.cpu())
+        if "mus" not in found:
+            return np.asarray(found["logits"].cpu())
+        # Clipped and scaled to the environment's bounds, where its configuration says so.
+        taken = algo.preprocess_actions(found["mus"])
+        return np.asarray(taken.cpu() if isinstance(taken, torch.Tensor) else taken)
 
     return act

@@ -175,24 +175,35 @@ class Session:
 
     def examine(
         self, policy: Function | Actor | str, *, modules: object = (), path: str | None = None,
-        loader: str | None = None,
+        loader: str | None = None, through: object = None,
     ) -> Evaluation | None:  # fmt: skip
-        """Sit the exam now, on the clock; generators and modes of `modules` are left as they were."""
+        """Sit the exam now, on the clock; generators and modes of `modules` are left as they were.
+
+        A policy that is a function sees and acts through the wrappers of `through`, the environment of training.
+        """
         every = self._every
         if every:
             self._next_exam = (self.steps // every + 1) * every
         if self._examiner is None:
             return None
         with self.run.phase("eval"), untouched(modules):
+            if through is not None and callable(policy):
+                from mileage.adapters.wrappers import View
+
+                try:
+                    policy = View(through, self._examiner.panel).through(policy)
+                except UsageError as error:  # of no use after training to stop for
+                    warnings.warn(f"no exam: {error}", stacklevel=3)
+                    return None
             found = self._examiner.examine(policy, unit_actions=self._unit, loader=loader)
         self._examined_at = self.steps
         self.run.checkpoint(self.steps, found, path=path)
         return found
 
-    def examine_last(self, policy: Function | Actor | str, *, modules: object = ()) -> None:
+    def examine_last(self, policy: Function | Actor | str, *, modules: object = (), through: object = None) -> None:
         """The exam at the end of training, unless that very policy has sat it."""
         if self._examined_at != self.steps:
-            self.examine(policy, modules=modules)
+            self.examine(policy, modules=modules, through=through)
 
     @property
     def stop(self) -> bool:

@@ -12,12 +12,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Unpack, cast
 
+import gymnasium
 import numpy as np
 
-from mileage._errors import CheckpointError
+from mileage._errors import CheckpointError, UsageError
 from mileage._records import Record
 from mileage._types import I64, Array, Shown
 from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
+from mileage.adapters.wrappers import View
 from mileage.exam import Actor
 
 if TYPE_CHECKING:
@@ -44,18 +46,18 @@ def recorded(model: Foreign, **settings: Unpack[Settings]) -> Iterator[Foreign]:
     session.wrap(model, "train", "learn")
     session.wrap(model.logger if vars(model).get("_logger") else model, "dump", "log")
     _wrap_save(session, model)
-    callback = _callback_class(module)(session, model)
-    with closing(session, lambda: session.examine_last(Policy(model, _deterministic(session)), modules=model.policy)):
-        yield callback
+    with closing(session, lambda: session.examine_last(policy, modules=model.policy)):
+        policy = _policy(session, model)  # refused before anything is trained
+        yield _callback_class(module)(session, policy)
 
 
 def _callback_class(module: Foreign) -> type:
     class Recording(module.BaseCallback):  # type: ignore[misc]
         """Marks rollouts, keeps figures, and sits exams."""
 
-        def __init__(self, session: Session, model: Foreign) -> None:
+        def __init__(self, session: Session, policy: Policy) -> None:
             super().__init__()
-            self.session = session
+            self.session, self._policy = session, policy
             self._advantage = False
 
         def _on_training_start(self) -> None:
@@ -70,8 +72,7 @@ def _callback_class(module: Foreign) -> type:
         def _on_step(self) -> bool:
             if not self.session.due():
                 return True
-            policy = Policy(self.model, _deterministic(self.session))
-            self.session.examine(policy, modules=self.model.policy)
+            self.session.examine(self._policy, modules=self.model.policy)
             return not self.session.stop
 
         def _on_rollout_end(self) -> None:
@@ -105,8 +106,9 @@ def _wrap_save(session: Session, model: Foreign) -> None:
 class Policy(Actor):
     """A model as it acts: its normalisation as it stands, its memory if it has one."""
 
-    def __init__(self, model: Foreign, deterministic: bool) -> None:
-        self._model, self._deterministic = model, deterministic
+    def __init__(self, model: Foreign, deterministic: bool, view: View | None = None) -> None:
+        """`view` are the wrappers of single environments that it was trained through."""
+        self._model, self._deterministic, self._view = model, deterministic, view
         self.remembers = "Recurrent" in type(model).__name__ or "Lstm" in type(model.policy).__name__
         self._states: dict[int, Foreign] = {}
         self._all: Foreign = None
@@ -120,7 +122,13 @@ class Policy(Actor):
 
     def act(self, observations: Shown, episodes: I64) -> Array:
         """Ask the model."""
+        if self._view is not None:
+            observations = self._view.observations(observations)
         shown = observations if self._normalise is None else self._normalise(observations)
+        actions = self._chosen(shown, episodes)
+        return actions if self._view is None else np.asarray(self._view.actions(actions))
+
+    def _chosen(self, shown: Shown, episodes: I64) -> Array:
         if not self.remembers:
             return np.asarray(self._model.predict(shown, deterministic=self._deterministic)[0])
         # Every episode keeps its column of the memory; those that are over keep an observation of no consequence.
@@ -149,9 +157,18 @@ def load_policy(path: str, deterministic: bool = True) -> Actor:
     raise CheckpointError(f"{path} cannot be read by any algorithm of Stable-Baselines3: {said}")
 
 
-def _deterministic(session: Session) -> bool:
-    panel = session.run.panel
-    return panel is None or panel.deterministic
+def _policy(session: Session, model: Foreign) -> Policy:
+    """The model as it is trained, wrappers of its environments included."""
+    panel, env = session.run.panel, model.get_env()
+    while env is not None and "venv" in vars(env):
+        env = env.venv
+    view = None
+    if panel is not None and env is not None:
+        if "envs" in vars(env):
+            view = View(env, panel)
+        elif any(any(env.env_is_wrapped(kind)) for kind in (gymnasium.ObservationWrapper, gymnasium.ActionWrapper)):
+            raise UsageError("SubprocVecEnv hides wrappers of observations and actions from an exam: use DummyVecEnv")
+    return Policy(model, panel is None or panel.deterministic, view)
 
 
 def _config(model: Foreign) -> dict[str, object]:
