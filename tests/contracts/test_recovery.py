@@ -87,7 +87,7 @@ def test_rows_left_in_a_spool_file_are_delivered_once_and_the_file_goes(db: str)
         assert store.read(queries.checkpoints, run.run_id) == checkpoints
         (end,) = store.read(queries.ends, run.run_id)
         assert end.state == "crashed"
-        assert end.wall_seconds == pytest.approx(100.0, abs=5.0)
+        assert 99.9 < end.wall_seconds < time.time() - run.started_at + 0.1
         assert list(store.spool_dir.iterdir()) == []
 
 

@@ -288,8 +288,8 @@ def test_a_writer_gives_signs_of_life_and_closes_what_others_left_behind(db: str
         until(lambda: store.read(queries.last_beat, run.run_id) is not None)
         beat = store.read(queries.last_beat, run.run_id)
         assert beat is not None
-        assert beat[0] == pytest.approx(time.time(), abs=30.0)
-        assert beat[1] == pytest.approx(beat[0] - run.started_at, abs=1.0)
+        assert run.started_at + 50.0 < beat[0] < time.time()
+        assert 49.9 < beat[1] < beat[0] - run.started_at + 0.1
         assert [record.state for record in store.read(queries.records)] == ["running", "crashed"]
         writer.append([make_end(run)])
         assert writer.close()

@@ -9,6 +9,7 @@ import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
 from mileage._errors import UsageError
+from mileage.ledger.claims import CLAIMED_TIME
 from mileage.ledger.formats import json_format
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Checkpoint, End, Row
@@ -54,6 +55,44 @@ def test_an_honest_file_comes_back_as_it_was(document: dict[str, Any]) -> None:
     assert [row.target_met for row in checkpoints] == [False, True]
     assert (end.state, end.wall_to_target, end.target_seq) == ("reached", 20.0, 2)
     assert end._asdict() == {**document["runs"][0]["end"]}
+
+
+def cheaper(run: dict[str, Any]) -> None:
+    """A hundredth of its time, everywhere but in the moment of its end."""
+    run["run"]["started_at"] -= 3000.0
+    run["run"]["launched_at"] -= 3000.0
+
+
+def test_seconds_that_are_not_those_until_its_end_reach_nothing(document: dict[str, Any]) -> None:
+    cheaper(document["runs"][0])
+    _, end = taken_in(document)
+    assert (end.state, end.reason, end.wall_to_target) == ("claimed", CLAIMED_TIME, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"phases": [("learn", 29.0, 31.0)]}, "the time of phase rows of run .* is 31 of 30 s"),
+        ({"phases": [("learn", 29.0, 30.0), ("eval", 2.0, 30.0)]}, "the sum of phase rows of run .* is 31 of 30 s"),
+        ({"end": {"init_seconds": 31.0}}, "init_seconds of an end row .* is 31 of 30 s"),
+        ({"end": {"wall_seconds": 1e308}}, "wall_seconds of an end row .* is no time that a run can take"),
+        ({"run": {"instances": 10**30}}, "instances of a run row is too large"),
+        ({"run": {"price_usd_per_hour": 1e300}}, "below 1,000,000,000,000 for all instances, not 1e.300 for 1"),
+        ({"run": {"batch_size": "many"}}, "batch_size of a run row cannot be 'many'"),
+        ({"run": {"step_budget": -1}}, "step_budget of a run must be 0 or more, not -1"),
+    ],
+)
+def test_what_contradicts_itself_is_not_taken(document: dict[str, Any], changes: Any, sentence: str) -> None:
+    (run,) = document["runs"]
+    for part in ("run", "end"):
+        run[part] |= changes.get(part, {})
+    own = {"run_id": run["run"]["run_id"], "seq": 3, "entries": 1, "beside": False}
+    run["phases"] += [
+        own | {"phase": phase, "seconds": seconds, "wall_seconds": wall}
+        for phase, seconds, wall in changes.get("phases", ())
+    ]
+    with pytest.raises(UsageError, match=sentence):
+        json_format.loads(document)
 
 
 def forge_success(run: dict[str, Any]) -> None:

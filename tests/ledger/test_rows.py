@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
 from mileage._errors import UsageError
 from mileage.ledger.rows import check_json, check_run, check_run_id, check_types, new_run_id
+from mileage.recording.recorder import Ledger
 
 
 def test_run_ids_begin_with_the_launch_time_and_differ() -> None:
@@ -67,3 +70,27 @@ def test_rows_of_a_file_must_have_their_types() -> None:
     for change in ({"step": "many"}, {"step": True}, {"step": 2**63}, {"wall_seconds": None}, {"target_met": 1}):
         with pytest.raises(UsageError, match="checkpoint row"):
             check_types(make_checkpoint(run, 1, **change))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"instances": 10**30}, "instances of a run row is too large"),
+        ({"batch_size": "many"}, "batch_size of a run row cannot be 'many'"),
+        ({"batch_size": True}, "batch_size of a run row cannot be 'True'"),
+        ({"step_budget": -1}, "step_budget of a run must be 0 or more, not -1"),
+        ({"seed": 10**30}, "seed"),
+    ],
+)
+def test_a_run_that_no_database_can_hold_is_refused_when_it_is_launched(
+    given: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Ledger(tmp_path / "ledger.db").run("r", **given)
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    run = Ledger(tmp_path / "ledger.db").run("r", batch_size=np.int64(64), step_budget=np.int32(5))  # type: ignore[arg-type]
+    assert (run.row.batch_size, run.row.step_budget) == (64, 5)
+    run.end()

@@ -148,3 +148,12 @@ def test_every_row_that_holds_words_is_scrubbed() -> None:
         assert "hunter22" not in repr(scrubbed_row(row))
     clean = make_checkpoint(run, 1)
     assert scrubbed_row(clean) is clean
+
+
+def test_several_tokens_are_secrets_where_they_are_words_and_counts_where_they_are_numbers() -> None:
+    hidden = {"tokens": ["hunter22", "hunter22"], "hf_tokens": {"a": "hunter22"}, "api-tokens": "hunter22"}
+    assert "hunter22" not in repr(scrubbed_value(hidden))
+    assert scrubbed_text("tokens: [hunter22, 'hunter22']") == "tokens: ***"
+    for kept in ({"tokens": [1, 2]}, {"tokens": 5}, {"tokens": "12,000"}, {"special_tokens": ["<pad>"]}):
+        assert scrubbed_value(kept) == kept
+    assert scrubbed_text("METRIC tokens=512 step=3") == "METRIC tokens=512 step=3"

@@ -180,6 +180,32 @@ def test_the_steps_of_a_run_that_was_killed_are_in_the_ledger(tmp_path: Path) ->
     assert 128 <= run.steps <= 5 * 128
 
 
+SAVED = """
+import os, signal, sys
+import mileage
+from mileage.training import session
+session.STEPS_EVERY_SECONDS = 1e9
+def kill(progress):
+    if os.path.exists("kept.safetensors"):
+        os.kill(os.getpid(), signal.SIGKILL)
+agent = mileage.PPO("CartPole-v1", threads=1, n_envs=4, n_steps=32)
+agent.learn(
+    100_000, eval_every=10**6, callback=kill, checkpoint="kept.safetensors", checkpoint_every=1280, ledger="ledger.db"
+)
+"""
+
+
+def test_a_killed_run_has_taken_the_steps_of_its_checkpoint_and_so_has_who_resumes_it(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", SAVED], cwd=tmp_path, timeout=300, check=False)
+    assert killed.returncode == -9
+    ledger = mileage.Ledger(tmp_path / "ledger.db")
+    (run,) = ledger.records()
+    with mileage.PPO.load(tmp_path / "kept.safetensors") as agent:
+        assert (run.state, run.steps, agent.steps) == ("crashed", 1280, 1280)
+        resumed = agent.learn(1280, eval_every=0, ledger=ledger)
+    assert resumed.metric("env_steps") == 2560
+
+
 def test_the_steps_of_a_run_that_failed_are_in_the_ledger(tmp_path: Path) -> None:
     ledger = mileage.Ledger(tmp_path / "ledger.db")
     calls = []

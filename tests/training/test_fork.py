@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -12,9 +11,10 @@ import pytest
 
 import extras
 import mileage
+from waiting import until
 
 
-def in_child(work: Callable[[], object], seconds: float = 60.0) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """The exit status of a forked child that does `work`: 0 if it came to its end, 1 if it raised."""
     child = os.fork()
     if child == 0:
@@ -24,15 +24,12 @@ def in_child(work: Callable[[], object], seconds: float = 60.0) -> int:
             status = 0
         finally:
             os._exit(status)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -int(signal.SIGKILL)
+    try:
+        until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -14,19 +14,22 @@ from typing import Any
 
 from mileage._errors import UsageError
 from mileage.ledger.panels import Panel
-from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Row, Run, check_json
+from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Phase, Row, Run, check_json
 from mileage.ledger.runs import evaluation_of, finite
 from mileage.ledger.summary import Progress, cost_usd
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.metrics import billable_seconds_of
 
 CLAIMED_REASON = "claimed: no episodes of the panel show it"
+CLAIMED_TIME = "claimed: its seconds are not those from its start to its end"
 _FIGURES = ("success_rate", "mean_return", "target_value", "target_met")
 # Sums of a hundred episodes differ in their last digits between machines.
 _SAME = 1e-9
 _SLACK = 1e-6
 """Seconds, and the share of them, by which clocks that were read one after the other may differ."""
 _LATEST = 253_370_764_800.0
+_CLOCK_SECONDS = 60.0
+"""By how much the run's own clock and the system's, which people set, may differ at least."""
 
 
 def checked(rows: Sequence[Row]) -> list[Row]:
@@ -64,18 +67,34 @@ def _check_story(run: Run, rows: Sequence[Row]) -> None:
         if own and row.wall_seconds < wall - _SLACK * (1.0 + wall):
             raise UsageError(f"wall_seconds of {what} is {row.wall_seconds:g} after {wall:g}")
         wall = row.wall_seconds if isinstance(row, Checkpoint) else wall
-        for name in ("train_seconds", "eval_seconds"):
+        if row.wall_seconds >= _LATEST:
+            raise UsageError(f"wall_seconds of {what} is {row.wall_seconds:g}, which is no time that a run can take")
+        parts = ("train_seconds", "eval_seconds", "init_seconds", "compile_seconds")
+        for name in parts if isinstance(row, End) else parts[:2]:
             if getattr(row, name) > row.wall_seconds + _SLACK * (1.0 + row.wall_seconds):
                 raise UsageError(f"{name} of {what} is {getattr(row, name):g} of {row.wall_seconds:g} s")
         if isinstance(row, End) and not own and row.state != EndState.CRASHED:
             raise UsageError(f"state of {what} must be crashed if another closed it, not {row.state[:80]!r}")
         if isinstance(row, Checkpoint) and row.step < 0:
             raise UsageError(f"step of a checkpoint row {where} must be 0 or more, not {row.step}")
+    _check_phases(rows, where)
     moments = (run.launched_at, run.started_at, *(row.ended_at for row in rows if isinstance(row, End)))
     if not all(0.0 <= moment < _LATEST for moment in moments):
         raise UsageError(
             f"launched_at, started_at and ended_at {where} must be seconds since 1970, before the year 9999"
         )
+
+
+def _check_phases(rows: Sequence[Row], where: str) -> None:
+    """UsageError if exclusive phases take longer than their time, or are later than the end of a run that wrote one."""
+    sums: dict[int, float] = {}
+    last = next((row.wall_seconds for row in rows if isinstance(row, End) and row.closed_by == ClosedBy.SELF), math.inf)
+    for row in rows:
+        if isinstance(row, Phase):
+            sums[row.seq] = sums.get(row.seq, 0.0) + (0.0 if row.beside else row.seconds)
+            for what, seconds, most in (("sum", sums[row.seq], row.wall_seconds), ("time", row.wall_seconds, last)):
+                if seconds > most + _SLACK * (1.0 + most):
+                    raise UsageError(f"the {what} of phase rows {where} is {seconds:g} of {most:g} s")
 
 
 def _check_price(run: Run, where: str) -> None:
@@ -150,6 +169,11 @@ def _end(run: Run, end: End, progress: Progress) -> End:
         **progress.judged(),
     }
     made = end._replace(**{name: _unless_same(getattr(end, name), value) for name, value in again.items()})
+    passed = end.ended_at - run.started_at
+    if made.wall_to_target is not None and abs(passed - end.wall_seconds) > max(_CLOCK_SECONDS, 0.1 * passed):
+        state = EndState.CLAIMED.value if end.state == EndState.REACHED else end.state
+        nothing = dict.fromkeys(("steps_to_target", "wall_to_target", "cost_to_target", "target_seq"))
+        return made._replace(state=state, reason=CLAIMED_TIME, **nothing)
     if progress.first_reached is not None or (end.wall_to_target is None and end.state != EndState.REACHED):
         return made
     state = EndState.CLAIMED.value if end.state == EndState.REACHED else end.state

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import os
 import re
 import time
@@ -27,6 +28,7 @@ FORMAT_VERSION = 1
 MAX_NAME = 200
 MAX_TEXT = 4_096
 MAX_JSON = 1_000_000
+MOST_USD_PER_HOUR = 1e12
 
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 
@@ -409,18 +411,27 @@ def check_types(row: Any) -> Any:
 
 
 def check_run(run: Run) -> Run:
-    """`run` if every text in it can be stored and printed later."""
+    """`run` if every text in it can be stored and printed later, and every number is one that a database can hold."""
     check_run_id(run.run_id)
+    # Numbers of NumPy count as those that they stand for.
+    given = run._asdict().items()
+    whole = {name: int(v) for name, v in given if isinstance(v, numbers.Integral) and not isinstance(v, bool)}
+    run = check_types(run._replace(**whole))
     if run.parent_run_id is not None:
         check_run_id(run.parent_run_id)
     limits = {"name": MAX_NAME, "config": MAX_JSON, "machine": MAX_JSON, "panel": MAX_JSON, "price": MAX_JSON}
     for field, value in zip(run._fields, run, strict=True):
         if isinstance(value, str):
             check_text(field, value, limits.get(field, MAX_TEXT))
+        elif field in ("batch_size", "step_budget", "eval_every_steps") and value is not None and value < 0:
+            raise UsageError(f"{field} of a run must be 0 or more, not {value}")
     if not run.name:
         raise UsageError("name of a run must not be empty")
     if run.instances < 1:
         raise UsageError(f"instances must be at least 1, not {run.instances}")
-    if not 0.0 <= run.price_usd_per_hour < float("inf"):
-        raise UsageError(f"price_usd_per_hour must be 0 or more, not {run.price_usd_per_hour}")
+    if not 0.0 <= run.price_usd_per_hour * run.instances < MOST_USD_PER_HOUR:
+        raise UsageError(
+            f"price_usd_per_hour must be 0 or more, and below {MOST_USD_PER_HOUR:,.0f} for all instances, not "
+            f"{run.price_usd_per_hour:g} for {run.instances:,}"
+        )
     return run

@@ -33,6 +33,8 @@ _NAME = (
     rf"|(?:[\w-]*[_-])?(?:{_TOKENS})[_-]?token|token)"
 )
 """The names of settings that are secret; a length (`max_tokens`) or a special token of a vocabulary is none of them."""
+_NAME_OF_TOKENS = rf"(?:(?:[\w-]*[_-])?(?:{_TOKENS})[_-]?)?tokens"
+"""Several of them where they are words: numbers under these names are counted."""
 # Where settings follow each other, a comma or semicolon ends a value only if another one begins behind it.
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:[^\s"'&;,}]|[&;,](?!\s|\Z|["'\w.%-]+[=:]))+)"""
 
@@ -65,7 +67,8 @@ _ISSUED = (
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|$))"
 )
-_RULES = (_ADDRESS, _QUERY, _HEADER, _SETTING, _OPTION, _BEARER, _LOGIN, _ISSUED)
+_LIST = rf"(?i)(?P<before>(?<![\w-]){_NAME_OF_TOKENS}[\"']?\s*[=:]\s*)(?P<secret>\[[^\]]*[a-z][^\]]*\])"
+_RULES = (_ADDRESS, _QUERY, _HEADER, _SETTING, _OPTION, _BEARER, _LOGIN, _LIST, _ISSUED)
 # A setting that is an argument of its own: everything behind its name belongs to it.
 _WHOLE_SETTING = rf"(?is)(?P<before>(?:--?|[+~]*)(?:[\w-]+\.)*{_NAME}=)(?P<secret>.+)"
 # None of the rules finds anything in a text without one of these: most texts are done with one look.
@@ -118,7 +121,15 @@ def scrubbed_value(value: Any) -> Any:
 
 
 def _scrubbed_entry(name: str, value: Any) -> Any:
-    return _hidden(value) if _is_secret(name) else scrubbed_value(value)
+    secret = _is_secret(name) or (_hints(name) and re.fullmatch(f"(?i){_NAME_OF_TOKENS}", name) and _has_words(value))
+    return _hidden(value) if secret else scrubbed_value(value)
+
+
+def _has_words(value: Any) -> bool:
+    """Whether a value, or one inside it, is a text that is no number."""
+    if isinstance(value, Mapping | list | tuple):
+        return any(map(_has_words, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and not re.fullmatch(r"[\d.,_]*[kKMG]?", value)
 
 
 def _hidden(value: Any) -> Any:

@@ -269,11 +269,16 @@ class Agent(Acting):
                 self.horizon, self.target, self.panel = horizon, goal, panel
                 if every:
                     self.run_defaults |= {"eval_every": every, "eval_share": share}
+
+                def keep(steps: int) -> None:
+                    run.note_steps(steps)  # a run that is killed has taken the steps that its checkpoint says
+                    self.save(path or "")
+
                 best = None if best_checkpoint is None else checkpoints.checked_path(best_checkpoint)
                 outcome = runner.run(
                     learner, evaluate,
                     runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every, share, len(panel.seeds)), clock,
-                    steps=self.steps, callbacks=callbacks, save=None if path is None else lambda _: self.save(path),
+                    steps=self.steps, callbacks=callbacks, save=None if path is None else keep,
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
                     save_best=None if best is None else lambda: self.save(best),
                     on_steps=run.on_steps if run.in_ledger else None,

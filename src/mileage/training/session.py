@@ -23,8 +23,9 @@ from mileage.recording.recorder import Ledger, RunRecorder
 if TYPE_CHECKING:
     from mileage.training.agent import Agent
 
-STEPS_EVERY_SECONDS = 10.0
-"""How often the steps of a run are recorded between its evaluations."""
+STEPS_EVERY_SECONDS, STEPS_EVERY_SHARE = 2.0, 0.02
+"""How often the steps of a run are recorded between its evaluations: the longer of so many seconds, and of such a share
+of the run so far."""
 LedgerChoice = Ledger | str | os.PathLike[str] | bool | None
 """Where a run is recorded: True is the default ledger, None or False none at all."""
 
@@ -65,7 +66,7 @@ class Session:
         self._recorder = recorder
         self._ledger = ledger
         self._steps_before = self._recorded_steps = steps_before
-        self._noted_at = time.monotonic()
+        self._began = self._noted_at = time.monotonic()
 
     @property
     def in_ledger(self) -> bool:
@@ -83,7 +84,7 @@ class Session:
     def on_steps(self, steps: int) -> None:
         """Record now and then how far the run is, for the case that its process is killed."""
         now = time.monotonic()
-        if now - self._noted_at >= STEPS_EVERY_SECONDS:
+        if now - self._noted_at >= max(STEPS_EVERY_SECONDS, STEPS_EVERY_SHARE * (now - self._began)):
             self.note_steps(steps)
 
     def note_steps(self, steps: int) -> None:

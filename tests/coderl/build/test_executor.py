@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import subprocess
 import threading
 import time
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from coderl.fakes import FakeExecutor, fake_result
 from mileage._errors import ChangeError, InfraError
 from mileage.coderl.build import watch as watching
 from mileage.coderl.build.executor import (
     Change,
-    FakeExecutor,
     Jail,
     Job,
     JobResult,
@@ -24,7 +25,6 @@ from mileage.coderl.build.executor import (
     StepOutcome,
     TakingTurns,
     TreeMount,
-    fake_result,
 )
 from mileage.coderl.build.isolation import make_jail
 
@@ -98,7 +98,7 @@ def test_cpu_time_counts_what_the_command_burnt(tree: Path, jail: Jail | None) -
 
 
 def test_a_timeout_kills_double_forked_children_too(tree: Path, jail: Jail | None) -> None:
-    marker = f"7{time.time_ns() % 10**9:09d}"
+    marker = f"7{secrets.randbelow(10**9):09d}"
     result = run(
         tree, f"(setsid sleep {marker} &); setsid sh -c 'sleep {marker} & sleep {marker}' & sleep {marker}",
         limits=Limits(timeout_seconds=0.5), jail=jail,
@@ -108,7 +108,7 @@ def test_a_timeout_kills_double_forked_children_too(tree: Path, jail: Jail | Non
 
 
 def test_daemons_left_by_a_successful_command_are_killed(tree: Path, jail: Jail | None) -> None:
-    marker = f"8{time.time_ns() % 10**9:09d}"
+    marker = f"8{secrets.randbelow(10**9):09d}"
     assert run(tree, f"(setsid sleep {marker} >/dev/null 2>&1 &); exit 0", jail=jail).succeeded
     assert alive(marker) == []
 
