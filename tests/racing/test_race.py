@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import psutil
@@ -278,6 +279,8 @@ command = ["{python}", "program.py", "{seed}", "0.01", "1"]
     assert ours.runs[0].config["hidden"] == (16, 16)
     assert ours.runs[0].panel_id == theirs.runs[0].panel_id
     assert theirs.runs[0].reached, "the revision ran, and not what is there now"
+    (source,) = (tmp_path / "race" / "revisions").rglob("program.py")
+    assert Path(cache_from_source(str(source))).is_file(), "an installed package does not compile modules in every run"
     assert set(race.comparisons) == {"theirs"}
 
 

@@ -6,6 +6,7 @@ recipes are started as a user would, and record themselves; programs are recorde
 
 from __future__ import annotations
 
+import compileall
 import io
 import json
 import os
@@ -327,5 +328,7 @@ def unpacked(arm: ArmSpec, beside: Path, into: Path) -> Path:
         part.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(part, filter="data")
+        # As an installed package starts: else every run would compile what this revision imports.
+        compileall.compile_dir(part, quiet=2)
         part.rename(place)
     return place
