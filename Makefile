@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests start hundreds of programs, which load what was compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs-site environments test test-minimal test-slow services check bench docs clean
+.PHONY: demo docs-site environments test test-busy test-cpus test-minimal test-slow services check bench docs clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,14 @@ $(MINIMAL)/.base: pyproject.toml constraints.txt
 test-minimal: $(MINIMAL)/.base
 	$(MINIMAL)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --force-reinstall .
 	$(MINIMAL)/bin/python $(TESTED) -rs $(addprefix --ignore=tests/,$(LEFT_OUT))
+
+# All tests in a random order, beside two processes that burn, with no kernel compiled.
+test-busy: $(VENV)/.dev services
+	.ci/test-busy $(BIN)/python
+
+# The numeric tests as other processors would compute, as far as this one can.
+test-cpus: $(VENV)/.dev
+	.ci/test-cpus $(BIN)/python
 
 test-slow: $(VENV)/.dev services
 	$(BIN)/python -m pytest -m slow

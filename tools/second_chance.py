@@ -2,8 +2,8 @@
 
     python tools/second_chance.py -n 2 tests/kernels
 
-A test that fails and then passes is `FLAKY` and does not fail the whole; one that fails twice does, and so does whatever
-else keeps pytest from its end.
+A test that fails and then passes is `FLAKY` and does not fail the whole; one that fails twice does, and so does
+whatever else keeps pytest from its end.
 """
 
 from __future__ import annotations

@@ -33,4 +33,5 @@ def process_age_seconds() -> float:
 
 def process_start_ns() -> int:
     """The start of this process on the scale of `time.perf_counter_ns`."""
-    return time.perf_counter_ns() - round(process_age_seconds() * 1e9)
+    age = process_age_seconds()  # first: whatever holds the process up in between must not make it older
+    return time.perf_counter_ns() - round(age * 1e9)

@@ -3,18 +3,21 @@
     python tests/golden/make_golden.py tests/golden/before
 
 What is committed was made by the code as it stood before the contracts were written down (commit cbb61d5): the same
-seeds must still give the same parameters, bit for bit on the same processor, and its checkpoints must still open.
+seeds must still give the same parameters, bit for bit in the same arithmetic, and its checkpoints must still open.
+A processor can be told to compute as another one: `make test-cpus`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
+import numba
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -55,10 +58,16 @@ CASES = (
 )  # fmt: skip
 
 
-def processor() -> str:
-    """What decides how sums are rounded: the processor as the compiler sees it."""
-    features = llvmlite.binding.get_host_cpu_features()
-    return f"{llvmlite.binding.get_host_cpu_name()} {'avx512' if features.get('avx512f') else 'no avx512'}"
+def arithmetic() -> str:
+    """What decides how sums are rounded: the processors that the compiler and OpenBLAS work for, told or found."""
+    found = llvmlite.binding.get_host_cpu_features()
+    features = found.flatten() if numba.config.CPU_FEATURES is None else numba.config.CPU_FEATURES
+    name = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    wide = "AVX-512" if "+avx512f" in features else "no AVX-512"
+    own = "SkylakeX" if found.get("avx512f") else "Haswell" if found.get("avx2") else "Nehalem"
+    # What OpenBLAS has for Zen is what it has for Haswell.
+    blas = (os.environ.get("OPENBLAS_CORETYPE") or own).replace("Zen", "Haswell")
+    return f"{name}, {wide}, OpenBLAS for {blas}"
 
 
 def fresh(case: Case) -> Any:
@@ -80,7 +89,7 @@ def train(agent: Any, steps: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def main(folder: Path) -> None:
-    """Write checkpoints, final parameters, and the processor they come from."""
+    """Write checkpoints, final parameters, and the arithmetic they come from."""
     folder.mkdir(parents=True, exist_ok=True)
     for case in CASES:
         agent = fresh(case)
@@ -89,7 +98,7 @@ def main(folder: Path) -> None:
         end = train(mileage.load(folder / f"{case.name}.checkpoint.safetensors", threads=2), case.steps)
         save_file(end, folder / f"{case.name}.end.safetensors")
         print(case.name, {name: array.shape for name, array in end.items()})
-    (folder / "machine.json").write_text(json.dumps({"cpu": processor()}) + "\n")
+    (folder / "machine.json").write_text(json.dumps({"arithmetic": arithmetic()}) + "\n")
 
 
 if __name__ == "__main__":
