@@ -9,9 +9,10 @@ import numbers
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from mileage._errors import UnknownNameError, UsageError, require
+from mileage._errors import UsageError, require
 from mileage._ranges import Count, Finite, Limit, OrNone, Part, Positive, Range, Share, Weight, check_ranges
 from mileage._records import ReadRecord, Record
+from mileage.algorithms.sb3 import hinted
 
 SCHEDULES = ("constant", "linear")
 # How the table of a function of time begins, and how many points it has.
@@ -143,7 +144,7 @@ def checked(kind: type[Any], algorithm: str, values: ReadRecord) -> Record:
     result = {}
     for name, value in values.items():
         if name not in fields:
-            raise UnknownNameError(f"hyperparameter of {algorithm}", name, fields)
+            raise hinted("hyperparameter", algorithm, name, fields)
         result[name] = _of_type(name, value, fields[name].default)
     return result
 

@@ -19,11 +19,11 @@ from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 
 if TYPE_CHECKING:
-    from mileage.cli.progress import Progress
     from mileage.ledger.panels import Panel
     from mileage.ledger.runs import RecordedRun
     from mileage.ledger.targets import Target
     from mileage.training.agent import Agent
+    from mileage.training.progress import Progress
 
 # Exit codes of a command whose training a signal ended, by the reason that the run was closed with.
 _SIGNALLED = {"interrupted": 130, "terminated": 143}
@@ -80,8 +80,8 @@ class Arguments(options.RunArguments):
 @options.takes(Arguments)
 def train(wanted: Arguments) -> None:
     """Train to a held-out target and report what it cost."""
-    from mileage.cli.progress import Progress
     from mileage.recording.pricing import launch_price
+    from mileage.training.progress import Progress
 
     wanted.check()
     if wanted.emit is not None or wanted.on is not None:
@@ -155,14 +155,14 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     with agent, _said_if_interrupted(agent, directory):
         run = agent.learn(
             wanted.steps, target=goal, panel=_panel(agent, wanted, goal),
-            eval_every=wanted.eval_every, callback=progress, checkpoint=directory / CHECKPOINT,
+            eval_every=wanted.eval_every, callback=progress, progress=False, checkpoint=directory / CHECKPOINT,
             best_checkpoint=directory / BEST if wanted.keep_best else None,
             tensorboard=None if wanted.tensorboard is None else wanted.tensorboard / directory.name,
             checkpoint_every=wanted.checkpoint_every, on_compile=progress.compiling,
             ledger=Ledger(wanted.db, enabled=wanted.ledger), name=wanted.name, price_usd_per_hour=wanted.price,
             instance=wanted.instance, spot=wanted.spot,
         )  # fmt: skip
-    progress.finish(_one_line(run))
+    progress.finish(run)
     if run.reason in _SIGNALLED:
         print(f"{run.reason}: saved {directory}; {_continue_with(agent, directory)}", file=sys.stderr)
     return run
@@ -196,13 +196,6 @@ def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | No
     episodes = wanted.episodes or (100 if kept is None else len(kept.seeds))
     success = wanted.success or (None if kept is None else kept.success)
     return agent.default_panel(target, episodes, success)
-
-
-def _one_line(run: RecordedRun) -> str:
-    final = run.final
-    score = "not evaluated" if final is None else f"mean return {final.mean_return:.1f}"
-    when = "" if run.wall_to_target is None else f" in {run.wall_to_target:.2f} s"
-    return f"seed {run.seed}: {run.state.replace('_', ' ')}{when}, {run.steps:,} steps, {score}"
 
 
 def _show(runs: list[RecordedRun], wanted: Arguments) -> None:

@@ -162,7 +162,9 @@ class RecordedRun:
         def __getattr__(self, name: str) -> object:
             complete = vars(self).get("_complete") if name in _ROWS else None
             if complete is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                agents = name in ("learn", "predict", "evaluate", "save", "policy", "learner", "set_env")
+                hint = f": `learn` returns the run; ask the agent for {name}" if agents else ""
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
             vars(self).update(dict.fromkeys(_ROWS, ()))
             whole = complete(self)
             vars(self).update({row: getattr(whole, row) for row in _ROWS})

@@ -1,4 +1,4 @@
-"""What an agent says about observations: actions, and the distribution they come from."""
+"""What an agent says about observations: actions, the distribution they come from, and how an exam goes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mileage._errors import UsageError
+from mileage._records import Record
 from mileage._types import U8, Allowed, Array, Memory, Shown, Taken
 from mileage.contracts import Distribution, EnvSpec, Policy
+from mileage.ledger.panels import Panel
+from mileage.ledger.targets import Evaluation, Target
+from mileage.training import asked
 
 
 class Acting:
@@ -17,6 +21,9 @@ class Acting:
 
     policy: Policy
     spec: EnvSpec
+    env_id: str
+    env_kwargs: Record
+    threads: int
     seed: int
 
     def predict(
@@ -48,6 +55,29 @@ class Acting:
         rows, single = self._rows(observation)
         found = self.policy.distribution(rows, self._masks(action_masks, len(rows)))
         return found.first() if single else found
+
+    def _checked(self, panel: object) -> Panel:
+        return asked.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
+
+    def default_panel(
+        self, target: Target | None = None, episodes: int = asked.EPISODES, success: str | None = None
+    ) -> Panel:
+        """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
+        return asked.default_panel(self.env_id, self.spec, self.env_kwargs, target, episodes, success)
+
+    def evaluate(self, panel: Panel | None = None) -> Evaluation:
+        """Play a held-out panel with the policy as it is."""
+        from mileage.kernels.machine.blas import single_threaded_blas
+        from mileage.kernels.machine.team import Team
+        from mileage.training.evaluation import make_evaluator
+
+        team = Team(self.threads, adaptive=True)
+        try:
+            with single_threaded_blas():
+                exam = self.default_panel() if panel is None else self._checked(panel)
+                return make_evaluator(self.policy, self.spec, exam, team)()
+        finally:
+            team.close()
 
     def _rows(self, observation: Shown) -> tuple[Array, bool]:
         """Observations as the policy takes them, and whether there is one alone; UsageError for what is not finite."""

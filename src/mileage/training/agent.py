@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Never, Self
 
-from mileage._cores import usable_cores
-from mileage._errors import CheckpointError, UsageError, require
+from mileage._errors import CheckpointError, UsageError
 from mileage._interrupts import none_swallowed
 from mileage._records import Record, named
 from mileage._seeding import check_training_seed
+from mileage.algorithms import sb3
 from mileage.algorithms._config import checked, tabulated
 from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
 from mileage.algorithms.registry import Algorithm
@@ -22,11 +22,12 @@ from mileage.envs.make import make_vec
 from mileage.envs.native.env import NativeEnv
 from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
-from mileage.ledger.targets import Evaluation, Target
+from mileage.ledger.targets import Target
 from mileage.meter import Phase, PhaseClock, ResourceSampler
 from mileage.training import asked, checkpoints, session
 from mileage.training.acting import Acting
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
+from mileage.training.progress import shown_progress
 
 DEFAULT_STEPS = 100_000
 # Evaluations per run where nothing else was asked for.
@@ -50,7 +51,7 @@ class Agent(Acting):
         /,
         *,
         env: Any = None,
-        seed: int = 0,
+        seed: int | None = 0,
         preset: str = "default",
         threads: int | None = None,
         env_kwargs: Record | None = None,
@@ -69,7 +70,7 @@ class Agent(Acting):
             second: the environment, if the first argument is the name of a network.
             env: the environment by name: an id, "file.py:Name", an environment made with `@mileage.env`, one of
                 Gymnasium's, a vector of those (whose number is `n_envs` unless given), or a function that makes one.
-            seed: of everything random; the same seed gives the same run, on any number of threads.
+            seed: of everything random; the same seed gives the same run, on any number of threads. None draws one.
             preset: `default` for tuned hyperparameters where there are any, `none`, or a TOML file.
             threads: how many to use at most; all cores if None.
             env_kwargs: for the constructor of a Gymnasium environment.
@@ -81,7 +82,8 @@ class Agent(Acting):
             hyperparameters: fields of the algorithm's configuration; they override the preset. A learning rate or
                 clip may be a function of the share of the training that is left, 1 to 0.
         """
-        self.seed = check_training_seed(seed)
+        self.seed = check_training_seed(sb3.seed_of(seed))
+        hyperparameters, self.verbose, self.tensorboard = sb3.taken(hyperparameters)
         env, policy = asked.env_and_policy(first, second, env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
         self._given = env
@@ -103,7 +105,7 @@ class Agent(Acting):
         self.target: Target | None = None
         self.panel: Panel | None = None
         """The held-out exam of the last training, which the next one sits too unless told otherwise."""
-        self.threads = _check_threads(threads)
+        self.threads = asked.threads(threads)
         """How many threads are used at most."""
         self.processes = processes
         """Whether a Gymnasium environment is stepped in one process each."""
@@ -183,6 +185,7 @@ class Agent(Acting):
         self,
         total_steps: int | None = None,
         *,
+        progress: bool | None = None,
         target: str | Target | None = None,
         panel: Panel | None = None,
         eval_every: int | None = None,
@@ -201,11 +204,13 @@ class Agent(Acting):
         instance: str | None = None,
         spot: bool = False,
         resources: bool | ResourceSampler | None = None,
+        **others: Never,
     ) -> RecordedRun:
         """Train, and return the run with everything that was recorded of it.
 
         Args:
             total_steps: environment steps to take; after `load`, None takes those that were left.
+            progress: whether steps, return and time left are shown; by default on a terminal and in a notebook.
             target: what to reach on the held-out panel, such as "mean_return>=475".
             panel: the held-out exam; that of the training which goes on here, or 100 episodes. Where Python steps the
                 environments, a short training without a target has fewer, 5 at least.
@@ -229,10 +234,15 @@ class Agent(Acting):
             instance: name in the price book.
             spot: whether the instance is bought on the spot market.
             resources: whether memory and GPUs are watched, or by whom; by default where a ledger is named.
+            others: words of Stable-Baselines3: `total_timesteps`, `progress_bar`.
         """
         from mileage.meter import compile_phase
 
+        total_steps, progress = sb3.learning(others, total_steps, progress, Agent.learn.__kwdefaults__ or ())
+        if progress is None:
+            progress = False if clock is not None else self.verbose  # who has a clock shows what it likes
         clock = session.run_clock(ledger) if clock is None else clock
+        tensorboard = self.tensorboard if tensorboard is None else tensorboard
         path = None if checkpoint is None else checkpoints.checked_path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
         with contextlib.ExitStack() as stack:
@@ -259,10 +269,11 @@ class Agent(Acting):
                         price_usd_per_hour=price_usd_per_hour, instance=instance, spot=spot, resources=resources,
                     )
                 )  # fmt: skip
+            shown = stack.enter_context(shown_progress(self, run.price, horizon, progress))
             with compile_phase(clock):
                 with none_swallowed():
                     with clock.phase(Phase.COMPILE):
-                        self.prepare(on_compile)
+                        self.prepare(on_compile or shown.compiling)
                     with clock.phase(Phase.INIT):
                         learner = self.learner
                         evaluate = make_evaluator(self.policy, self.spec, panel, self._team) if every else None
@@ -278,7 +289,7 @@ class Agent(Acting):
                 outcome = runner.run(
                     learner, evaluate,
                     runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every, share, len(panel.seeds)), clock,
-                    steps=self.steps, callbacks=callbacks, save=None if path is None else keep,
+                    steps=self.steps, callbacks=(*callbacks, *shown.callbacks), save=None if path is None else keep,
                     on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
                     save_best=None if best is None else lambda: self.save(best),
                     on_steps=run.on_steps if run.in_ledger else None,
@@ -286,7 +297,9 @@ class Agent(Acting):
                 if path is not None:
                     with clock.phase(Phase.CHECKPOINT):
                         self.save(path)
-            return run.finish(outcome.end, outcome.reason, outcome.steps, path, learner.summary())
+            ended = run.finish(outcome.end, outcome.reason, outcome.steps, path, learner.summary())
+            shown.finish(ended)
+            return ended
 
     def plan_horizon(self, total_steps: int | None) -> int:
         """Steps at which training for `total_steps` more would end; None means as long as is left or usual."""
@@ -314,29 +327,6 @@ class Agent(Acting):
             episodes = asked.usual_episodes(self.spec, horizon - self.steps) if few else asked.EPISODES
             return self.default_panel(target, episodes)
         return self.panel if target is None else dataclasses.replace(self.panel, aggregate=str(target.aggregate))
-
-    def _checked(self, panel: object) -> Panel:
-        return asked.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
-
-    def default_panel(
-        self, target: Target | None = None, episodes: int = asked.EPISODES, success: str | None = None
-    ) -> Panel:
-        """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
-        return asked.default_panel(self.env_id, self.spec, self.env_kwargs, target, episodes, success)
-
-    def evaluate(self, panel: Panel | None = None) -> Evaluation:
-        """Play a held-out panel with the policy as it is."""
-        from mileage.kernels.machine.blas import single_threaded_blas
-        from mileage.kernels.machine.team import Team
-        from mileage.training.evaluation import make_evaluator
-
-        team = Team(self.threads, adaptive=True)
-        try:
-            with single_threaded_blas():
-                exam = self.default_panel() if panel is None else self._checked(panel)
-                return make_evaluator(self.policy, self.spec, exam, team)()
-        finally:
-            team.close()
 
     def import_vecnormalize(self, source: Any) -> None:
         """Take over the statistics of Stable-Baselines3's `VecNormalize`: the object, arrays by name, or an .npz file.
@@ -380,7 +370,7 @@ class Agent(Acting):
         `hyperparameters` replace those it was trained with, as for fine-tuning: `load(path, learning_rate=1e-4)`.
         """
         file = checkpoints.checked_path(path)
-        _check_threads(threads)
+        asked.threads(threads)
         changes = cls._config_values(hyperparameters)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
@@ -447,8 +437,3 @@ class Agent(Acting):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_threads(threads: int | None) -> int:
-    require(threads is None or threads >= 1, "threads", threads, "at least 1")
-    return usable_cores() if threads is None else threads

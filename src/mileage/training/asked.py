@@ -8,6 +8,7 @@ import sys
 import warnings
 from typing import Any
 
+from mileage._cores import usable_cores
 from mileage._errors import UsageError, require
 from mileage._records import ReadRecord, Record
 from mileage.algorithms.backends import NETWORKS
@@ -34,6 +35,12 @@ def whole(name: str, value: object, least: int) -> int:
     number: int = int(value)  # type: ignore[call-overload]
     require(number >= least, name, value, f"at least {least}" if least else "0 or more")
     return number
+
+
+def threads(number: int | None) -> int:
+    """How many threads are used at most, where so many were asked for."""
+    require(number is None or number >= 1, "threads", number, "at least 1")
+    return usable_cores() if number is None else number
 
 
 def say_beyond(spec: EnvSpec, target: Target | None) -> None:

@@ -69,6 +69,11 @@ class Session:
         self._began = self._noted_at = time.monotonic()
 
     @property
+    def price(self) -> float:
+        """Dollars an hour, 0 where none is set."""
+        return self._recorder.price.usd_per_hour
+
+    @property
     def in_ledger(self) -> bool:
         """Whether rows are written."""
         return self._recorder.writes

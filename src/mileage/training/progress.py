@@ -1,11 +1,18 @@
-"""Progress of training: a bar on a terminal, one line per run elsewhere, nothing with `--json` or `--quiet`."""
+"""Progress of training: a bar on a terminal and in a notebook, one line per run elsewhere, or nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mileage.ledger.runs import RecordedRun
+
+if TYPE_CHECKING:
+    from mileage.training.agent import Agent
 
 # Redrawing more often is not seen and costs time.
 _REDRAW_SECONDS = 0.1
@@ -14,12 +21,14 @@ _REDRAW_SECONDS = 0.1
 class Progress:
     """Shows steps, steps/s, held-out return, dollars so far and time left of one run after the other."""
 
-    def __init__(self, *, shown: bool, price_usd_per_hour: float) -> None:
+    def __init__(self, *, shown: bool, price_usd_per_hour: float, says: bool | None = None) -> None:
+        """Prepare; `says` is whether it is said what takes long, where nothing is shown."""
         self._price = price_usd_per_hour
+        self._says = shown if says is None else says
         self._bar: Any = None
         self._task: Any = None
         self._shown = shown
-        self._plain = shown and not sys.stderr.isatty()
+        self._plain = shown and not on_screen()
         self._last = 0.0
         self._return: float | None = None
         if shown and not self._plain:
@@ -48,7 +57,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        if not self._shown:
+        if not self._says:
             return
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
@@ -74,11 +83,36 @@ class Progress:
             dollars=f"${dollars:.6f}" if self._price else "",
         )
 
-    def finish(self, text: str) -> None:
+    def finish(self, run: RecordedRun) -> None:
         """Replace the run's bar by a line."""
         if self._bar is not None:
             self._bar.remove_task(self._task)
-        self.say(text)
+        final = run.final
+        score = "not evaluated" if final is None else f"mean return {final.mean_return:.1f}"
+        when = "" if run.wall_to_target is None else f" in {run.wall_to_target:.2f} s"
+        if self._shown:
+            self.say(f"seed {run.seed}: {run.state.replace('_', ' ')}{when}, {run.steps:,} steps, {score}")
+
+    @property
+    def callbacks(self) -> tuple[Progress, ...]:
+        """What is to be called after every iteration."""
+        return () if self._bar is None else (self,)
+
+
+@contextlib.contextmanager
+def shown_progress(agent: Agent, price: float, horizon: int, wanted: bool | None) -> Iterator[Progress]:
+    """Progress of one run in Python; None shows it on a terminal and in a notebook, and elsewhere what takes long."""
+    shown = on_screen() if wanted is None else wanted
+    with Progress(shown=shown, price_usd_per_hour=price, says=wanted is not False) as progress:
+        progress.start(f"{agent.name} on {agent.env_id}, seed {agent.seed}", horizon, agent.steps)
+        yield progress
+
+
+def on_screen() -> bool:
+    """Whether somebody looks who can be shown something that changes: a terminal, or a notebook."""
+    shell = sys.modules.get("IPython")
+    notebook = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    return notebook or sys.stderr.isatty()
 
 
 def _make_bar() -> Any:
