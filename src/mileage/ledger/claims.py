@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mileage._errors import UsageError
+from mileage._records import Record
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Phase, Row, Run, check_json
 from mileage.ledger.runs import evaluation_of, finite
@@ -172,7 +173,7 @@ def _end(run: Run, end: End, progress: Progress) -> End:
     passed = end.ended_at - run.started_at
     if made.wall_to_target is not None and abs(passed - end.wall_seconds) > max(_CLOCK_SECONDS, 0.1 * passed):
         state = EndState.CLAIMED.value if end.state == EndState.REACHED else end.state
-        nothing = dict.fromkeys(("steps_to_target", "wall_to_target", "cost_to_target", "target_seq"))
+        nothing: Record = dict.fromkeys(("steps_to_target", "wall_to_target", "cost_to_target", "target_seq"))
         return made._replace(state=state, reason=CLAIMED_TIME, **nothing)
     if progress.first_reached is not None or (end.wall_to_target is None and end.state != EndState.REACHED):
         return made

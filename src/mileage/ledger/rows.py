@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mileage._errors import UsageError
-from mileage._records import strict_json
+from mileage._records import Record, strict_json
 
 FORMAT_VERSION = 1
 
@@ -414,8 +414,10 @@ def check_run(run: Run) -> Run:
     """`run` if every text in it can be stored and printed later, and every number is one that a database can hold."""
     check_run_id(run.run_id)
     # Numbers of NumPy count as those that they stand for.
-    given = run._asdict().items()
-    whole = {name: int(v) for name, v in given if isinstance(v, numbers.Integral) and not isinstance(v, bool)}
+    given: Record = run._asdict()
+    whole: Record = {
+        name: int(v) for name, v in given.items() if isinstance(v, numbers.Integral) and type(v) is not bool
+    }
     run = check_types(run._replace(**whole))
     if run.parent_run_id is not None:
         check_run_id(run.parent_run_id)
