@@ -414,10 +414,8 @@ def check_run(run: Run) -> Run:
     """`run` if every text in it can be stored and printed later, and every number is one that a database can hold."""
     check_run_id(run.run_id)
     # Numbers of NumPy count as those that they stand for.
-    given: Record = run._asdict()
-    whole: Record = {
-        name: int(v) for name, v in given.items() if isinstance(v, numbers.Integral) and type(v) is not bool
-    }
+    given: Record = {name: each for name, each in run._asdict().items() if not isinstance(each, bool)}
+    whole: Record = {name: int(each) for name, each in given.items() if isinstance(each, numbers.Integral)}
     run = check_types(run._replace(**whole))
     if run.parent_run_id is not None:
         check_run_id(run.parent_run_id)
