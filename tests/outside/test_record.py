@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Scalar, source_kind
 from mileage.recording.recorder import Ledger
+from waiting import until
 
 
 @pytest.fixture
@@ -104,8 +104,7 @@ def test_a_killed_program_is_recorded_as_killed(place: Path) -> None:
 def test_an_interrupt_reaches_the_program_and_leaves_nothing(place: Path, number: signal.Signals) -> None:
     words = command("--", "sh", "-c", "setsid sleep 4712 & touch started; sleep 4712")
     process = subprocess.Popen(words, stderr=subprocess.PIPE)
-    while not Path("started").exists():
-        time.sleep(0.05)
+    until(Path("started").exists)
     process.send_signal(number)
     process.communicate()
     assert the_run().state == "stopped"
