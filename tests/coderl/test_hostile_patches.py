@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mileage.coderl.build.isolation import isolation_problem
 from mileage.coderl.corpus import PatchSample, PatchVerdict
 from mileage.coderl.project.workarea import tree_digest
 from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
+from waiting import until
 
 GOOD = PatchSample("good", path="app/src/main.rs", content="fn main() {}\n")
 
@@ -193,10 +193,10 @@ def test_good_candidates_are_served_while_bad_ones_hang(cargo_project: Path, wor
 
 
 def test_closing_the_pool_ends_what_is_running(cargo_project: Path, work: Path, isolation: None) -> None:
-    pool = BuildReward(cargo_project, RewardConfig(workers=1, timeout_seconds=60), work_base=work)
+    pool = BuildReward(cargo_project, RewardConfig(workers=1, timeout_seconds=600), work_base=work)
     body = f'std::process::Command::new("sleep").arg("{MARK}").status().unwrap();'
     (future,) = pool.submit([build_script(body)])
-    time.sleep(1.5)
+    until(leftovers)
     pool.close()
     # That the pool was closed says nothing about the candidate.
     assert future.result().verdict is PatchVerdict.INFRA_ERROR

@@ -22,6 +22,7 @@ from mileage.meter import PhaseClock
 from mileage.outside.record import _Figures
 from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Source, Trackio, WandbFile, source_kind
 from mileage.recording.recorder import Ledger
+from waiting import until
 
 
 @pytest.fixture
@@ -107,8 +108,7 @@ def test_a_killed_program_is_recorded_as_killed(place: Path) -> None:
 def test_an_interrupt_reaches_the_program_and_leaves_nothing(place: Path, number: signal.Signals) -> None:
     words = command("--", "sh", "-c", "setsid sleep 4712 & touch started; sleep 4712")
     process = subprocess.Popen(words, stderr=subprocess.PIPE)
-    while not Path("started").exists():
-        time.sleep(0.05)
+    until(Path("started").exists)
     process.send_signal(number)
     process.communicate()
     assert the_run().state == "stopped"
