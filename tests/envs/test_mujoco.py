@@ -180,7 +180,7 @@ def test_resolve_picks_it_and_passes_gymnasiums_options_on() -> None:
 def test_without_mujoco_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mujoco" else find(name))
-    with pytest.raises(MissingExtraError, match=r"environment 'Ant-v5' needs an extra: .*mileage\[mujoco\]"):
+    with pytest.raises(MissingExtraError, match=r"environment 'Ant-v5' needs an extra: .*pip install .*\[mujoco\]"):
         resolve("Ant-v5")
 
 

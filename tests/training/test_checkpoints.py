@@ -152,7 +152,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    for path, why in ((tmp_path / "x", "does not exist"), (tmp_path, "is a directory")):
+    for path, why in ((tmp_path / "x", "does not exist"), (tmp_path, "holds no checkpoint.safetensors")):
         with pytest.raises(CheckpointError, match=rf" {why}$") as caught:
             checkpoints.read(path)
         one_sentence(caught.value, path)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import mileage
 from mileage._errors import UsageError
 from mileage.algorithms import sb3
+from mileage.cli.app import app
 from mileage.training import progress
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-sb3.md"
@@ -58,6 +61,26 @@ def test_the_first_ten_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str
         model.learn(512, eval_freq=10)
     with pytest.raises(UsageError, match="unknown argument of learn 'targt': did you mean 'target'"):
         model.learn(512, targt="mean_return>=1")
+
+
+def test_a_run_is_loaded_from_its_directory_and_examined_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILEAGE_DB", str(tmp_path / "l.db"))
+    agent = mileage.PPO("CartPole-v1", **SMALL)
+    run = agent.learn(512, ledger=True, name="small", checkpoint=tmp_path / "runs" / "one" / "checkpoint.safetensors")
+    for cls in (mileage, mileage.PPO):
+        assert cls.load(tmp_path / "runs" / "one").steps == 512
+    with pytest.raises(mileage.MileageError, match="holds no checkpoint"):
+        mileage.load(tmp_path)
+    shown = [
+        CliRunner().invoke(app, ["eval", words, "--episodes", "3", "--json"], catch_exceptions=False).output
+        for words in (str(tmp_path / "runs" / "one"), "small", run.run_id)
+    ]
+    assert len({json.dumps(json.loads(text)["returns"]) for text in shown}) == 1
+    with pytest.raises(mileage.MileageError, match="checkpoint nobody does not exist"):
+        CliRunner().invoke(app, ["eval", "nobody"], catch_exceptions=False)
 
 
 def test_compiling_is_said_once_and_only_where_it_happens(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    checkpoint: Annotated[Path | None, Argument(help="Checkpoint file, or the directory of a run.")] = None,
+    checkpoint: Annotated[
+        Path | None, Argument(help="Checkpoint file, directory of a run, or a run of the ledger by id or name.")
+    ] = None,
     policy: Annotated[
         str | None,
         Option(help='Anybody\'s policy: FILE.onnx, FILE.pt (TorchScript), "file.py:function", "program: COMMAND".'),
@@ -32,6 +34,7 @@ def evaluate(
     sample: Annotated[bool, Option("--sample", help="Sample actions instead of taking the best.")] = False,
     env: Annotated[str | None, Option(help='Environment, if the checkpoint names code: "file.py:Name".')] = None,
     threads: Annotated[int | None, Option(help="Threads to use at most.")] = None,
+    db: options.Database = None,
     json_output: options.AsJson = False,
 ) -> None:
     """Play held-out episodes with a saved policy. Exits with 1 if a given target is not met."""
@@ -44,7 +47,7 @@ def evaluate(
         for name, value in (("--panel", panel), ("--adapter", adapter), ("--unit-actions", unit_actions)):
             if value:
                 raise UsageError(f"{name} goes with --policy: a checkpoint knows its environment")
-        exam, result, about, title = _own(checkpoint, episodes, goal, success, sample, env, threads)
+        exam, result, about, title = _own(checkpoint, episodes, goal, success, sample, env, threads, db)
     else:
         if panel is None:
             raise UsageError("--policy needs --panel: an environment's id, or a panel's FILE.json")
@@ -74,19 +77,31 @@ def evaluate(
 
 def _own(
     checkpoint: Path, episodes: int | None, goal: Target | None, success: str | None, sample: bool,
-    env: str | None, threads: int | None,
+    env: str | None, threads: int | None, db: str | None,
 ) -> tuple[Panel, Evaluation, Record, str]:  # fmt: skip
     import dataclasses
 
-    from mileage.cli.paths import checkpoint_path
     from mileage.training.agents import load
 
-    agent = load(checkpoint_path(checkpoint), threads=threads, env=env)
+    checkpoint = checkpoint if checkpoint.exists() else _recorded(str(checkpoint), db) or checkpoint
+    agent = load(checkpoint, threads=threads, env=env)
     usual = agent.default_panel(goal, 100 if episodes is None else episodes, success)
     panel = dataclasses.replace(usual, deterministic=not sample)
     result = agent.evaluate(panel)
     title = f"{agent.env_id}: {len(result)} held-out episodes, policy after {agent.steps:,} steps"
     return panel, result, {"checkpoint": str(checkpoint), "env": agent.env_id, "steps": agent.steps}, title
+
+
+def _recorded(words: str, db: str | None) -> Path | None:
+    """The last checkpoint of the newest run of the ledger that `words` name."""
+    from mileage._errors import LedgerError
+    from mileage.recording.recorder import Ledger
+
+    try:
+        runs = Ledger(db).records(words)
+    except (UsageError, LedgerError):  # no such ledger, and no such file
+        return None
+    return next((Path(run.checkpoint) for run in runs if run.checkpoint is not None), None)
 
 
 def _foreign(

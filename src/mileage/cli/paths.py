@@ -6,9 +6,8 @@ import re
 import time
 from pathlib import Path
 
-from mileage._errors import CheckpointError, UsageError
+from mileage._errors import UsageError
 
-CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 
 
@@ -28,13 +27,3 @@ def run_directory(out: Path, algorithm: str, env: str, seed: int) -> Path:
             raise UsageError(f"cannot write to {out}: {error.strerror or error}") from None
         return path
     raise UsageError(f"cannot find a free name in {out}")
-
-
-def checkpoint_path(path: Path) -> Path:
-    """The checkpoint that `path` means: itself, or the one in a run's directory."""
-    if path.is_dir():
-        inside = path / CHECKPOINT
-        if not inside.is_file():
-            raise CheckpointError(f"{path} holds no {CHECKPOINT}")
-        return inside
-    return path

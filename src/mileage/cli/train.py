@@ -131,11 +131,10 @@ def _agents(wanted: Arguments) -> Iterator[Agent]:
 
 
 def _load(path: Path, algorithm: str | None, env: str | None, threads: int | None) -> Agent:
-    from mileage.cli.paths import checkpoint_path
     from mileage.training.agents import load
 
     # A checkpoint's word is not enough to run code; that of the command line is.
-    agent = load(checkpoint_path(path), threads=threads, env=env if env and ":" in env else None)
+    agent = load(path, threads=threads, env=env if env and ":" in env else None)
     for given, saved, what in ((algorithm, agent.name, "algorithm"), (env, agent.env_id, "environment")):
         if given is not None and given != saved:
             raise UsageError(f"checkpoint {path} is of {what} {saved!r}, not {given!r}")
@@ -144,9 +143,10 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
 
 def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
     """Train one agent, with a checkpoint in a directory of its own."""
-    from mileage.cli.paths import BEST, CHECKPOINT, run_directory
+    from mileage.cli.paths import BEST, run_directory
     from mileage.ledger.targets import Target
     from mileage.recording.recorder import Ledger
+    from mileage.training.checkpoints import CHECKPOINT
 
     target = wanted.target if wanted.target is not None or wanted.resume is None else agent.target
     goal = None if target is None else Target.parse(target)
@@ -171,7 +171,7 @@ def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
 @contextlib.contextmanager
 def _said_if_interrupted(agent: Agent, directory: Path) -> Iterator[None]:
     """A sentence for an interrupt that came before the loop could see to it, or a second time."""
-    from mileage.cli.paths import CHECKPOINT
+    from mileage.training.checkpoints import CHECKPOINT
 
     try:
         yield

@@ -23,11 +23,16 @@ def resolve(name: EnvSpec | str, **kwargs: Any) -> EnvSpec:
 
     Ids that are not native are looked up in Gymnasium, with `kwargs` for its constructor; with `kwargs` a native id
     goes to Gymnasium too, because native environments have no options. Gymnasium's MuJoCo environments are stepped
-    natively, with its options, where MuJoCo 4.0 is installed.
+    natively, with its options, where MuJoCo 4.0 is installed. Atari games are seen as `atari` has them, with the scores
+    and episodes of the game itself.
     """
     if not isinstance(name, str):
         return name
     place = split(name)
+    if name.startswith("ALE/"):
+        from mileage.envs.gymnasium.pixels import atari
+
+        return atari(name, **{"life_loss": False, "clip_reward": False, **kwargs})
     if place is None and is_native(name) and not kwargs:
         return known.by_id(name)
     make = files.load(*place) if place else mujoco.find(name, kwargs)

@@ -87,6 +87,7 @@ class Agent(Acting):
         env, policy = asked.env_and_policy(first, second, env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
         self._given = env
+        policy = asked.usual_policy(policy, env)
         if n is not None:
             hyperparameters.setdefault("n_envs", n)
         known = load_preset(self.name, self.spec.id, preset)

@@ -37,6 +37,11 @@ def whole(name: str, value: object, least: int) -> int:
     return number
 
 
+def usual_policy(policy: object, env: object) -> object:
+    """The network, where none was asked for: a convolutional one for the images of Atari games."""
+    return "cnn" if policy is None and isinstance(env, str) and env.startswith("ALE/") else policy
+
+
 def threads(number: int | None) -> int:
     """How many threads are used at most, where so many were asked for."""
     require(number is None or number >= 1, "threads", number, "at least 1")

@@ -54,6 +54,10 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Record) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+CHECKPOINT = "checkpoint.safetensors"
+"""What the checkpoint is called in the directory of a run."""
+
+
 def checked_path(path: object) -> Path:
     """`path` as a Path; UsageError for what is none."""
     if isinstance(path, str | os.PathLike) and str(path):
@@ -62,11 +66,14 @@ def checked_path(path: object) -> Path:
 
 
 def read(path: Path) -> tuple[dict[str, Array], Record]:
-    """Read a checkpoint's arrays and metadata."""
+    """Arrays and metadata of a checkpoint, or of the one in a run's directory."""
     from safetensors import SafetensorError, safe_open
 
+    if path.is_dir() and not (path / CHECKPOINT).is_file():
+        raise CheckpointError(f"{path} holds no {CHECKPOINT}")
+    path = path / CHECKPOINT if path.is_dir() else path
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} {'is a directory' if path.is_dir() else 'does not exist'}")
+        raise CheckpointError(f"checkpoint {path} does not exist")
     try:
         with safe_open(str(path), framework="numpy") as file:
             header = (file.metadata() or {}).get(_KEY)

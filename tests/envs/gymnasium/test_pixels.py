@@ -215,9 +215,9 @@ def test_images_are_resized() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"'ALE/Pong-v5' needs an extra: .*mileage\[atari\]"):
+    with pytest.raises(MissingExtraError, match=r"'ALE/Pong-v5' needs an extra: .*pip install .*\[atari\]"):
         atari("ALE/Pong-v5")
-    with pytest.raises(MissingExtraError, match=r"mileage\[atari\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[atari\]"):
         pixels("Counting-v0")
 
 
@@ -246,3 +246,20 @@ def test_a_convolutional_policy_plays() -> None:
         run = agent.learn(32, panel=panel)
         assert (agent.policy.params != before).any()
     assert run.steps == 32
+
+
+@needs_atari
+def test_a_game_is_known_by_its_id_with_its_own_scores_and_a_convolutional_network() -> None:
+    from mileage.envs.registry import resolve
+
+    spec = resolve("ALE/Pong-v5")
+    assert spec.kwargs["life_loss"] is spec.kwargs["clip_reward"] is False  # type: ignore[attr-defined]
+    assert resolve("ALE/Pong-v5", frame_stack=2).obs_shape == (2, 84, 84)  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="did you mean 'ALE/Pong-v5'"):
+        resolve("ALE/Pongg-v5")
+
+
+def test_without_the_extra_a_game_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"environment 'ALE/Pong-v5' needs an extra: .*pip install .*\[atari\]"):
+        mileage.PPO("ALE/Pong-v5")
