@@ -36,6 +36,7 @@ from mileage.ledger.database import connect, migrate, open_engine, schema_versio
 from mileage.ledger.rows import ROW_TYPES
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.selectors import Selector
+from mileage.ledger.spool import Spool
 from mileage.ledger.store import Store
 from mileage.recording.writer import Writer
 from waiting import until
@@ -398,6 +399,29 @@ def test_sqlite_runs_in_wal_mode_and_checks_out(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+def test_rows_stay_in_their_spool_file_while_the_ledgers_file_is_damaged(tmp_path: Path) -> None:
+    """A file that something was copied over is not noticed by reading the rows of one run, whose pages are whole."""
+    path, run = tmp_path / "l.db", make_dead_run()
+    with Store(path) as store:
+        other = make_run(run_id="other")
+        store.deliver([other, *(make_episode(other, 1, i) for i in range(5000))])
+    whole = path.read_bytes()
+    spool = Spool(Path(f"{path}.spool"), run.run_id)
+    spool.append([run, make_end(run)])
+    with path.open("r+b") as file:
+        file.seek(len(whole) // 2)
+        file.write(os.urandom(65536))
+    with pytest.raises(LedgerError, match=r"damaged|malformed"):
+        Store(path)
+    assert spool.path.exists()
+    for journal in tmp_path.glob("l.db-*"):
+        journal.unlink()
+    path.write_bytes(whole)
+    with Store(path) as store:
+        assert store.read(queries.run, run.run_id) == run
+    assert not spool.path.exists()
 
 
 def test_importing_the_ledger_loads_no_database_library() -> None:

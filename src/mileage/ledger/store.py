@@ -34,6 +34,9 @@ BATCH_ROWS = 5_000
 ORPHAN_GRACE_SECONDS = 60.0
 """An empty spool file may belong to a process that is just about to write its first row."""
 
+CHECKED_BYTES = 1 << 26
+"""An SQLite file up to this size is looked through before rows are taken for delivered: a fraction of a second."""
+
 OTHERS_SECONDS = 5.0
 """How long whoever opens the ledger waits for rows that another process is delivering: they belong to what is there."""
 
@@ -111,11 +114,20 @@ class Store:
 
     def check_kept(self, run_id: str, rows: int) -> None:
         """LedgerError if fewer than so many rows of a run, its own not counted, can be read back from the database."""
-        if self.engine.dialect.name == "sqlite":
-            self.engine.dispose()  # what is read now comes from the file and not from memory
+        self._check_file()
         found = self.read(queries.count_rows, run_id)
         if found < rows:
             raise LedgerMovedError(f"the ledger at {self.shown_url} has {found:,} of {rows:,} rows of run {run_id}")
+
+    def _check_file(self) -> None:
+        """LedgerError if the SQLite file is damaged, as by one that was copied over it; a large one takes too long."""
+        if self.engine.dialect.name == "sqlite":
+            self.engine.dispose()  # what is read now comes from the file and not from memory
+            path = Path(self.url.removeprefix("sqlite:///"))
+            if path.exists() and path.stat().st_size <= CHECKED_BYTES:
+                found = self.read(lambda connection: connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+                if found != "ok":
+                    raise LedgerError(f"the ledger at {self.shown_url} is damaged: {str(found).splitlines()[0]}")
 
     def settle(self) -> None:
         """Bring rows from the journal into the SQLite file, so that a plain copy of it is at most seconds old."""
@@ -282,6 +294,7 @@ class Store:
         if not content.complete and _alive(run, content.seen_at):
             return []
         self.deliver(content.each())
+        self._check_file()
         closed = []
         if not content.complete and not self.read(queries.ends, run.run_id):
             self._close_crashed(run, content.beat_at - run.started_at)
