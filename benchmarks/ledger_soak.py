@@ -35,7 +35,7 @@ from mileage.ledger.targets import Evaluation
 from mileage.meter import fingerprint
 from mileage.recording.recorder import Ledger
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "contracts"))
+sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / folder) for folder in ("", "contracts")]
 WRITERS = 16
 RUN_SECONDS = 5.0
 EPISODES = 3

@@ -162,7 +162,7 @@ def test_a_real_grpo_trainer_is_rewarded_by_a_real_compiler(
         source = f'#include "part.h"\nint part(int x) {{ int go = 1; {text} return go + x; }}\n'
         return PatchSample("", path="part.c", content=source)
 
-    with BuildReward(make_project, RewardConfig(workers=2, timeout_seconds=30), work_base=work) as pool:
+    with BuildReward(make_project, RewardConfig(workers=2, timeout_seconds=300), work_base=work) as pool:
         original = pool.submit
 
         def spying_submit(samples: Any) -> Any:

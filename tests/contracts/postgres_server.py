@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
+
+from waiting import MINUTES, until
 
 
 def find_binaries() -> Path | None:
@@ -66,13 +67,13 @@ class PostgresServer:
         )  # type: ignore[call-overload]  # fmt: skip
         import psycopg
 
-        for _ in range(300):
-            try:
-                psycopg.connect(self.url, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                time.sleep(0.05)
-        raise RuntimeError("PostgreSQL did not start")
+        def answers() -> bool:
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url, connect_timeout=60).close()
+                return True
+            return False
+
+        until(answers)
 
     def kill(self) -> None:
         """End the server without a shutdown, as a power failure would."""
@@ -89,7 +90,7 @@ class PostgresServer:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)  # nothing is worth a checkpoint
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=MINUTES)
 
     def empty_ledger(self, name: str) -> str:
         """Return an address with nothing in it: a namespace of its own, which costs less than a database."""

@@ -142,7 +142,8 @@ def test_plain_data_is_json(name: str) -> None:
 def test_markdown_has_every_table(name: str) -> None:
     found = measured(name)
     text = export(found, "md")
-    assert text.splitlines()[2].replace("\\`", "`") == f"**{found.verdict}**"
+    # Whichever finding comes first on this machine, what Markdown would read as its own is escaped.
+    assert text.splitlines()[2].replace("\\", "") == f"**{found.verdict}**"
     for table in tables(found):
         assert f"## {table.title}" in text
     for line in text.splitlines():

@@ -134,7 +134,7 @@ def test_groups_of_dead_processes_are_removed(tmp_path: Path) -> None:
 @pytest.mark.skipif("pids" not in usable_hierarchies(), reason="no pids control group can be made here")
 def test_processes_that_a_group_refuses_are_an_outcome_and_the_group_is_gone(tmp_path: Path) -> None:
     script = "i=0; while [ $i -lt 40 ]; do sleep 9 & i=$((i+1)); done; wait"
-    limits = Limits(timeout_seconds=30, max_processes=20)
+    limits = Limits(timeout_seconds=300, max_processes=20)
     job = Job((("sh", "-c", script),), str(tmp_path), {"PATH": "/usr/bin:/bin"}, limits=limits)
     # Sampling is left out: what is found is what the kernel counted.
     result = LocalExecutor().run(Job(**{**vars(job), "sample_seconds": 30.0}))

@@ -34,7 +34,7 @@ ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/mileage"}
 def run(tree: Path, *scripts: str, limits: Limits | None = None, jail: Jail | None = None, **more: object) -> JobResult:
     cwd = jail.tree.at if jail else str(tree)
     steps = tuple(("sh", "-c", script) for script in scripts)
-    job = Job(steps, cwd, ENV, limits=limits or Limits(timeout_seconds=20), jail=jail, **more)  # type: ignore[arg-type]
+    job = Job(steps, cwd, ENV, limits=limits or Limits(timeout_seconds=300), jail=jail, **more)  # type: ignore[arg-type]
     return LocalExecutor().run(job)
 
 
@@ -141,7 +141,7 @@ int main(int count, char **words) {
     } else {
         return memfd_create("x", 0) < 0 ? 7 : 0;
     }
-    sleep(10);
+    sleep(600);
 }
 """
 
@@ -161,13 +161,13 @@ def program(tree: Path, need: Callable[..., None]) -> Path:
 def test_shared_memory_and_threads_count_with_and_without_groups(
     program: Path, jail: Jail | None, way: str, outcome: StepOutcome, groups: bool
 ) -> None:
-    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20, max_processes=30)
+    limits = Limits(timeout_seconds=300, memory_bytes=100 << 20, max_processes=30)
     job = Job((("./program", way),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
     assert LocalExecutor(None if groups else {}).run(job).steps[0].outcome is outcome
 
 
 def test_memory_files_that_nothing_would_count_are_refused(program: Path, jail: Jail | None) -> None:
-    limits = Limits(timeout_seconds=60, memory_bytes=100 << 20)
+    limits = Limits(timeout_seconds=300, memory_bytes=100 << 20)
     job = Job((("./program", "memfd"),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
     # Without isolation there is no filter.
     assert LocalExecutor({}).run(job).steps[0].exit_code == (7 if jail else 0)
@@ -321,7 +321,7 @@ class TestIsolation:
         (source / "tests").write_bytes(b"x" * 100_000)
         judging = Judging(1, source, ("tests",), ("tests", "*.lock"))
         steps = (("sh", "-c", script), ("true",))
-        job = Job(steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=60), jail=self.jail, judging=judging)
+        job = Job(steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=300), jail=self.jail, judging=judging)
         result = LocalExecutor().run(job)
         assert result.tampered[0].startswith("the tree cannot be restored or read")
 

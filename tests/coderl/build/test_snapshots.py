@@ -11,7 +11,7 @@ from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surrounding
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/mileage", "TREE": "{tree}"}
 BUILD = (("sh", "-c", "mkdir -p out && cat src > out/big && head -c 40000 /dev/zero >> out/big && echo built >> log"),)
-LIMITS = Limits(timeout_seconds=20)
+LIMITS = Limits(timeout_seconds=300)
 
 
 @pytest.fixture(scope="module")
