@@ -236,6 +236,7 @@ class Agent(Acting):
         path = None if checkpoint is None else checkpoints.checked_path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
         with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_sound", False)
             with clock.phase(Phase.INIT):
                 from mileage.training import runner
                 from mileage.training.evaluation import make_evaluator
@@ -329,6 +330,8 @@ class Agent(Acting):
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
+        self._sound = False
+        self._check_sound()
         team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
