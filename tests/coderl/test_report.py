@@ -221,11 +221,21 @@ def test_cold_builds_far_below_incremental_checks_are_no_kpi_and_a_loud_warning(
     assert "285" not in text
 
 
+def test_a_cold_build_below_the_check_is_no_kpi_whoever_did_the_work() -> None:
+    """A compiler that works in a daemon, or one that sleeps, uses no CPU time in the process tree."""
+    arms = [ArmInput("baseline", "as it is", {})]
+    times = {("baseline", SampleKind.COLD): (0.004,) * 3, ("baseline", SampleKind.INCREMENTAL): (1.01,) * 3}
+    samples = [dataclasses.replace(each, cpu_seconds=0.003) for each in samples_of(times)]
+    report = report_of(samples, arms=arms)
+    assert report.baseline.not_cold
+    assert not report.measured
+    assert "891,506" not in to_text(report)
+
+
 def test_an_edit_that_waited_for_a_core_does_not_make_a_cold_build_warm() -> None:
     arms = [ArmInput("baseline", "as it is", {})]
-    times = {("baseline", SampleKind.COLD): (0.2,), ("baseline", SampleKind.INCREMENTAL): (30.0,)}
-    samples = [dataclasses.replace(each, cpu_seconds=0.1) for each in samples_of(times)]
-    report = report_of(samples, arms=arms)
+    times = {("baseline", SampleKind.COLD): (0.2,) * 3, ("baseline", SampleKind.INCREMENTAL): (30.0, 0.25, 40.0)}
+    report = report_of(samples_of(times), arms=arms)
     assert not report.baseline.not_cold
     assert report.measured
 

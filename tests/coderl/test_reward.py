@@ -174,6 +174,15 @@ def test_a_project_that_does_not_build_is_refused_unless_candidates_repair_it(ma
     assert result.verdict is PatchVerdict.PASS
 
 
+def test_a_build_that_asks_git_for_its_version_is_told_how_to_have_it(make_project: Path, work: Path) -> None:
+    makefile = make_project / "Makefile"
+    recipe = "VERSION := $(shell git describe --always || exit 1)\n$(if $(VERSION),,$(error no version))\n"
+    makefile.write_text(recipe + makefile.read_text())
+    config = RewardConfig(isolation=Isolation.OFF, method=SnapshotMethod.COPY, workers=1)
+    with pytest.raises(BuildError, match=r"git = true in rl-bench.toml"):
+        BuildReward(make_project, config, work_base=work)
+
+
 def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
     def answer(job: Job) -> JobResult:
         if any(b"evil" in (change.content or b"") for change in job.changes):

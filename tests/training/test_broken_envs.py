@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -219,3 +220,43 @@ def test_the_steps_of_a_run_that_failed_are_in_the_ledger(tmp_path: Path) -> Non
         learning.learn(10_000, eval_every=10**6, callback=give_up, ledger=ledger)
     (run,) = ledger.records()
     assert (run.state, run.steps) == ("failed", 3 * 128)
+
+
+class _NanOnce(gymnasium.Env[Any, Any]):
+    """One observation that is no number, after so many steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, at: int, last: int) -> None:
+        self._at, self._last, self._steps = at, last, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        obs = np.full(3, np.nan if self._steps == self._at else 0.1, np.float32)
+        return obs, 1.0, False, self._steps % self._last == 0, {}
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=extras.TORCH)])
+@pytest.mark.parametrize(("at", "last"), [(16, 1000), (32, 1000), (7, 1000), (7, 7), (16, 16)])
+def test_an_observation_that_is_no_number_is_named_wherever_it_comes_and_nothing_is_said_of_the_policy(
+    at: int, last: int, backend: str
+) -> None:
+    if "TestNanOnce-v0" not in gymnasium.registry:
+        gymnasium.register("TestNanOnce-v0", entry_point=_NanOnce)
+    with mileage.A2C(
+        "TestNanOnce-v0", n_envs=1, n_steps=16, hidden=(8,), backend=backend, env_kwargs={"at": at, "last": last}
+    ) as agent:  # fmt: skip
+        agent.predict(np.zeros(3, np.float32))
+        step = (at - 1) // 16 * 16
+        with pytest.raises(
+            _errors.EnvError, match=rf"observation nan .* in step {at - step} of the rollout after {step} steps"
+        ):
+            agent.learn(1000, eval_every=0)
+        with pytest.raises(_errors.DivergedError, match="not finite"):
+            agent.predict(np.zeros(3, np.float32))
+        with pytest.raises(_errors.DivergedError, match="not finite"):
+            agent.evaluate()

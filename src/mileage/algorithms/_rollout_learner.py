@@ -216,6 +216,13 @@ class RolloutLearner(StatefulLearner):
                 step, column = divmod(int(rows[0]), self.n_envs)
                 value = array[rows[0]] if array.ndim == 1 else array[rows[0]][~np.isfinite(array[rows[0]])][0]
                 raise from_env(self.env.spec.id, name, float(value), first + column, begun, step)
+        if np.isfinite(self.values).all():  # then so is the network, and what it was shown last is not
+            for array in (self.truncated_values, self.last_values):
+                rows = np.flatnonzero(~np.isfinite(array))
+                if len(rows):
+                    step, column = divmod(int(rows[0]), self.n_envs)
+                    step = self.config.n_steps if array is self.last_values else step + 1
+                    raise from_env(self.env.spec.id, "observation", math.nan, first + column, begun, step)
         raise diverged(begun, self.config.learning_rate)
 
     def _learner_arrays(self) -> dict[str, Array]:

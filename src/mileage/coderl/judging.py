@@ -136,13 +136,20 @@ def check_base(name: str, config: RewardConfig, base: Judgement, last: Judgement
     if base.verdict is not PatchVerdict.TEST_FAILURE:
         raise BuildError(
             f"{name} does not build as it is ({base.verdict}), so no candidate could pass: {base.diagnostic} "
-            "(allow_broken_base=True if candidates are to repair it)"
+            f"({remedy(base.diagnostic)})"
         )
     if not (config.solution or config.fail_to_pass or config.grader_tests):
         raise BuildError(
             f"{name} does not pass its own tests: {base.diagnostic} (name what candidates are to repair in "
             "fail_to_pass, or set allow_broken_base=True)"
         )
+
+
+def remedy(said: str) -> str:
+    """What to do about a base that does not build, by what it said."""
+    if "not a git repository" in said or "cannot describe" in said:
+        return "git = true in rl-bench.toml gives its builds the history that git describe needs"
+    return "allow_broken_base=True if candidates are to repair it"
 
 
 def learned_rules(config: RewardConfig, form: TestFormat | None, base: Judgement, last: Judgement) -> TestRules:

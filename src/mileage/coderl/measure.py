@@ -109,6 +109,6 @@ REMEDIES = {
     Cause.FAILURES: "their times are left out, the pass rate counts them",
     Cause.TIMEOUTS: "raise --timeout",
     Cause.NOT_COLD: "no KPI is made of them: declare clean or outputs in rl-bench.toml, or put the project into git "
-    "(where the check does more than the build, give check = the build command)",
+    "(where the check does more than the build, give check = the build command; on a busy machine raise --runs)",
 }
 """What to try, by the flags of rl-bench."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
 # 1: first version.
 FORMAT_VERSION = 1
-# A build from clean that takes less than this share of what the check of one edited line takes has not been one.
-NOT_COLD_SHARE = 0.5
-# Seconds by which it must be shorter: builds of some milliseconds differ by more than that share for no reason.
+# A build from clean that is shorter than every check of one edited line, by so many seconds, has not been one.
 _NOT_COLD_SECONDS = 0.1
 
 
@@ -191,19 +188,14 @@ def _times(arm: ArmInput, samples: Sequence[TimedBuild]) -> tuple[Estimate | Non
 
 def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
     """What speaks against the cold builds of an arm having been cold."""
-    cold, quick = (each.value if each else None for each in _times(arm, samples))
+    cold, _ = _times(arm, samples)
+    # The fastest: a single check may have waited for a core that others had.
+    quick = min(good_times(samples, arm.name, SampleKind.INCREMENTAL), default=None)
     if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or quick is None:
         return None
-    if cold >= NOT_COLD_SHARE * quick or quick - cold < _NOT_COLD_SECONDS:
+    if quick - cold.value < _NOT_COLD_SECONDS:
         return None
-    # A single edit may have waited for a core that others had: then it did not compute more than the cold build.
-    work, quick_work = (
-        statistics.median([each.cpu_seconds for each in samples if (each.arm, each.kind) == (arm.name, kind)])
-        for kind in (SampleKind.COLD, SampleKind.INCREMENTAL)
-    )
-    if work >= NOT_COLD_SHARE * quick_work:
-        return None
-    evidence = f"a cold build took {cold:.3g} s, the check of one edited line {quick:.3g} s"
+    evidence = f"a cold build took {cold.value:.3g} s, the fastest check of one edited line {quick:.3g} s"
     return Caveat(Cause.NOT_COLD, evidence, arm.name, SampleKind.COLD, REMEDIES[Cause.NOT_COLD])
 
 

@@ -41,6 +41,7 @@ from mileage.coderl.judging import (
     of_job,
     protected_paths,
     recalled,
+    remedy,
     remembered,
 )
 from mileage.coderl.outcomes import Expected, TestFormat
@@ -176,7 +177,7 @@ class BuildReward:
         if not compiled and not self.config.allow_broken_base:
             raise BuildError(
                 f"{self.project.name} does not build as it is, so no candidate could pass: "
-                f"{first_diagnostic(last.output)} (allow_broken_base=True if candidates are to repair it)"
+                f"{first_diagnostic(last.output)} ({remedy(last.output)})"
             )
 
     @property

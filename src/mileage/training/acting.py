@@ -7,7 +7,7 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import UsageError
+from mileage._errors import DivergedError, UsageError
 from mileage._records import Record
 from mileage._types import U8, Allowed, Array, Memory, Shown, Taken
 from mileage.contracts import Distribution, EnvSpec, Policy
@@ -25,6 +25,8 @@ class Acting:
     env_kwargs: Record
     threads: int
     seed: int
+    _sound = False
+    """Whether the policy's numbers were looked at since they last changed."""
 
     def predict(
         self,
@@ -71,6 +73,8 @@ class Acting:
         from mileage.kernels.machine.team import Team
         from mileage.training.evaluation import make_evaluator
 
+        self._sound = False
+        self._check_sound()
         team = Team(self.threads, adaptive=True)
         try:
             with single_threaded_blas():
@@ -79,8 +83,21 @@ class Acting:
         finally:
             team.close()
 
+    def _check_sound(self) -> None:
+        """DivergedError if the policy holds a number that is none: what it says would mean nothing."""
+        if self._sound:
+            return
+        for name, array in self.policy.live_arrays().items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DivergedError(
+                    f"{name} of the policy holds numbers that are not finite, as training leaves them that diverged: "
+                    "load an earlier checkpoint"
+                )
+        self._sound = True
+
     def _rows(self, observation: Shown) -> tuple[Array, bool]:
         """Observations as the policy takes them, and whether there is one alone; UsageError for what is not finite."""
+        self._check_sound()
         rows, single = self.spec.codec.rows(observation)
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             raise UsageError("observation must be finite numbers: an action for another would mean nothing")

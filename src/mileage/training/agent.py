@@ -247,6 +247,7 @@ class Agent(Acting):
         path = None if checkpoint is None else checkpoints.checked_path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
         with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_sound", False)
             with clock.phase(Phase.INIT):
                 from mileage.training import runner
                 from mileage.training.evaluation import make_evaluator
