@@ -38,6 +38,8 @@ def section(name: str, command: Any, depth: int) -> str:
     parameters = [each for each in command.params if each.name not in ("help", "install_completion", "show_completion")]
     if parameters:
         parts += [Table.of(HEADINGS, map(parameter_row, parameters), left=HEADINGS).markdown(), ""]
+    if getattr(command, "epilog", None):
+        parts += ["```console", f"$ {command.epilog.removeprefix('Example: ')}", "```", ""]
     for child_name, child in getattr(command, "commands", {}).items():
         parts += [section(f"{name} {child_name}", child, min(depth + 1, 4)), ""]
     return "\n".join(parts).rstrip() + "\n"

@@ -66,6 +66,7 @@ def commands(command: object, prefix: str = "mileage") -> list[tuple[str, object
 @pytest.mark.parametrize(("name", "command"), commands(typer.main.get_command(app)), ids=lambda value: str(value)[:40])
 def test_every_command_and_option_has_help(name: str, command: object) -> None:
     assert command.help, name  # type: ignore[attr-defined]
+    assert hasattr(command, "commands") or command.epilog.startswith(f"Example: {name}")  # type: ignore[attr-defined]
     for parameter in command.params:  # type: ignore[attr-defined]
         if parameter.param_type_name == "option":
             assert parameter.help, f"{name} {parameter.name}"
@@ -97,6 +98,15 @@ def test_every_command_alone_or_with_nonsense_says_what_is_wrong(
     if said.err.startswith("mileage:"):
         assert len(said.err.strip().splitlines()) == 1
         assert len(said.err) < 400
+
+
+def test_help_is_in_groups_and_a_switch_has_no_type() -> None:
+    shown = runner.invoke(app, ["train", "--help"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
+    for heading in ("Training", "Target", "Recording and price", "Output", "Where it runs"):
+        assert f"─ {heading} ─" in shown
+    assert "<bool>" not in shown
+    train = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+    assert all(each.rich_help_panel for each in train.params if each.param_type_name == "option")
 
 
 def test_the_reference_is_up_to_date() -> None:

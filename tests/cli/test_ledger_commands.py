@@ -70,8 +70,16 @@ def test_list_is_newest_first_filtered_and_limited(runs: list[Run]) -> None:
     assert [row["seed"] for row in run_json("list", "name=dear,seed=4", "--state", "reached")] == [4]
     assert run_json("list", "--state", "crashed") == []
     lines = run_cli("list").splitlines()
-    assert lines[0].replace("to target", "to-target").split()[3:7] == ["state", "steps", "wall", "to-target"]
-    assert lines[-1].split()[1:4] == ["cheap", "0", "reached"]
+    assert lines[0].replace("to target", "to-target").split()[2:9] == [
+        "env",
+        "by",
+        "seed",
+        "state",
+        "steps",
+        "wall",
+        "to-target",
+    ]
+    assert lines[-1].split()[1:6] == ["cheap", "CartPole-v1", "ppo", "0", "reached"]
     assert lines[-1].split()[-1] == "$10.00"
 
 
@@ -349,5 +357,7 @@ def test_no_terminal_cuts_a_cost(
     for arguments in (("list",), ("show", run.run_id), ("compare", "cheap", "dear")):
         output = CliRunner().invoke(app, list(arguments), catch_exceptions=False).output + capsys.readouterr().out
         assert "…" not in output
+        if arguments == ("list",):  # what a run is can be seen on any terminal
+            assert all(word in output for word in (" env ", " by ", " seed ", "CartPole-v1", "ppo"))
         if arguments[0] != "compare":
             assert "$1,234,567.89" in output

@@ -90,11 +90,18 @@ def test_a_refusal_says_what_is_different_about_the_panels() -> None:
     with pytest.raises(UnmatchedError) as caught:
         check_matched([examined_by()], [examined_by(seeds=held_out_seeds(7), max_episode_steps=200)])
     lines = str(caught.value).splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["field", "panel_id", "panel.max_episode_steps", "panel.seeds"]
-    assert "5 seeds from" in lines[4]
-    assert "7 seeds from" in lines[4]
-    assert lines[3].split() == ["panel.max_episode_steps", "none", "200"]
-    assert examined_by().panel_id in lines[2]  # whole, not cut
+    assert [line.split()[0] for line in lines[1:5]] == ["field", "panel.max_episode_steps", "panel.seeds", "panel_id"]
+    assert "5 seeds from" in lines[3]
+    assert "7 seeds from" in lines[3]
+    assert lines[2].split() == ["panel.max_episode_steps", "none", "200"]
+    assert lines[4].split()[1] == examined_by().panel_id[:8]  # what people can read comes first
+
+
+def test_a_refusal_names_every_field_to_allow() -> None:
+    with pytest.raises(UnmatchedError) as caught:
+        check_matched([examined_by()], [examined_by(max_episode_steps=200)._replace(target="mean_return>=1.0")])
+    said = str(caught.value).splitlines()[-1]
+    assert said == "match them, or say --allow-unmatched panel_id --allow-unmatched target and accept the label"
 
 
 def test_a_refusal_says_what_is_different_about_the_machines() -> None:

@@ -27,6 +27,7 @@ from mileage.cli import (
     warmup,
     watch,
 )
+from mileage.cli.helping import explain
 from mileage.cli.program_words import ProgramCommand
 
 app = typer.Typer(
@@ -71,3 +72,5 @@ app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("watch")(watch.watch)
 app.command("rl-bench")(rl_bench.rl_bench)
+for commands, prefix in ((app, ""), (env.app, ""), (ledger.app, "ledger ")):
+    explain(commands, prefix)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # comparing loads the statistics, listing does not
 PIPE_WIDTH = 240
 NARROW_WIDTH = 110
 """A terminal below this width gets the most important columns only."""
+_FACTS = ("run", "name", "env", "by", "seed", "state")
 _LONGEST = 80
 _LONGEST_LINE = 1_000
 """What we say ourselves of a run is as long as it takes; names in it are not."""
@@ -52,15 +53,19 @@ def print_list(records: Sequence[RecordedRun]) -> None:
     wide = console.width >= NARROW_WIDTH
     metrics = [metric for metric in shown(Shown.LIST) if wide or Shown.WIDE not in metric.shown]
     metrics.sort(key=lambda metric: metric.unit not in ("env steps", "s"))  # how far and how long, then what came of it
-    left = ("run", "name", "state")
-    headings = ("run", "name", *(["seed"] if wide else []), "state", *(metric.heading for metric in metrics))
+    named = wide or any(record.run.name != f"{record.algorithm}-{record.env}" for record in records)
+    most = "cost_usd" if any(record.priced for record in records) else "mean_return"
+    metrics = metrics if wide else [metric for metric in metrics if metric.name == most]
+    headings = (*_FACTS[: 2 if named else 1], *_FACTS[2:], *(metric.heading for metric in metrics))
     rows = []
     for record in records:
         run = record.run
-        seed = ["–" if run.seed is None else str(run.seed)] if wide else []
-        facts = (run.run_id, plain(run.name, _LONGEST), *seed, _state(record))
+        name = [plain(run.name, _LONGEST)] if named else []
+        seed = "–" if run.seed is None else str(run.seed)
+        facts = (run.run_id, *name, plain(run.env_id, _LONGEST), plain(run.algorithm, _LONGEST), seed, _state(record))
         rows.append((*facts, *(_cell(record, metric) for metric in metrics)))
-    columns = [Column(heading, right=heading not in left, wrap=heading in ("name", "state")) for heading in headings]
+    words = [heading for heading in _FACTS if heading != "seed"]
+    columns = [Column(each, right=each not in words, wrap=each in ("name", "state")) for each in headings]
     table = Table.of(columns, rows)
     if console.is_terminal and len(rows) <= _LAID_OUT:
         console.print(table.terminal(boxed=False))
@@ -89,8 +94,8 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
     facts = {
         "trained": f"{run.framework} {run.algorithm} on {run.env_id or 'no named environment'}{recorded.seed_words}",
         "target": run.target or "none",
-        "panel": run.panel_id or "none",
-        "revision": run.git_revision or "none",
+        "panel": (run.panel_id or "none")[:8],
+        "revision": (run.git_revision or "none")[:8],
         "command": run.command,
         "host": f"{run.host}, launched by {run.launched_by}",
     }
@@ -118,6 +123,10 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
             console.print(escape(line))
         phases = Table.of(("phase", "seconds", "share", "entries"), report.phase_table(), left=("phase",))
         console.print(phases.terminal(boxed=False))
+    claims = [row for row in rows if row.claimed is not None]
+    if claims:
+        figures = ", ".join(f"{name} {value}" for name, value in json.loads(claims[-1].claimed or "{}").items())
+        console.print(_shown(f"claimed at step {claims[-1].step:,}: {figures}", _LONGEST_LINE))
     if rows and checkpoints:
         console.print(f"{len(rows):,} checkpoints")
         wide = console.width >= NARROW_WIDTH

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
+from mileage.cli.helping import Command
 
 PROGRAM = "--program"
 """The hidden option by which the words of a program reach the command, one each."""
@@ -34,7 +34,7 @@ class ProgramArguments:
     quiet: bool = False
 
 
-class ProgramCommand(TyperCommand):
+class ProgramCommand(Command):
     """What stands after the first -- is a program, whatever it looks like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -191,7 +191,7 @@ def _not_cold(arm: ArmInput, samples: Sequence[TimedBuild]) -> Caveat | None:
     cold, _ = _times(arm, samples)
     # The fastest: a single check may have waited for a core that others had.
     quick = min(good_times(samples, arm.name, SampleKind.INCREMENTAL), default=None)
-    if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or quick is None:
+    if arm.fingerprint.get("warm_snapshot") == "yes" or cold is None or cold.value is None or quick is None:
         return None
     if quick - cold.value < _NOT_COLD_SECONDS:
         return None

@@ -35,6 +35,8 @@ _PARTS: dict[str, tuple[str, Callable[[Run], str | None]]] = {
 _VERSION = "env_version"
 _NOT_STATED = "not stated"
 _LONGEST = 64
+_HASH = 8
+"""Digits of a hash that are shown."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
         fields = ", ".join(difference.field for difference in refused)
         raise UnmatchedError(
             f"these runs may not be compared, because they differ in {fields}:\n{difference_table(refused)}\n"
-            f"match them, or say --allow-unmatched {refused[0].field} and accept the label"
+            f"match them, or say {' '.join(f'--allow-unmatched {each.field}' for each in refused)} and accept the label"
         )
     return Matching(tuple(found), _notes(a, b))
 
@@ -161,9 +163,11 @@ def _notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
 
 
 def difference_table(found: Sequence[Difference]) -> str:
-    """The differing fields, each with its parts, as an aligned plain-text table."""
-    flat = [each for difference in found for each in (difference, *difference.parts)]
-    rows = [("field", "A", "B"), *((d.field, _spelled(d.a), _spelled(d.b)) for d in flat)]
+    """The differing fields as an aligned plain-text table: what people can read first, then the hashes of it."""
+    flat = [each for difference in found for each in (*difference.parts, difference)]
+    lengths = [_HASH if each.field in _PARTS else _LONGEST for each in flat]
+    rows = [("field", "A", "B")]
+    rows += [(d.field, _spelled(d.a, most), _spelled(d.b, most)) for d, most in zip(flat, lengths, strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
@@ -173,5 +177,6 @@ def _spelled(values: tuple[object, ...], longest: int = _LONGEST) -> str:
     from mileage.text import plain
 
     texts = ["none" if value is None else plain(str(value)) for value in values]
-    shown = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts[:3]]
+    cut = longest - 1 if longest > _HASH else longest
+    shown = [text if len(text) <= longest else text[:cut] + ("…" if longest > _HASH else "") for text in texts[:3]]
     return " | ".join(shown) + (" | …" if len(texts) > 3 else "")
