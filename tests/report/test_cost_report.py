@@ -54,6 +54,8 @@ def test_phases_are_sorted_shared_out_and_unexplained_time_is_a_finding() -> Non
     assert CostReport(RecordedRun(run, make_end(run), phase_rows=tuple(phases[1:]))).warnings() == []
     ours = CostReport(RecordedRun(run._replace(framework="mileage"), make_end(run), phase_rows=tuple(phases)))
     assert ours.warnings() == ["10.0 % of the wall-clock is in no phase"]  # nobody but us can wrap our loop
+    seen = CostReport(RecordedRun(run._replace(framework="recorded"), make_end(run), phase_rows=tuple(phases)))
+    assert seen.warnings() == []
 
 
 def test_amounts_keep_their_digits_when_they_are_small() -> None:

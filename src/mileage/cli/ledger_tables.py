@@ -92,7 +92,8 @@ def print_run(recorded: RecordedRun, checkpoints: int) -> None:
     console, run, rows = _console(), recorded.run, recorded.checkpoints
     console.print(f"[bold]{run.run_id}[/bold]  {_shown(run.name)}")
     facts = {
-        "trained": f"{run.framework} {run.algorithm} on {run.env_id or 'no named environment'}{recorded.seed_words}",
+        "trained": " ".join(filter(None, (run.framework, run.algorithm, "on", run.env_id or "no named environment")))
+        + recorded.seed_words,
         "target": run.target or "none",
         "panel": (run.panel_id or "none")[:8],
         "revision": (run.git_revision or "none")[:8],

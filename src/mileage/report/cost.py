@@ -97,8 +97,9 @@ class CostReport:
         """What a reader has to know before using the numbers."""
         found = []
         share = next((phase.share for phase in self.phases if phase.phase == "other"), 0.0)
-        if share > OTHER_SHARE_LIMIT:
-            theirs = "" if self.recorded.run.framework == "mileage" else ": wrap it in run.phase(...)"
+        framework = self.recorded.run.framework
+        if share > OTHER_SHARE_LIMIT and framework != "recorded":  # nobody sees phases of a program from outside
+            theirs = "" if framework == "mileage" else ": wrap it in run.phase(...)"
             found.append(f"{percent(share)} of the wall-clock is in no phase{theirs}")
         return found
 
