@@ -290,7 +290,7 @@ def test_an_import_is_all_or_nothing_and_says_what_it_did(runs: list[Run], tmp_p
     ("damage", "message"),
     [
         (lambda run: run["end"].update(state="won"), "state must be one of"),
-        (lambda run: run["end"].update(wall_seconds=-1.0), "wall_seconds of a end row must be 0 or more"),
+        (lambda run: run["end"].update(wall_seconds=-1.0), "wall_seconds of an end row must be 0 or more"),
         (lambda run: run["checkpoints"][0].update(cost_usd=float("inf")), "must be a finite number"),
         (lambda run: run["checkpoints"][0].update(seq=2), "two different checkpoint rows"),
         (lambda run: run["run"].update(target="mean_return>=1.0"), "is in the ledger already with target"),

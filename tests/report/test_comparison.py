@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sample_rows import make_end, make_phases, make_run
 
+import extras
 import mileage
 from mileage._errors import UnmatchedError, UsageError
 from mileage.experiments import Arm
@@ -45,6 +46,7 @@ def compared(a: list[RecordedRun], b: list[RecordedRun], **options: Any) -> Comp
     return compare_arms(Arm("A", Selection(a)), Arm("B", Selection(b)), **options)
 
 
+@extras.NOTEBOOK
 def test_from_python_runs_are_found_by_the_words_of_the_shell_and_read_when_they_are_asked_for(tmp_path: Path) -> None:
     ledger = mileage.Ledger(tmp_path / "l.db")
     for name in ("small", "large"):

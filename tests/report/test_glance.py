@@ -17,8 +17,6 @@ from mileage.report.glance import curve_lines, phase_lines, progress_line, secon
 from mileage.report.seeds import SeedPanel
 from mileage.report.sides import Selection
 
-NOTEBOOK = extras.needs("notebook", "matplotlib", "pandas")
-
 
 def recorded(seed: int = 0, *, end: bool = True, name: str = "arm") -> RecordedRun:
     run = make_run(seed=seed, name=name)
@@ -58,7 +56,7 @@ def test_watch_shows_the_newest_run_that_goes_on(tmp_path: Path, monkeypatch: py
         CliRunner().invoke(app, ["watch", "--every", "0"], catch_exceptions=False)
 
 
-@NOTEBOOK
+@extras.NOTEBOOK
 def test_objects_show_themselves_in_a_notebook() -> None:
     runs = [recorded(seed) for seed in range(3)]
     one = runs[0]

@@ -62,7 +62,9 @@ def test_python_records_what_the_command_line_does(tmp_path: Path) -> None:
     assert filled(*python.checkpoints) == filled(*command.checkpoints)
     assert filled(*python.episodes) == filled(*command.episodes)
     assert filled(*python.profiles) == filled(*command.profiles)
-    assert {row.phase for row in python.phase_rows} == {row.phase for row in command.phase_rows}
+    # What others burn beside a run is on a busy machine alone.
+    named = [{row.phase for row in run.phase_rows} - {"others/cpu"} for run in (python, command)]
+    assert named[0] == named[1]
     different = {name for name in command.run._fields if getattr(command.run, name) != getattr(python.run, name)}
     own = {"run_id", "name", "launched_at", "started_at", "pid", "process_token", "command", "price", "machine"}
     assert different == own

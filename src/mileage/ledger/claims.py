@@ -15,7 +15,7 @@ from typing import Any
 from mileage._errors import UsageError
 from mileage._records import Record
 from mileage.ledger.panels import Panel
-from mileage.ledger.rows import Checkpoint, ClosedBy, End, EndState, Episode, Phase, Row, Run, check_json
+from mileage.ledger.rows import KIND_OF, Checkpoint, ClosedBy, End, EndState, Episode, Phase, Row, Run, check_json
 from mileage.ledger.runs import evaluation_of, finite
 from mileage.ledger.summary import Progress, cost_usd
 from mileage.ledger.targets import Evaluation, Target, examined
@@ -56,6 +56,8 @@ def _check_story(run: Run, rows: Sequence[Row]) -> None:
     """UsageError if times, steps or prices of the rows cannot all be true."""
     where = f"of run {run.run_id} in the file"
     _check_price(run, where)
+    for row in rows:
+        check_seconds(row)
     checkpoints = sorted((row for row in rows if isinstance(row, Checkpoint)), key=lambda row: row.seq)
     told: list[Checkpoint | End] = [*checkpoints, *(row for row in rows if isinstance(row, End))]
     wall = 0.0
@@ -63,8 +65,6 @@ def _check_story(run: Run, rows: Sequence[Row]) -> None:
         what = f"{'an end' if isinstance(row, End) else 'a checkpoint'} row {where}"
         # Whoever closed a run that had only been cut off did not see what came later.
         own = isinstance(row, Checkpoint) or row.closed_by == ClosedBy.SELF
-        if row.wall_seconds < 0.0:
-            continue  # said elsewhere
         if own and row.wall_seconds < wall - _SLACK * (1.0 + wall):
             raise UsageError(f"wall_seconds of {what} is {row.wall_seconds:g} after {wall:g}")
         wall = row.wall_seconds if isinstance(row, Checkpoint) else wall
@@ -84,6 +84,16 @@ def _check_story(run: Run, rows: Sequence[Row]) -> None:
         raise UsageError(
             f"launched_at, started_at and ended_at {where} must be seconds since 1970, before the year 9999"
         )
+
+
+def check_seconds(row: Row) -> None:
+    """UsageError if a row's seconds are negative."""
+    for name in row._fields:
+        if name.endswith("_seconds") and (getattr(row, name) or 0.0) < 0:
+            kind = KIND_OF[type(row)]
+            raise UsageError(
+                f"{name} of {'an' if kind == 'end' else 'a'} {kind} row must be 0 or more, not {getattr(row, name)}"
+            )
 
 
 def _check_phases(rows: Sequence[Row], where: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mileage._errors import UsageError
 from mileage.ledger import queries, schema
+from mileage.ledger.claims import check_seconds
 from mileage.ledger.rows import KIND_OF, ClosedBy, End, EndState, Note, NoteKind, Row, Run
 from mileage.ledger.secrets import TEXT_FIELDS, scrubbed_row
 from mileage.ledger.store import Store
@@ -64,9 +65,7 @@ def _check_among_themselves(rows: Sequence[Row]) -> None:
             _check_word("closed_by", row.closed_by, [who.value for who in ClosedBy])
         if isinstance(row, Note):
             _check_word("kind", row.kind, [kind.value for kind in NoteKind])
-        negative = [name for name in row._fields if name.endswith("_seconds") and (getattr(row, name) or 0.0) < 0]
-        if negative:
-            raise UsageError(f"{negative[0]} of a {kind} row must be 0 or more, not {getattr(row, negative[0])}")
+        check_seconds(row)
 
 
 def _check_word(field: str, value: str, known: list[str]) -> None:
