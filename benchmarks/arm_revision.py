@@ -29,6 +29,10 @@ LEARNING: dict[str, tuple[str, str, int, dict[str, Any]]] = {  # the number is t
     "DQN CartPole, an update a step, 32x32": (
         "DQN", "CartPole-v1", 3_000,
         {"hidden": (32, 32), "batch": 32, "capacity": 10_000, "learning_starts": 500, "train_every": 1}),
+    "DQN CartPole, an update a step, 64x64": (
+        "DQN", "CartPole-v1", 2_000,
+        {"hidden": (64, 64), "batch": 64, "capacity": 10_000, "learning_starts": 500, "train_every": 1}),
+    "PPO Pendulum, minibatch 64": ("PPO", "Pendulum-v1", 49_152, PPO | {"minibatch": 64}),
     "A2C CartPole": ("A2C", "CartPole-v1", 40_960, {}),
     "IMPALA CartPole, lockstep": ("IMPALA", "CartPole-v1", 40_960, {"mode": "lockstep", "lag": 1}),
 }  # fmt: skip

@@ -116,21 +116,25 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 @contextmanager
-def arms(name: str, sources: dict[str, Path], caches: dict[str, Path]) -> Iterator[dict[str, Callable[[], Any]]]:
+def arms(
+    name: str, sources: dict[str, Path], caches: dict[str, Path], threads: list[int]
+) -> Iterator[dict[str, Callable[[], Any]]]:
     """What takes one sample of a job, for each revision."""
     if name in STARTS:
         yield {arm: partial(STARTS[name], sources[arm], caches[arm]) for arm in sources}
         return
-    trainers = {arm: Trainer(name, sources[arm], caches[arm]) for arm in sources}
+    trainers = {arm: Trainer(name, sources[arm], caches[arm], *threads) for arm in sources}
     yield trainers
     for trainer in trainers.values():
         trainer.close()
 
 
-def measure(name: str, sources: dict[str, Path], caches: dict[str, Path], rounds: int) -> dict[str, Any]:
+def measure(
+    name: str, sources: dict[str, Path], caches: dict[str, Path], rounds: int, threads: list[int]
+) -> dict[str, Any]:
     """All samples of one job, arms in turn; the first round warms up and is kept apart."""
     samples: dict[str, list[dict[str, float]]] = {arm: [] for arm in sources}
-    with arms(name, sources, caches) as take:
+    with arms(name, sources, caches, threads) as take:
         for number in range(rounds + 1):
             for arm in sources if number % 2 else reversed(sources):
                 samples[arm].append(take[arm]())
@@ -166,6 +170,8 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="source directory of the earlier revision")
     parser.add_argument("--after", type=Path, default=Path(__file__).resolve().parents[1] / "src")
     parser.add_argument("--rounds", type=int, default=120, help="of slices; starts take a tenth as many")
+    parser.add_argument("--threads", type=int, nargs="*", default=[], help="of trainings; left out: the default")
+    parser.add_argument("--output", default="revisions", help="name of the result")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB")
     options = parser.parse_args()
     sources = {"before": options.before.resolve(), "after": options.after.resolve()}
@@ -173,11 +179,13 @@ def main() -> None:
         caches = {arm: Path(folder) / arm for arm in sources}
         found = []
         for name in options.jobs:
-            found.append(measure(name, sources, caches, options.rounds // (10 if name in STARTS else 1)))
+            found.append(
+                measure(name, sources, caches, options.rounds // (10 if name in STARTS else 1), options.threads)
+            )
             print(" | ".join(row(found[-1])), flush=True)
     header = ["job", "before s", "after s", "after / before, wall-clock", "CPU", "learn phase"]
     table = markdown_table(header, [row(each) for each in found])
-    report = Report("revisions", "Two revisions", [table], {"rounds": options.rounds, "jobs": found})
+    report = Report(options.output, "Two revisions", [table], {"rounds": options.rounds, "jobs": found})
     print(table, *report.write(), sep="\n")
 
 
