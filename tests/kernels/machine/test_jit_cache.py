@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,3 +149,16 @@ def test_an_inner_function_cannot_be_called_from_python() -> None:
 
     with pytest.raises(TypeError):
         one()
+
+
+def test_garbage_waits_while_a_kernel_is_compiled(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    compile_core = jit._FunctionCompiler._compile_core
+
+    def watched(self: Any, args: Any, return_type: Any) -> Any:
+        seen.append(gc.isenabled())
+        return compile_core(self, args, return_type)
+
+    monkeypatch.setattr(jit._FunctionCompiler, "_compile_core", watched)
+    assert hits() == 0
+    assert (seen, gc.isenabled()) == ([False], True)

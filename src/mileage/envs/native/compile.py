@@ -33,7 +33,7 @@ from mileage.envs.native.failures import FAILED, MASK, OBSERVE, RESET, STEP
 from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, Source, place_key
 from mileage.envs.native.portable import Portable
 from mileage.kernels.machine.attempt import attempt_2, attempt_3
-from mileage.kernels.machine.jit import KernelCache, kept_on_disk
+from mileage.kernels.machine.jit import KernelCache, kept_on_disk, uncollected
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -88,6 +88,10 @@ class _NoAliasCompiler(_CFuncCompiler):  # type: ignore[misc]
         flags = super()._customize_flags(flags)
         flags.noalias = True
         return flags
+
+    @uncollected()
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        return super()._compile_core(args, return_type)
 
 
 def _callback(function: Any, signature: Any, key: str, step: types.FunctionType | None) -> Callback:
