@@ -100,7 +100,7 @@ class Arguments(options.RunArguments):
 def profile(wanted: Arguments) -> None:
     """Train once and say where the time went, and what to change: the verdict in one line first.
 
-    After --, any training program as it is: mileage profile -- python train.py.
+    After --, any training program, unmodified: mileage profile -- python train.py.
     Two profiles beside each other: mileage profile compare A B, each a run or a file that --json wrote.
     """
     if wanted.compare is not None:
