@@ -25,7 +25,7 @@ TAKEN = (
 """What pages are made of or link to."""
 CONFIG = """
 site_name: mileage
-site_description: Train reinforcement-learning policies at native speed, and know what reaching the target cost.
+site_description: Know what it costs to train an RL policy until it passes a held-out test.
 docs_dir: {pages}
 site_dir: {out}
 use_directory_urls: false

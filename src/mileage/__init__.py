@@ -1,4 +1,4 @@
-"""Train reinforcement-learning policies at native speed, and know what reaching the target cost."""
+"""Know what it costs to train an RL policy until it passes a held-out test."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_scales_place_values() -> None:
 def test_numbers_of_axes() -> None:
     assert [compact(value) for value in (500, 20_000, 1_500_000, 2e9)] == ["500", "20k", "1.5M", "2G"]
     assert [seconds(value) for value in (2.5, 660, 7200)] == ["2.5 s", "11 min", "2 h"]
-    assert [usd(value) for value in (0, 1.5, 0.0025, 0.000031)] == ["$0", "$1.5", "$0.0025", "$3e-05"]
+    assert [usd(value) for value in (0, 1.5, 0.0025, 0.00003)] == ["$0", "$1.5", "$0.0025", "$0.00003"]
 
 
 def points(svg: str, class_: str) -> list[tuple[float, float]]:

@@ -104,7 +104,8 @@ def test_help_is_in_groups_and_a_switch_has_no_type() -> None:
     shown = runner.invoke(app, ["train", "--help"], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
     for heading in ("Training", "Target", "Recording and price", "Output", "Where it runs"):
         assert f"─ {heading} ─" in shown
-    assert "<bool>" not in shown
+    for words in ([], ["ledger"], ["ledger", "list"], ["env"], ["train"]):
+        assert "<bool>" not in runner.invoke(app, [*words, "--help"], catch_exceptions=False).stdout
     train = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
     assert all(each.rich_help_panel for each in train.params if each.param_type_name == "option")
 

@@ -23,6 +23,9 @@ def test_the_verdict_comes_first_and_the_run_can_be_read_back(tmp_path: Path) ->
     first = run("ppo", "CartPole-v1", "--steps", "256", *SMALL, "--db", str(db), "--export", "md", "-o", str(out))
     assert first.exit_code == 0, first.output
     verdict = first.stdout.splitlines()[0]
+    assert "all tables: --full" in first.stdout
+    assert "Phases" not in first.stdout
+    assert "\n4. " not in first.stdout
     text = out.read_text()
     assert text.splitlines()[0].startswith("# Profile: ppo on CartPole-v1")
     assert verdict.split(":")[0] in text
@@ -31,6 +34,9 @@ def test_the_verdict_comes_first_and_the_run_can_be_read_back(tmp_path: Path) ->
     assert again.exit_code == 0, again.output
     data = json.loads(again.output)
     assert data["run"]["run_id"] == run_id
+    whole = run("--run", run_id, "--db", str(db), "--full").stdout
+    assert "Phases" in whole
+    assert "Single operations" not in whole  # there are none of a recorded run, nor a title without rows
     assert data["workload"]["algorithm"] == "ppo"
 
 

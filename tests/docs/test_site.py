@@ -15,7 +15,7 @@ def test_the_site_is_built_strictly_and_asks_nobody(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "site" / "docs" / "seeing.html").read_text()
-    assert "What the ledger holds, to look at" in page
+    assert "Ways to look at your runs" in page
     assert 'src="https://' not in page
     assert 'rel="stylesheet" href="https://' not in page
 

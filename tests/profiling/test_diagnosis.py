@@ -32,6 +32,12 @@ def test_evaluation_is_thinned_to_a_twentieth_of_the_rest() -> None:
     assert found.estimated_gain == pytest.approx((5.0 - 2 * 0.1) / 10.0)
 
 
+def test_nothing_waits_for_what_takes_next_to_nothing() -> None:
+    phases = {"learn": 0.4, "init": 9.2, "log": 0.4}
+    found = diagnose(run(phases, {"learn": 10, "log": 10}), WORKLOAD)
+    assert [each.bottleneck for each in found] == [Bottleneck.STARTUP_BOUND]
+
+
 def test_one_evaluation_cannot_be_thinned() -> None:
     found = diagnose(run({"learn": 5.0, "eval": 5.0}, {"learn": 10, "eval": 1}), WORKLOAD)
     assert Bottleneck.EVALUATION_BOUND not in [each.bottleneck for each in found]

@@ -257,6 +257,9 @@ def test_busy_time_of_other_threads_is_kept_beside_the_wall(tmp_path: Path, monk
     wall = {phase.phase: phase.seconds for phase in run.result.phase_rows if not phase.beside}
     assert sum(wall.values()) == run.result.end.wall_seconds == 60.0
     assert [(p.phase, p.seconds) for p in run.result.phase_rows if p.beside] == [("collector 1/env_step", 55.0)]
+    report = CostReport(run.result)
+    assert report.phase_table()[-1] == ("collector 1/env_step", "55.000", "beside", "0")
+    assert report.headline()[0] == "train throughput: no steps were counted"
 
 
 def test_a_disabled_ledger_measures_and_writes_nothing(tmp_path: Path, panel: Panel) -> None:

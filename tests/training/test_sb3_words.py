@@ -61,6 +61,8 @@ def test_the_first_ten_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str
         model.learn(512, eval_freq=10)
     with pytest.raises(UsageError, match="unknown argument of learn 'targt': did you mean 'target'"):
         model.learn(512, targt="mean_return>=1")
+    with pytest.raises(UsageError, match="'total_timestep': did you mean 'total_timesteps'"):
+        model.learn(total_timestep=512)
 
 
 def test_a_run_is_loaded_from_its_directory_and_examined_by_name(

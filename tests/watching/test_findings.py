@@ -45,6 +45,11 @@ def test_a_shared_machine_comes_first_and_marks_the_rest() -> None:
     assert find(evidence(made, others_cores=0.1, cores=2))[0].trouble is Trouble.STEP
 
 
+def test_nothing_waits_for_what_takes_next_to_nothing() -> None:
+    found = find(evidence(process([([MAIN, STEP], "env.step", 9.6, 9.6), ([MAIN, TORCH], "backward", 0.4, 0.4)])))
+    assert [each.trouble for each in found] == [Trouble.STEP]
+
+
 def test_only_settings_that_the_program_has_are_named() -> None:
     made = process([([MAIN, STEP], "env.step", 1.0, 1.0)])
     assert "[" not in find(evidence(made))[0].remedy

@@ -112,6 +112,7 @@ def test_the_terminal_has_findings_first_within_eighty_columns() -> None:
         i for i, line in enumerate(shown) if line.startswith("1. ENV-BOUND")
     )
     assert not any("\x1b" in line for line in shown)
+    assert "Where the time goes" not in lines(run(), 3)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

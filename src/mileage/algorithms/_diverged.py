@@ -9,7 +9,7 @@ def from_env(env: str, what: str, value: float, index: int, steps: int, step: in
     """An environment's observation or reward was the first; `step` counts within the rollout after `steps` steps."""
     when = f"after {steps:,} steps" if step is None else f"in step {step} of the rollout after {steps:,} steps"
     return EnvError(
-        f"{what} {value} of environment {index} of {env!r}, {when}, made the loss no number: try `mileage env check`"
+        f"{what} {value} of environment {index} of {env!r}, {when}, made the loss NaN: try `mileage env check`"
     )
 
 

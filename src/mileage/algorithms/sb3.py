@@ -58,5 +58,5 @@ def learning(others: Record, total_steps: Any, progress: bool | None, known: Ite
     total_steps = words.pop("total_timesteps", total_steps)
     progress = words.pop("progress_bar", progress)
     if words:
-        raise hinted("argument", "learn", next(iter(words)), known)
+        raise hinted("argument", "learn", next(iter(words)), {*known, "total_steps", "total_timesteps"})
     return total_steps, progress

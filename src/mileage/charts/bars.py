@@ -160,7 +160,7 @@ def _span(span: Span, index: int, middle: float, area: Area, x: Scale) -> Html:
     if failed := sum(not reached for _, reached in span.samples):  # not cheap for having spent little
         edge = area.width - area.right
         parts.append(tag("path", d=_cross((edge, middle + 19)), class_=f"failed {class_}"))
-        parts.append(words(edge - 9, middle + 23, f"{failed} failed", "tick", "end"))
+        parts.append(words(edge + 4, middle + 36, f"{failed} failed", "tick", "end"))
     return join(parts)
 
 

@@ -86,4 +86,4 @@ def usd(value: float) -> str:
     """Dollars for an axis."""
     if value == 0 or abs(value) >= 0.01:
         return f"${value:,.4g}"
-    return f"${value:.2g}" if abs(value) >= 1e-4 else f"${value:.0e}"
+    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}".rstrip("0")

@@ -32,7 +32,7 @@ from mileage.cli.program_words import ProgramCommand
 
 app = typer.Typer(
     name="mileage",
-    help="Train reinforcement-learning policies at native speed, and know what reaching the target cost.",
+    help="Know what it costs to train an RL policy until it passes a held-out test.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 EXAMPLES = {
     "train": 'mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20',
@@ -45,29 +45,36 @@ GROUPS = {
 """The options of `train`, by heading."""
 
 
-class Command(TyperCommand):
-    """A command whose switches have no type, and whose options are in groups where there are many."""
+class _Switches:
+    """What has options, of which switches show no type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, that for help among them."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            each.metavar = "" if getattr(each, "is_flag", False) else each.metavar
+        return found
+
+
+class Group(_Switches, TyperGroup):
+    """Commands below a word."""
+
+
+class Command(_Switches, TyperCommand):
+    """A command whose options are in groups where there are many."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         grouped = {name: heading for heading, names in GROUPS.items() for name in names.split()}
-        for each in self.params:
+        for each in self.params if self.name == "train" else ():
             option: Any = each
-            if getattr(option, "is_flag", False):
-                option.metavar = ""
-            if self.name == "train" and option.param_type_name == "option":
+            if option.param_type_name == "option":
                 option.rich_help_panel = grouped.get(option.name)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """The option that shows the help."""
-        option: Any = super().get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
 
 
 def explain(app: typer.Typer, prefix: str = "") -> None:
     """Give every command of `app` its example, and help that is easy to read."""
+    app.info.cls = Group
     for info in app.registered_commands:
         name = info.name or str(getattr(info.callback, "__name__", ""))
         info.epilog = f"Example: {EXAMPLES[prefix + name]}"

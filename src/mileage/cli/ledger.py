@@ -94,7 +94,7 @@ def compare(
     db: Database = None,
     json_output: AsJson = False,
 ) -> None:
-    """Compare two sets of runs that sat the same exam: expected cost to target, with a verdict."""
+    """Compare two sets of runs evaluated on the same held-out episodes: expected cost to target, with a verdict."""
     from mileage.report.compare import compare_selections
 
     with open_ledger(db) as store:

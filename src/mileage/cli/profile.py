@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("md", "html", "trace", "speedscope")
 _OF_A_PROGRAM = ("program", "try_", "try_arg", "budget", "timeout", "export", "out", "name", "db", "ledger",
-                 "json_output", "quiet")  # fmt: skip
+                 "json_output", "quiet", "full")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Arguments(options.RunArguments):
     ] = True
     json_output: Annotated[bool, Option("--json", help="Print the profile as JSON.")] = False
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the verdict.")] = False
+    full: Annotated[bool, Option("--full", help="Print all findings, and the tables they stand on.")] = False
     try_arg: Annotated[
         options.Words, Option(help='Arguments of a program for --try, as "--num-envs {4,8}"; may be repeated.')
     ] = None
@@ -100,7 +101,7 @@ class Arguments(options.RunArguments):
 def profile(wanted: Arguments) -> None:
     """Train once and say where the time went, and what to change: the verdict in one line first.
 
-    After --, any training program as it is: mileage profile -- python train.py.
+    After --, any training program, unmodified: mileage profile -- python train.py.
     Two profiles beside each other: mileage profile compare A B, each a run or a file that --json wrote.
     """
     if wanted.compare is not None:
@@ -205,7 +206,7 @@ def _search(wanted: Arguments) -> None:
     found = _measured(wanted, callback=trying.still_in_time)
     shown = talks and (wanted.export is None or wanted.out is not None)
     if shown:
-        _print(found)
+        _print(found, wanted.full)
     tried = trying.search(found)
     told = trying.write_preset(tried)
     if wanted.json_output:
@@ -234,17 +235,17 @@ def _show(found: Profile, wanted: Arguments) -> None:
             return
 
     def whole() -> None:
-        _print(found)
+        _print(found, wanted.full)
         if wanted.out is not None:
             print(f"written to {wanted.out}")
 
     _say(found, wanted, whole)
 
 
-def _print(found: Profile) -> None:
+def _print(found: Profile, full: bool) -> None:
     from mileage.cli.profile_tables import print_profile
 
-    print_profile(found)
+    print_profile(found, full)
 
 
 def _export(found: Profile, wanted: Arguments, more: str = "") -> None:

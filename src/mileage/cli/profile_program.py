@@ -15,6 +15,7 @@ from mileage.text import check_writable, write_text
 
 def profile_program(wanted: ProgramArguments) -> None:
     """Run the program, report on standard error or into a file, and exit as the program did."""
+    from mileage.cli.profile_tables import FIRST, more
     from mileage.recording.recorder import Ledger
     from mileage.watching import attempts, watch
     from mileage.watching.export import FORMATS, export
@@ -25,7 +26,8 @@ def profile_program(wanted: ProgramArguments) -> None:
     ledger = Ledger(wanted.db) if wanted.ledger else None
     found = watch(wanted.program, ledger=ledger, name=wanted.name or Path(script(wanted.program)).stem,
                   limit_seconds=wanted.timeout)  # fmt: skip
-    report = [found.verdict] if wanted.quiet else lines(found)
+    report = [found.verdict] if wanted.quiet else lines(found, None if wanted.full else FIRST)
+    report += [] if wanted.quiet or wanted.full else ["", more(len(found.findings))]
     sys.stdout.flush()
     print("\n".join(["mileage:", *report]), file=sys.stderr)
     tried = None

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mileage.profiling.profile import Profile
 
 _WIDTH = 80
+FIRST = 3
+"""Findings that are shown unless all are asked for."""
 
 
 def _console() -> Console:
@@ -31,8 +33,8 @@ def print_comparison(found: ProfileComparison) -> None:
         console.print(each.terminal(boxed=False))
 
 
-def print_profile(profile: Profile) -> None:
-    """Print the verdict and all findings, then what they stand on: nothing wider than a terminal."""
+def print_profile(profile: Profile, full: bool) -> None:
+    """Print the verdict and what to act on first, or all that was found: nothing wider than a terminal."""
     from mileage.profiling.export import machine_line, title
     from mileage.profiling.tables import tables
 
@@ -40,10 +42,10 @@ def print_profile(profile: Profile) -> None:
     # Names come from the ledger and from users: text, never markup.
     console.print(Text(profile.verdict, style="bold"))
     console.print(Text(f"{title(profile)}; {machine_line(profile)}", style="dim"))
-    for number, finding in enumerate(profile.findings, start=1):
+    for number, finding in enumerate(profile.findings[: None if full else FIRST], start=1):
         console.print()
         _print_finding(console, number, finding)
-    for each in tables(profile):
+    for each in tables(profile) if full else ():
         if each.key == "findings":
             continue
         console.print()
@@ -51,12 +53,20 @@ def print_profile(profile: Profile) -> None:
         console.print(each.terminal(boxed=False))
         if each.note:
             console.print(Text(each.note, style="dim"))
-    if profile.calibration is not None and profile.calibration.skipped:
+    if full and profile.calibration is not None and profile.calibration.skipped:
         left_out = ", ".join(dict.fromkeys(profile.calibration.skipped))
         why = "interrupted" if profile.calibration.interrupted else "no time was left within the replay's budget"
         console.print(Text(f"\nnot replayed ({why}): {left_out}", style="dim"))
     if profile.run.run_id is not None:
         console.print(Text(f"\nsaved in the ledger under {profile.run.run_id}"))
+    if not full:
+        console.print(Text(f"\n{more(len(profile.findings))}", style="dim"))
+
+
+def more(findings: int) -> str:
+    """Where all else is, after the first of so many findings."""
+    left = f"{findings - FIRST} more findings and all tables" if findings > FIRST else "all tables"
+    return f"{left}: --full"
 
 
 def _print_finding(console: Console, number: int, finding: Finding) -> None:

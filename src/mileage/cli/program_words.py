@@ -32,6 +32,7 @@ class ProgramArguments:
     ledger: bool = True
     json_output: bool = False
     quiet: bool = False
+    full: bool = False
 
 
 class ProgramCommand(Command):

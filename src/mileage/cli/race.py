@@ -30,7 +30,7 @@ def race(
     json_output: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Race arms to one target. Stopped, killed or out of budget, the same command goes on where it was.
+    """Race arms to one target. If it is stopped or killed, or runs out of budget, run the same command again.
 
     Exits with 1 if planned attempts are missing at the end.
     """

@@ -40,7 +40,7 @@ def record(
     instance: Annotated[str | None, Option(help="Cloud instance whose listed price counts.")] = None,
     spot: Annotated[bool, Option("--spot", help="The instance is bought on the spot market.")] = False,
     db: options.Database = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Say nothing of our own.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print nothing but the program's output.")] = False,
 ) -> None:
     """Run a training program and record what it took: mileage record -- python train.py.
 

@@ -15,7 +15,7 @@ def serve(
     port: Annotated[int, Option(help="Port to listen on; 0 takes a free one.")] = 8350,
     token: Annotated[
         str | None,
-        Option(help="What browsers must show (MILEAGE_TOKEN); made up where one is needed.", envvar="MILEAGE_TOKEN"),
+        Option(help="Access token (MILEAGE_TOKEN); generated if needed.", envvar="MILEAGE_TOKEN"),
     ] = None,
     open_: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False,
     db: options.Database = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def watch(
     run: Annotated[
-        str | None, Argument(help="Run id or its beginning, or a name; the newest that goes on if left out.")
+        str | None, Argument(help="Run id or its beginning, or a name; default: the newest running run.")
     ] = None,
     every: Annotated[float, Option(help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, Option("--once", help="Look once and end.")] = False,

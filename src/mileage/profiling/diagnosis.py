@@ -71,7 +71,7 @@ def diagnose(
         _batch(run, found),
         _threads(run, workload, found),
     ]
-    made = [each for each in findings if each is not None]
+    made = [each for each in findings if each is not None and (each.share >= LEAST_SHARE or not each.bottleneck.bound)]
     # What is measured beside others is marked, whether the run or only the replays met them.
     loaded = is_shared(run.load) or (found is not None and is_shared(found.load))
     if loaded:

@@ -10,7 +10,7 @@ from mileage.profiling.findings import Bottleneck, Finding
 from mileage.profiling.what_if import WhatIf
 
 # Below these shares of the wall-clock a phase is not worth a finding.
-LEAST_SHARE = 0.03
+LEAST_SHARE = 0.05
 LEAST_TRAINING_SHARE = 0.10
 # A change that leaves more than this of a phase is not worth one.
 _LEAST_RATIO_GAIN = 0.10

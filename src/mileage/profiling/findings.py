@@ -48,6 +48,11 @@ class Bottleneck(enum.StrEnum):
         """As the verdict names it, such as LEARN-BOUND."""
         return _TITLES.get(self, self.value.upper().replace("_", "-"))
 
+    @property
+    def bound(self) -> bool:
+        """Whether it names what the run waits for: never something that takes next to nothing."""
+        return self.label.endswith("-BOUND")
+
 
 _TITLES = {
     Bottleneck.LEARNER_BOUND: "LEARN-BOUND",

@@ -31,7 +31,7 @@ def tables(profile: Profile) -> list[Table]:
         found.append(findings(profile))
     if profile.calibration is not None:
         found.append(overhead(profile, profile.calibration))
-    return found
+    return [each for each in found if each.rows]
 
 
 def _calibrated(profile: Profile, found: Calibration) -> list[Table]:

@@ -87,11 +87,10 @@ class CostReport:
         return lines
 
     def phase_table(self) -> list[tuple[str, str, str, str]]:
-        """The phases, longest first and `other` last, as phase, seconds, share and entries."""
-        return [
-            (phase.phase, f"{phase.seconds:.3f}", percent(phase.share), f"{phase.entries:,}")
-            for phase in (*self.phases, *self.beside)
-        ]
+        """The phases, longest first and `other` last, then what went on beside: phase, seconds, share, entries."""
+        parts = [(phase, percent(phase.share)) for phase in self.phases]
+        parts += [(phase, "beside") for phase in self.beside]
+        return [(phase.phase, f"{phase.seconds:.3f}", share, f"{phase.entries:,}") for phase, share in parts]
 
     def warnings(self) -> list[str]:
         """What a reader has to know before using the numbers."""
@@ -132,6 +131,8 @@ class CostReport:
         pace, steady = self.recorded.steps_per_second, self.recorded.steady_steps_per_second
         if pace is None or steady is None:
             return "no training time"
+        if not pace:
+            return "no steps were counted"
         return f"{pace:,.0f} env steps/s (steady {steady:,.0f})"
 
     def _reached(self) -> str:

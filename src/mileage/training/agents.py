@@ -45,27 +45,52 @@ def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
 
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from mileage.training.signatures import (
+        A2COptions,
+        DQNOptions,
+        IMPALAOptions,
+        PPOOptions,
+        RPOOptions,
+        SACOptions,
+        TD3Options,
+    )
 
     class PPO(Agent):
         """Proximal policy optimisation."""
 
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[PPOOptions]) -> None: ...
+
     class RPO(Agent):
         """Robust policy optimisation."""
+
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[RPOOptions]) -> None: ...
 
     class A2C(Agent):
         """Advantage actor-critic."""
 
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[A2COptions]) -> None: ...
+
     class IMPALA(Agent):
         """Actor-learner with V-trace."""
+
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[IMPALAOptions]) -> None: ...
 
     class SAC(Agent):
         """Soft actor-critic."""
 
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[SACOptions]) -> None: ...
+
     class TD3(Agent):
         """Twin delayed policy gradient."""
 
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[TD3Options]) -> None: ...
+
     class DQN(Agent):
         """Deep Q-learning."""
+
+        def __init__(self, first: Any = None, second: Any = None, /, **options: Unpack[DQNOptions]) -> None: ...
 else:
 
     def __getattr__(name: str) -> type[Agent]:

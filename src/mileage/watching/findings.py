@@ -21,9 +21,8 @@ from mileage.watching.mileage_inside.lanes import KINDS
 from mileage.watching.places import Place, WrittenSetting, hot_places
 from mileage.watching.undersized import undersized_batch
 
-LEAST_SHARE = 0.03
+LEAST_SHARE = 0.05
 """Of the run, below which nothing is said of a layer."""
-_LEAST_LINE = 0.05
 # A core's worth of others' work that is more than the odd daemon, and waiting that is more than a busy moment.
 _OTHERS_CORES = 0.3
 _WAITED_SHARE = 0.10
@@ -167,7 +166,9 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 def _of_layers(about: _About, evidence: Evidence, run: Layered) -> Finding | None:
     chosen = run.of(*about.layers)
     seconds = float(run.seconds[chosen].sum())
-    if seconds <= LEAST_SHARE * evidence.loop_seconds:
+    once = about.trouble in ONCE
+    whole = evidence.wall_seconds if once else evidence.loop_seconds
+    if seconds <= LEAST_SHARE * whole:
         return None
     source, picked = evidence.where_it_is_done(run, about.layers)
     places = hot_places(source, picked, 1)
@@ -176,12 +177,10 @@ def _of_layers(about: _About, evidence: Evidence, run: Layered) -> Finding | Non
     if place is not None:
         beside = "" if source is run else f" in {len(evidence.workers)} worker processes"
         part = place.seconds / max(1e-9, float(source.seconds[picked].sum()))
-        text += f"; {part:.0%} of it at {place}{beside}{'' if about.trouble in ONCE else _how(place)}"
+        text += f"; {part:.0%} of it at {place}{beside}{'' if once else _how(place)}"
     settings = _settings(evidence, about.settings)
-    once = about.trouble in ONCE
-    share = seconds / (evidence.wall_seconds if once else evidence.loop_seconds)
     remedy = about.remedy if once else _not_computing(place) + about.remedy
-    return Finding(about.trouble, seconds, share, text, _with_settings(remedy, settings), place, settings)
+    return Finding(about.trouble, seconds, seconds / whole, text, _with_settings(remedy, settings), place, settings)
 
 
 def _per_call(run: Layered, layers: Sequence[Layer]) -> str:
@@ -247,7 +246,7 @@ def _own_lines(evidence: Evidence, run: Layered) -> list[Finding]:
     found = []
     for place in hot_places(run, run.of(Layer.OTHER), 5):
         share = place.seconds / (evidence.loop_seconds or 1.0)
-        if share >= _LEAST_LINE:
+        if share >= LEAST_SHARE:
             text = f"{place.seconds:.1f} s at {place}{_how(place)}"
             remedy = _not_computing(place) + "do less there, or less often"
             found.append(Finding(Trouble.OWN_CODE, place.seconds, share, text, remedy, place))

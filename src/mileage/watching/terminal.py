@@ -13,17 +13,17 @@ WIDTH = 80
 _LONGEST_CELL = 26
 
 
-def lines(watched: Watched) -> list[str]:
-    """Verdict, findings, then tables."""
+def lines(watched: Watched, first: int | None = None) -> list[str]:
+    """Verdict, findings, then tables; or only so many findings."""
     found = [*_wrapped(watched.verdict), ""]
-    for number, each in enumerate(watched.findings, start=1):
+    for number, each in enumerate(watched.findings[:first], start=1):
         most = share_of(each)
         load = " (seen under load)" if each.under_load else ""
         found += _wrapped(
             f"{number}. {each.trouble.upper()}{f', at most {most}' if most else ''}{load}: {each.evidence}.", 3
         )
         found += _wrapped(f"   Try: {each.remedy}.", 3)
-    for table in tables(watched):
+    for table in tables(watched) if first is None else ():
         rows = tuple(tuple(_short(cell) for cell in row) for row in table.rows)
         narrow = replace(table, rows=rows)
         while max(map(len, narrow.text().splitlines())) > WIDTH and len(narrow.columns) > 2:

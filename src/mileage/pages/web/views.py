@@ -189,7 +189,7 @@ def compare(store: Store, query: Query) -> tuple[Html, int]:
     form = tag("form", *fields, check, names, button, method="get", action="/compare", class_="filter")
     top = (
         tag("h1", "Compare"),
-        tag("p", "Two sets of runs that sat the same exam: ids, a name, or field=value with commas.", class_="lead"),
+        tag("p", "Two sets of runs of one held-out test: ids, a name, or field=value with commas.", class_="lead"),
         form,
     )
     if not a or not b:
