@@ -74,7 +74,7 @@ def test_figures_are_claimed_at_their_steps(place: Path) -> None:
     assert not any(row.target_met for row in rows)
 
 
-@pytest.mark.parametrize("start", ["", "env -i "], ids=["as it is", "without an environment"])
+@pytest.mark.parametrize("start", ["", "env -i ", "env -i A=1 "], ids=["as it is", "without an environment", "another"])
 def test_a_daemon_belongs_to_the_run(place: Path, start: str) -> None:
     """Without an environment is also how any process looks for a moment while it starts another program."""
     Path("go.sh").write_text(f"{start}setsid sh -c 'sleep 1.5; echo late' &\necho early\n")
@@ -95,6 +95,16 @@ def test_a_daemon_without_an_environment_is_ended_too(place: Path) -> None:
     done = recorded("--timeout", "1", "--", "sh", "-c", "env -i setsid sleep 4713 & sleep 4713")
     assert done.returncode == 124
     assert not sleeping("4713")
+
+
+def test_a_program_ends_with_its_record(place: Path) -> None:
+    """Killed beyond remedy; what the program started with another environment too."""
+    process = subprocess.Popen(command("--", "sh", "-c", "env -i A=1 sleep 4714 & touch started; sleep 4714; true"))
+    until(Path("started").exists)
+    until(lambda: len(sleeping("4714")) == 2)
+    process.kill()
+    process.wait()
+    until(lambda: not sleeping("4714"))
 
 
 def test_a_killed_program_is_recorded_as_killed(place: Path) -> None:
