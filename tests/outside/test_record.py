@@ -141,6 +141,15 @@ def test_of_the_environment_only_what_is_known_or_asked_for_is_kept_and_no_secre
     assert not {name for name in given if name not in plain} & set(kept)
 
 
+def test_packages_are_those_of_the_program(place: Path) -> None:
+    (own := Path("venv/lib/python3.11/site-packages/theirs-1.5.dist-info")).mkdir(parents=True)
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.5\n")
+    Path("venv/bin").mkdir()
+    Path("venv/bin/python").symlink_to(sys.executable)
+    recorded("--", "venv/bin/python", "-S", "-c", "")
+    assert json.loads(the_run().run.config)["packages"] == {"theirs": "1.5"}
+
+
 def test_a_program_without_a_target_finishes(place: Path) -> None:
     recorded("--", "true")
     assert (the_run().state, the_run().target) == ("finished", None)
