@@ -1,4 +1,4 @@
-"""When this process started, on the clock that everything else is measured with."""
+"""When this process started, on the clock that everything else is measured with, and which helpers it has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 # Field 22 of /proc/PID/stat; the command name before it may contain spaces, so fields are counted after its bracket.
 _STARTTIME_AFTER_NAME = 19
 _LONGEST_CREDIBLE_AGE = 10 * 365 * 86_400.0
+
+helpers: set[int] = set()
+"""Processes that this one started for itself, and that are no part of a program it watches."""
 
 
 def parse_start_seconds(stat: str, ticks_per_second: int) -> float:

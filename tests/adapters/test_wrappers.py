@@ -149,3 +149,10 @@ def test_a_script_whose_wrappers_cannot_be_applied_is_recorded_without_an_exam(t
         cleanrl.main(["--panel", PANEL.env_id, "--db", str(tmp_path / "a.db"), str(tmp_path / "ppo.py")])
     (run,) = mileage.Ledger(tmp_path / "a.db").records()
     assert (str(run.state), run.final) == ("finished", None)
+
+
+def test_a_panel_of_another_environment_does_not_fit() -> None:
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(UsageError, match="the observation_space of the panel's Acrobot-v1 is"):
+        View(env, find_panel("Acrobot-v1"))
+    env.close()

@@ -9,6 +9,7 @@ each and runs this file in it.
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import sys
 import time
@@ -27,6 +28,8 @@ from mileage._errors import UsageError
 from mileage.adapters import ADAPTERS, loader_of
 from mileage.adapters.session import Session, closing, plain, watch_env
 from mileage.adapters.states import untouched
+from mileage.ledger import queries
+from mileage.ledger.store import Store
 
 
 class Inner:
@@ -91,6 +94,45 @@ def test_evaluation_off_the_clock_is_on_ours(tmp_path: Path) -> None:
         time.sleep(1.2)  # its evaluation, which its own figure leaves out
         session.claim({"time": 0.001}, seconds=0.001, steps=4)
     assert the_run(tmp_path / "a.db").wall_seconds >= 1.2
+
+
+def test_every_figure_is_claimed_at_its_step(tmp_path: Path) -> None:
+    env = Vector(2)
+    with lying(tmp_path / "a.db", env) as session:
+        for step in range(3):
+            env.step(None)
+            for name in "abc":
+                session.claim({name: float(step)}, steps=env.num_envs * (step + 1))
+    run = the_run(tmp_path / "a.db")
+    with Store(mileage.Ledger(tmp_path / "a.db").url, create=False) as store:
+        rows = store.read(queries.checkpoints, run.run.run_id)
+    claims = {row.step: json.loads(row.claimed) for row in rows if row.claimed}
+    assert claims == {2 * k + 2: {"a": k, "b": k, "c": k} for k in range(3)}
+
+
+def test_steps_after_the_last_claim_are_no_difference(tmp_path: Path) -> None:
+    """A run that is stopped has begun what its framework does not count yet."""
+    env = Vector(4)
+    with lying(tmp_path / "a.db", env) as session:
+        env.step(None)
+        session.claim({}, steps=4)
+        env.step(None)
+        assert session.differences == []
+        session.claim({}, steps=4, at=4)  # a count that lags
+        assert session.differences == []
+
+
+def test_a_last_exam_that_fails_throws_nothing_away(tmp_path: Path) -> None:
+    def failing(_: Any) -> Any:
+        raise UsageError("observations do not fit")
+
+    session = Session("liar", {"ledger": str(tmp_path / "a.db"), "panel": "CartPole-v1"})
+    with (
+        pytest.warns(UserWarning, match="no exam: observations do not fit"),
+        closing(session, lambda: session.examine_last(failing)),
+    ):
+        session.steps = 100
+    assert the_run(tmp_path / "a.db").state == "finished"
 
 
 def test_an_evaluation_on_training_seeds_reaches_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,17 @@ def test_an_endless_loop_is_found_with_its_line(monkeypatch: pytest.MonkeyPatch)
     found = problems(broken_envs.make("EndlessAtOnce", step=broken_envs.endless_step, reset=_far), 400)
     assert "a loop that does not end?" in found[PLAIN]
     assert "broken_envs.py, line" in found[PLAIN]
+
+
+def test_a_loop_that_starts_late_does_not_hang_the_check() -> None:
+    """In a process of its own, as the loop goes on to its end."""
+    program = (
+        "import mileage.envs.check as check, broken_envs; check._ROUND_SECONDS = 1.0\n"
+        "print([point.problem for point in check.check(broken_envs.LateEndless) if not point.ok])"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=Path(broken_envs.__file__).parent, capture_output=True, text=True, check=True)
+    assert "in round 1001: a loop that does not end?" in done.stdout
 
 
 def _far(state: Any, rng: Any) -> None:

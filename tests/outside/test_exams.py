@@ -23,6 +23,18 @@ while {wait} and not os.path.exists("examined"):
 leave(1.0, 2000)
 time.sleep({rest})
 """
+SAVING = """
+import os, pathlib, time
+pathlib.Path("pid").write_text(str(os.getpid()))
+for _ in range(1000):
+    with open("policy.json", "w") as file:
+        print('{"gain": ', file=file, flush=True)
+        time.sleep(0.02)
+        print("1.0}", file=file)
+    if os.path.exists("examined"):
+        break
+    time.sleep(0.02)
+"""
 LOADER = """
 import json, pathlib
 def read(path):
@@ -61,6 +73,15 @@ def test_a_policy_is_examined_when_it_changes_and_ends_the_run_at_its_target(pla
     assert (first.steps, last.steps) == (1000, 2000)
     assert run.phases["eval"] > 0
     assert (place / "examined").read_text() == "T"  # halted while its policy sat the exam
+
+
+def test_a_program_that_saves_all_the_time_is_examined_meanwhile(place: Path) -> None:
+    (place / "train.py").write_text(SAVING)
+    exam = ["--panel", "CartPole-v1", "--policy", "policy.json", "--adapter", str(place / "loader.py") + ":read"]
+    command = [sys.executable, "-m", "mileage", "record", "--db", "ledger.db", *exam, "--", sys.executable]
+    done = subprocess.run([*command, "train.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (place / "examined").read_text() == "T"
 
 
 def test_what_is_left_at_the_end_is_examined(place: Path) -> None:

@@ -74,7 +74,7 @@ def test_figures_are_claimed_at_their_steps(place: Path) -> None:
     assert not any(row.target_met for row in rows)
 
 
-@pytest.mark.parametrize("start", ["", "env -i "], ids=["as it is", "without an environment"])
+@pytest.mark.parametrize("start", ["", "env -i ", "env -i A=1 "], ids=["as it is", "without an environment", "another"])
 def test_a_daemon_belongs_to_the_run(place: Path, start: str) -> None:
     """Without an environment is also how any process looks for a moment while it starts another program."""
     Path("go.sh").write_text(f"{start}setsid sh -c 'sleep 1.5; echo late' &\necho early\n")
@@ -95,6 +95,16 @@ def test_a_daemon_without_an_environment_is_ended_too(place: Path) -> None:
     done = recorded("--timeout", "1", "--", "sh", "-c", "env -i setsid sleep 4713 & sleep 4713")
     assert done.returncode == 124
     assert not sleeping("4713")
+
+
+def test_a_program_ends_with_its_record(place: Path) -> None:
+    """Killed beyond remedy; what the program started with another environment too."""
+    process = subprocess.Popen(command("--", "sh", "-c", "env -i A=1 sleep 4714 & touch started; sleep 4714; true"))
+    until(Path("started").exists)
+    until(lambda: len(sleeping("4714")) == 2)
+    process.kill()
+    process.wait()
+    until(lambda: not sleeping("4714"))
 
 
 def test_a_killed_program_is_recorded_as_killed(place: Path) -> None:
@@ -129,6 +139,15 @@ def test_of_the_environment_only_what_is_known_or_asked_for_is_kept_and_no_secre
     plain = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "CUDA_VISIBLE_DEVICES", "MY_LEARNING_RATE")
     assert {name: kept.get(name) for name in plain} == {name: given[name] for name in plain}
     assert not {name for name in given if name not in plain} & set(kept)
+
+
+def test_packages_are_those_of_the_program(place: Path) -> None:
+    (own := Path("venv/lib/python3.11/site-packages/theirs-1.5.dist-info")).mkdir(parents=True)
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.5\n")
+    Path("venv/bin").mkdir()
+    Path("venv/bin/python").symlink_to(sys.executable)
+    recorded("--", "venv/bin/python", "-S", "-c", "")
+    assert json.loads(the_run().run.config)["packages"] == {"theirs": "1.5"}
 
 
 def test_a_program_without_a_target_finishes(place: Path) -> None:

@@ -47,6 +47,7 @@ def test_warm_kernels_are_no_reason_to_warm_up() -> None:
     phases = {"learn": 1.0, "compile": 9.0}
     cold = diagnose(run(phases, compiled=("update",)), WORKLOAD)[0]
     assert (cold.bottleneck, cold.fix) == (Bottleneck.COMPILATION_BOUND, "warmup")
+    assert "`mileage warmup --algorithm ppo` once" in cold.suggestion
     assert cold.estimated_gain == pytest.approx(0.9)
     warm = diagnose(run(phases), WORKLOAD)[0]
     assert (warm.bottleneck, warm.fix, warm.estimated_gain) == (Bottleneck.COMPILATION_BOUND, None, 0.0)

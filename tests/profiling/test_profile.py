@@ -151,6 +151,17 @@ def test_markdown_has_every_table(name: str) -> None:
             assert line.endswith("|")
 
 
+def test_what_was_not_replayed_is_said_and_has_no_empty_table() -> None:
+    import dataclasses
+
+    found = measured("ppo")
+    assert found.calibration is not None
+    bare = dataclasses.replace(found.calibration, primitives={}, skipped=("single operations",))
+    text = export(dataclasses.replace(found, calibration=bare), "md")
+    assert "## Single operations" not in text
+    assert "| single operations | no time left within the replay's budget |" in text
+
+
 def test_html_escapes_what_it_shows() -> None:
     import dataclasses
 

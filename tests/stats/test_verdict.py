@@ -85,7 +85,11 @@ def test_looks_are_planned() -> None:
 def test_between_looks_the_answer_stands() -> None:
     a, b = panel(0, 30, 1.0, 0.5), panel(1, 30, 1.5, 0.5)
     at_ten = compare_at_looks(a.first(10), b.first(10))
-    assert compare_at_looks(a.first(19), b.first(13)) == at_ten
+    between = compare_at_looks(a.first(19), b.first(13))
+    assert (between.verdict, between.interval, between.runs_used) == (at_ten.verdict, at_ten.interval, (10, 10))
+    # Nothing is decided before the look at 20 or 30.
+    assert (at_ten.more_runs, between.more_runs) in [(10, 7), (20, 17)]
+    assert f"about {between.more_runs} more runs per arm needed" in between.statement
     assert at_ten.runs_used == (10, 10)
     assert at_ten.alpha == 0.0039
 

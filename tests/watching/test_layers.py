@@ -22,6 +22,7 @@ SLEEP = Frame("/usr/lib/python3.11/threading.py", "wait", 1)
         ([MAIN, TORCH], "", Layer.FORWARD),
         ([MAIN, TORCH], "backward", Layer.BACKWARD),
         ([MAIN, Frame("/home/me/train.py", "evaluate", 3), STEP], "env.step", Layer.EVALUATION),
+        ([MAIN, Frame("/home/me/train.py", "Policy.evaluate_actions", 3), TORCH], "", Layer.FORWARD),
         ([MAIN, Frame("/home/me/train.py", "Trainer.log_figures", 3)], "", Layer.LOGGING),
         ([MAIN, Frame("/home/me/train.py", "Trainer.log_figures", 3)], "callback", Layer.LOGGING),
         ([MAIN, Frame("/home/me/train.py", "save_checkpoint", 3)], "", Layer.CHECKPOINT),

@@ -13,6 +13,7 @@ import contextlib
 import runpy
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -154,7 +155,7 @@ def main(arguments: list[str]) -> None:
         arguments = arguments[2:]
     if not arguments or not arguments[0].endswith(".py"):
         raise UsageError("name the script: python -m mileage.adapters.cleanrl [--panel ENV] [--target T] ppo.py …")
-    sys.argv = arguments
+    sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).resolve().parent)  # as `python script.py` has them
     with recorded(**settings) as watched:
         found = runpy.run_path(arguments[0], run_name="__main__")
         watched.agent = next((found[name] for name in _NAMES if name in found), None)

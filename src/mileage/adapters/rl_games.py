@@ -43,6 +43,7 @@ def _observer_class(module: Foreign) -> type:
             super().__init__()
             self.session, self.other = session, other
             self.algo: Foreign = None
+            self._before = 0
 
         def before_init(self, base_name: str, config: Foreign, experiment_name: str) -> None:
             self.other.before_init(base_name, config, experiment_name)
@@ -68,7 +69,10 @@ def _observer_class(module: Foreign) -> type:
 
         def after_print_stats(self, frame: int, epoch_num: int, total_time: float) -> None:
             session = self.session
-            session.claim({"frame": frame, "epoch": epoch_num}, steps=frame, seconds=total_time)
+            # Its frames are those before this epoch, in most versions.
+            at = self._before if frame <= self._before else None
+            session.claim({"frame": frame, "epoch": epoch_num}, steps=frame, seconds=total_time, at=at)
+            self._before = session.steps
             if session.due():
                 session.examine(_policy(self.algo), modules=self.algo.model)
             self.other.after_print_stats(frame, epoch_num, total_time)

@@ -103,6 +103,10 @@ class Session:
         self.inner_steps = 0
         """Steps of the innermost environments, where they can be seen."""
         self._claims: Record = {}
+        self._ours: dict[str, float] = {}
+        """What was seen here when the framework said so."""
+        self._figures: dict[int, tuple[Record, float]] = {}
+        """What it has said and is not yet written, with the time, by our steps."""
         self._claimed_at = 0.0
         self._next_exam = self._every or 0
         self._not_separated = not_separated
@@ -158,16 +162,31 @@ class Session:
 
     # Steps, figures, exams
 
-    def claim(self, figures: Mapping[str, object], *, steps: float | None = None, seconds: float | None = None) -> None:
-        """What the framework says of itself: kept beside ours, never in place of it."""
-        if steps is not None:
-            self._claims["steps"] = float(steps)
-        if seconds is not None:
-            self._claims["seconds"] = float(seconds)
+    def claim(
+        self, figures: Mapping[str, object], *, steps: float | None = None, seconds: float | None = None,
+        at: int | None = None,
+    ) -> None:  # fmt: skip
+        """What the framework says of itself, now or of `at` steps: kept beside ours, never in place of it."""
         now = time.perf_counter()
-        if now - self._claimed_at >= _CLAIM_EVERY_SECONDS and figures:
+        if steps is not None:
+            self._claims["steps"], self._ours["steps"] = float(steps), self.steps if at is None else at
+        if seconds is not None:
+            self._claims["seconds"], self._ours["seconds"] = float(seconds), now - self._began
+        if self.steps not in self._figures and now - self._claimed_at >= _CLAIM_EVERY_SECONDS:
             self._claimed_at = now
-            self.run.checkpoint(self.steps, claimed=plain(figures))
+            self._write_claims()
+        if figures:
+            self._figures.setdefault(self.steps, ({}, self.run.wall_seconds))[0].update(plain(figures))
+
+    def _write_claims(self) -> None:
+        """Every figure, those of one step in one row."""
+        for step, (figures, at) in self._figures.items():
+            self.run.checkpoint(step, claimed=figures, at=at)
+        self._figures.clear()
+
+    def begin_clock(self) -> None:
+        """What the framework says of seconds counts from now."""
+        self._began = time.perf_counter()
 
     def due(self) -> bool:
         """Whether an exam is due after the steps so far."""
@@ -197,6 +216,7 @@ class Session:
                     return None
             found = self._examiner.examine(policy, unit_actions=self._unit, loader=loader)
         self._examined_at = self.steps
+        self._write_claims()
         self.run.checkpoint(self.steps, found, path=path)
         return found
 
@@ -223,11 +243,13 @@ class Session:
     @property
     def differences(self) -> list[str]:
         """Where what the framework says and what was seen here differ, in sentences."""
-        wall, claimed, found = time.perf_counter() - self._began, self._claims, []
-        if "steps" in claimed and _differ(claimed["steps"], self.steps):
-            found.append(f"{self.framework} says {claimed['steps']:,.0f} steps, its environments took {self.steps:,}")
-        if "seconds" in claimed and _differ(claimed["seconds"], wall):
-            found.append(f"{self.framework} says {claimed['seconds']:.1f} s, the clock {wall:.1f} s")
+        claimed, ours, found = self._claims, self._ours, []
+        if "steps" in claimed and _differ(claimed["steps"], ours["steps"]):
+            found.append(
+                f"{self.framework} says {claimed['steps']:,.0f} steps, its environments took {ours['steps']:,}"
+            )
+        if "seconds" in claimed and _differ(claimed["seconds"], ours["seconds"]):
+            found.append(f"{self.framework} says {claimed['seconds']:.1f} s, the clock {ours['seconds']:.1f} s")
         if self.resets >= 20 and len(self.episodes) < min(self.resets, 1000) / 2:
             found.append(
                 f"{self.resets} training episodes began in {len(self.episodes)} states: they are not drawn anew"
@@ -248,6 +270,7 @@ class Session:
             summary = {"adapter": self.framework, "ours": {"steps": self.steps, "resets": self.resets},
                        "claimed": dict(self._claims), "differences": self.differences,
                        "not_separated": self._not_separated}  # fmt: skip
+            self._write_claims()
             if self.steps > self._examined_at:
                 self.run.checkpoint(self.steps)
             self.run.profile(summary)
@@ -275,7 +298,10 @@ def closing(session: Session, last: Callable[[], None]) -> Iterator[None]:
     """End `session` whatever happens; `last` is the exam of a training that came to its end."""
     try:
         yield
-        last()
+        try:
+            last()
+        except Exception as error:  # of whatever library; what was trained is not thrown away for it
+            warnings.warn(f"no exam: {error}", stacklevel=4)
     except BaseException as error:
         session.close(error)
         raise

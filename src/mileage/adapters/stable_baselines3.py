@@ -44,7 +44,6 @@ def recorded(model: Foreign, **settings: Unpack[Settings]) -> Iterator[Foreign]:
     if env is not None:
         watch_env(session, env, env.num_envs)
     session.wrap(model, "train", "learn")
-    session.wrap(model.logger if vars(model).get("_logger") else model, "dump", "log")
     _wrap_save(session, model)
     with closing(session, lambda: session.examine_last(policy, modules=model.policy)):
         policy = _policy(session, model)  # refused before anything is trained
@@ -65,6 +64,8 @@ def _callback_class(module: Foreign) -> type:
             if buffer is not None and not self._advantage:
                 self._advantage = True
                 self.session.wrap(buffer, "compute_returns_and_advantage", "advantage")
+            self.session.begin_clock()
+            _wrap_dump(self.session, self.model)
 
         def _on_rollout_start(self) -> None:
             self.session.switch("rollout")
@@ -77,14 +78,28 @@ def _callback_class(module: Foreign) -> type:
 
         def _on_rollout_end(self) -> None:
             self.session.switch(None)
-            figures = {key: value for key, value in self.logger.name_to_value.items() if not isinstance(value, str)}
-            self.session.claim(figures, steps=self.num_timesteps)
+            self.session.claim({}, steps=self.num_timesteps)
 
         def _on_training_end(self) -> None:
             self.session.switch(None)
             self.session.claim({}, steps=self.num_timesteps)
 
     return Recording
+
+
+def _wrap_dump(session: Session, model: Foreign) -> None:
+    """Time what the logger writes and claim it: it is complete and together at that moment alone."""
+    own, logger = model.logger.dump, model.logger
+
+    def dump(step: int = 0) -> None:
+        figures = {key: value for key, value in logger.name_to_value.items() if not isinstance(value, str)}
+        session.claim(figures, steps=model.num_timesteps, seconds=figures.get("time/time_elapsed"))
+        with session.phase("log"):
+            own(step)
+
+    if "dump" not in vars(logger):  # once, if a model learns twice
+        logger.dump = dump
+        session.on_close(lambda: vars(logger).pop("dump", None))
 
 
 def _wrap_save(session: Session, model: Foreign) -> None:

@@ -87,11 +87,19 @@ def _beyond(chain: list[Foreign], panel: Panel) -> int:
     env = make(**panel.env_kwargs) if make else gymnasium.make(panel.env_id, **panel.env_kwargs)
     own = [type(each).__name__ for each in _chain(env)]
     env.close()
+    for name in ("observation_space", "action_space"):
+        theirs, panels = (vars(each.unwrapped)[name] for each in (chain[-1], env))
+        if _form(theirs) != _form(panels):
+            raise UsageError(f"the {name} of the panel's {panel.env_id} is {panels}, that of training {theirs}")
     rest = [type(each).__name__ for each in chain]
     while own and rest and own[-1] == rest[-1]:
         own.pop()
         rest.pop()
     return 0 if set(own) - _PASSING else min(len(rest), len(chain) - 1)
+
+
+def _form(space: Foreign) -> tuple[object, ...]:
+    return type(space), space.shape, vars(space).get("n")
 
 
 def _matters(wrapper: Foreign) -> bool:

@@ -53,10 +53,6 @@ def print_profile(profile: Profile, full: bool) -> None:
         console.print(each.terminal(boxed=False))
         if each.note:
             console.print(Text(each.note, style="dim"))
-    if full and profile.calibration is not None and profile.calibration.skipped:
-        left_out = ", ".join(dict.fromkeys(profile.calibration.skipped))
-        why = "interrupted" if profile.calibration.interrupted else "no time was left within the replay's budget"
-        console.print(Text(f"\nnot replayed ({why}): {left_out}", style="dim"))
     if profile.run.run_id is not None:
         console.print(Text(f"\nsaved in the ledger under {profile.run.run_id}"))
     if not full:

@@ -5,7 +5,10 @@ A native one is played in plain Python first, then compiled so that it looks at 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -21,6 +24,7 @@ from mileage.envs.native.vector import NativeEnv
 DEFAULT_STEPS = 10_000
 """Steps of all environments together."""
 _PLAIN_STEPS, _PLAIN_SECONDS = 1000, 5.0
+_ROUND_SECONDS, _LOOK_SECONDS = 20.0, 0.05
 _N_ENVS = 4
 
 
@@ -50,7 +54,7 @@ def check(spec: EnvSpec, *, steps: int = DEFAULT_STEPS, seed: int = 0) -> Iterat
             return
         spec = native
     episodes = _Played(spec, steps, seed)
-    played = _point("plays on, with finite rewards and observations", episodes.play)
+    played = _point("plays on, with finite rewards and observations", episodes.play_watched)
     yield played
     if played.ok:
         yield Point("keeps to its observation space", episodes.outside)
@@ -101,6 +105,34 @@ class _Played:
         self._rounds = max(1, steps // _N_ENVS)
         self._trace: list[bytes] = []
         self.outside = self.endless = ""
+
+    def play_watched(self) -> None:
+        """`play`, but EnvError for a round that does not end: no native call can be ended from outside."""
+        raised: list[BaseException] = []
+
+        def play() -> None:
+            try:
+                self.play()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=play, daemon=True)
+        thread.start()
+        ident, began = thread.ident, (0, 0.0)
+        assert ident is not None
+        while thread.is_alive():
+            thread.join(_LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                computed = time.clock_gettime(time.pthread_getcpuclockid(ident))
+                if len(self._trace) != began[0]:
+                    began = (len(self._trace), computed)
+                if computed - began[1] > _ROUND_SECONDS:
+                    raise EnvError(
+                        f"{self._spec.id!r} has computed for {_ROUND_SECONDS:g} s in round {began[0] + 1}: "
+                        "a loop that does not end?"
+                    )
+        if raised:
+            raise raised[0]
 
     def play(self) -> None:
         """EnvError for what is not finite; fills `outside` and `endless`."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from mileage import _errors
 from mileage._errors import EnvError, MileageError, UsageError
+from mileage._process import helpers
 from mileage._records import Record
 from mileage._types import Array
 from mileage.exam import wire
@@ -119,6 +120,7 @@ class Examiner:
             self._process = subprocess.Popen(
                 command, pass_fds=[there.fileno()], env=environment, stdin=subprocess.DEVNULL
             )
+        helpers.add(self._process.pid)
         self._other = Connection(here.detach())
         try:
             wire.send(self._other, {"panel": self.panel.as_dict()})

@@ -19,7 +19,8 @@ from mileage.outside.program import Program
 from mileage.recording.recorder import RunRecorder
 
 _SETTLED_SECONDS = 1.0
-"""For which a file must not change, so that no half of one is read."""
+"""For which a file must not change to be whole, where it could not be read before."""
+_LOOK_EVERY_SECONDS = 0.1
 _TIMEOUT_SECONDS = 1800.0
 
 
@@ -43,6 +44,7 @@ class FileExams(Exams):
         self._pattern, self._loader, self._unit = pattern, loader, unit_actions
         self._stop, self._since = stop_at_target, time.time()
         self._done: tuple[str, float] | None = None
+        self._unread: tuple[str, float] | None = None
         self._next = 0.0
 
     def begin(self, run: RunRecorder, limit_seconds: float | None) -> None:
@@ -54,16 +56,20 @@ class FileExams(Exams):
         self._program = program
 
     def tick(self, latest: Callable[[], int]) -> None:
-        """Look for a policy that has settled, and examine it while the program waits."""
+        """Look for a policy that nobody is writing any more, and examine it while the program waits."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + _SETTLED_SECONDS
         found = self._newest()
-        if found is None or found == self._done or time.time() - found[1] < _SETTLED_SECONDS:
+        self._next = time.monotonic() + max(_LOOK_EVERY_SECONDS, 50.0 * (time.monotonic() - now))
+        if found is None or found == self._done:
+            return
+        settled = time.time() - found[1] >= _SETTLED_SECONDS
+        if found == self._unread and not settled:
             return
         with self._program.paused():
-            self._examine(found, latest())
+            if settled or not self._program.has_open(found[0]):
+                self._examine(found, latest(), settled)
         if self._run.reached and self._stop:
             self._program.enough()
 
@@ -79,7 +85,7 @@ class FileExams(Exams):
         """End the exam's process."""
         self._examiner.close()
 
-    def _examine(self, found: tuple[str, float], step: int) -> None:
+    def _examine(self, found: tuple[str, float], step: int, settled: bool = True) -> None:
         self._done = found
         with tempfile.TemporaryDirectory() as place, self._run.phase("eval"):
             # The program may write another while this one sits its exam.
@@ -89,6 +95,9 @@ class FileExams(Exams):
                 source = Source.parse(kept, self._loader)
                 evaluation = self._examiner.examine(source, unit_actions=self._unit, timeout=_TIMEOUT_SECONDS)
             except (MileageError, OSError) as error:
+                if not settled:  # it may be half of one
+                    self._done, self._unread = None, found
+                    return
                 _say(f"the policy {found[0]} was not examined: {error}")
                 return
         self._run.checkpoint(step, evaluation, path=found[0])

@@ -1,7 +1,7 @@
 """A program with all the processes it starts: begun, watched to its end, and ended for good where it must be.
 
-Processes that leave their parent (daemons) are adopted by this process, so that none is lost sight of; all are known by
-a variable in their environment.
+Processes that leave their parent (daemons) are adopted by this process: all its descendants are the program's, but for
+those it has for itself. Once it is gone they are known by a variable in their environment, and a guard ends them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from mileage._errors import UsageError
+from mileage._process import helpers
 
 MARK = "MILEAGE_RECORDED_RUN"
 """Names the run in the environment of the program and of everything it starts."""
 PATIENCE_SECONDS = 5.0
 """Between asking a process to end and ending it."""
 _SUBREAPER = 36
+_ENDED = (b"Z", b"X")
+_END_MARKED = "import sys; from mileage.outside import program; program.end_marked(program.MARK, sys.argv[1])"
+_GUARD = ("sh", "-c", 'read -r _ || exec "$@"', "sh", sys.executable, "-c", _END_MARKED)
+"""Waits for a word of this process, and ends the program if there is none: this process has been killed."""
 _POLL_SECONDS = 0.1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OUT_OF_TIME = 124  # exit code, as that of timeout(1)
@@ -79,8 +84,6 @@ class Way:
     """Where it is started; here by default."""
     log: Path | None = None
     """File that takes its output and its errors, added to what is there; ours by default."""
-    dies_with_us: bool = False
-    """Whether the system ends it when this process is killed."""
 
     def found(self, program: str) -> str:
         """Where `program` is looked for: a path is one from the directory that it is started in."""
@@ -97,11 +100,8 @@ class Program:
         self._way = way = way or Way()
         if shutil.which(way.found(command[0])) is None:
             raise UsageError(f"{command[0]} cannot be run: there is no such program")
-        dies_with_us = way.dies_with_us and shutil.which("setpriv")
-        self._command = [*(("setpriv", "--pdeathsig", "KILL", "--") if dies_with_us else ()), *command]
+        self._command = list(command)
         self._variables = {MARK: run_id, **way.environment}
-        self._mark = f"{MARK}={run_id}".encode()
-        self._seen: set[int] = set()
         self._enough = False
         self._see_output = see_output
 
@@ -111,6 +111,11 @@ class Program:
         log = self._way.log
         self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         output, theirs = os.pipe() if self._log is not None else _channel()
+        self._guard = subprocess.Popen(
+            [*_GUARD, self._variables[MARK]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._others = {pid for pid, (_, parent) in _processes().items() if parent == os.getpid()}
         try:
             self._process = subprocess.Popen(
                 self._command, stdout=theirs, stderr=self._log, cwd=self._way.directory,
@@ -118,6 +123,7 @@ class Program:
             )  # fmt: skip
         except OSError as error:
             os.close(output)
+            self._guard.communicate(b"over\n")
             raise UsageError(f"{self._command[0]} cannot be run: {error.strerror}") from None
         finally:
             os.close(theirs)
@@ -159,6 +165,7 @@ class Program:
                 tick()
         finally:
             left = self._end_all()
+            self._guard.communicate(b"over\n")
             signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
         self._copier.join(PATIENCE_SECONDS)
         code = status if status >= 0 else 128 - status
@@ -177,6 +184,16 @@ class Program:
             yield
         finally:
             self._send(signal.SIGCONT)
+
+    def has_open(self, path: str) -> bool:
+        """Whether one of its processes has a file open."""
+        for pid in self._alive():
+            with contextlib.suppress(OSError):  # it may end meanwhile
+                for each in os.scandir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        if os.path.samefile(each.path, path):
+                            return True
+        return False
 
     def enough(self) -> None:
         """Let `run` end the program, which has done what was wanted of it."""
@@ -231,37 +248,11 @@ class Program:
 
     def _alive(self) -> list[int]:
         """Every process of the program that has not ended."""
-        pids = _everyone()
-        self._seen &= set(pids)
-        children = _children() or set()
-        return [pid for pid in pids if self._is_ours(pid, children) and _runs(pid)]
+        return _below({os.getpid()}, self._others | helpers)
 
     def _all_gone(self) -> bool:
-        """Whether none is left, none that was forked during a look at the list of processes either.
-
-        A process whose parent ended is a child of this one: the children are looked at until they no longer change.
-        """
-        if self._alive():
-            return False
-        while (before := _children()) is not None:
-            if any(self._is_ours(pid, before) and _runs(pid) for pid in before):
-                return False
-            if _children() == before:
-                return True
-        time.sleep(0.02)
-        return not self._alive()
-
-    def _is_ours(self, pid: int, children: set[int]) -> bool:
-        if pid == self.pid:
-            return self._process.returncode is None
-        if pid == os.getpid():
-            return False
-        environment = () if pid in self._seen else _environment(pid)
-        # A process that has just been forked still shows its parent's environment: only a yes is kept.
-        if self._mark in environment:
-            self._seen.add(pid)
-        # In the middle of an exec it shows none, and where it was started with none.
-        return pid in self._seen or (environment == [b""] and pid in children)
+        """Whether none is left; looked at twice, as one that is forked during a look has left its parent after it."""
+        return not self._alive() and not self._alive()
 
     # Output
 
@@ -279,9 +270,14 @@ class Program:
 
 
 def end_marked(variable: str, value: str) -> int:
-    """End every process of this user whose environment has `variable` at `value`; return how many there were."""
+    """End all processes whose environment has `variable` at `value`, and what they started; return how many."""
     mark, ended = f"{variable}={value}".encode(), set()
-    while found := [pid for pid in _everyone() if pid != os.getpid() and mark in _environment(pid) and _runs(pid)]:
+    while found := {
+        pid
+        for pid, (state, _) in _processes().items()
+        if pid != os.getpid() and state not in _ENDED and mark in _environment(pid)
+    }:
+        found.update(_below(found))
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -290,8 +286,23 @@ def end_marked(variable: str, value: str) -> int:
     return len(ended)
 
 
-def _everyone() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def _processes() -> dict[int, tuple[bytes, int]]:
+    """State and parent of every process."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                found[int(name)] = (state, int(parent))
+    return found
+
+
+def _below(roots: set[int], spared: Set[int] = frozenset()) -> list[int]:
+    """Descendants of `roots` that have not ended, without those `spared` and what is below them."""
+    processes, found, level = _processes(), list[int](), roots
+    while level := {pid for pid, (_, parent) in processes.items() if parent in level} - spared:
+        found += [pid for pid in level if processes[pid][0] not in _ENDED]
+    return found
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -334,25 +345,6 @@ def _channel() -> tuple[int, int]:
         termios.tcsetattr(theirs, termios.TCSANOW, settings)
         termios.tcsetwinsize(theirs, termios.tcgetwinsize(1))
     return output, theirs
-
-
-def _children() -> set[int] | None:
-    """The children of this process; None where the kernel does not list them."""
-    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return None
-    found: set[int] = set()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:  # a thread may have ended
-            found |= {int(pid) for pid in file.read().split()}
-    return found
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
 
 
 def _signal_name(number: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -49,7 +49,7 @@ def record(
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
     config = {"command": scrubbed_value(list(command)), "environment": kept_variables(variables),
-              "packages": _packages(), "directory": os.getcwd()}  # fmt: skip
+              "packages": _packages(command[0]), "directory": os.getcwd()}  # fmt: skip
     since = time.time()
     run = ledger.run(name, config=config, clock=PhaseClock(), **facts)
     with run:
@@ -135,7 +135,12 @@ class _Figures:
                 self._run.checkpoint(row[0], claimed=rows[row], at=wall + times[row])
 
 
-@functools.cache
-def _packages() -> dict[str, str]:
-    """Versions of what is installed beside mileage; a program of another environment has others."""
-    return {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
+def _packages(program: str) -> dict[str, str]:
+    """Versions of what is installed beside a program of a Python environment; nothing where that is not known."""
+    prefix = (
+        Path(shutil.which(program) or program).absolute().parent.parent
+    )  # a link to another Python is no other place
+    places = [str(each) for each in prefix.glob("lib*/python3*/*-packages")]
+    is_python = Path(program).name.startswith("python") or (prefix / "pyvenv.cfg").exists()
+    found = metadata.distributions(path=places) if is_python and places else ()
+    return {each.metadata["Name"]: each.version for each in found if each.metadata["Name"]}

@@ -146,11 +146,9 @@ def _compilation(run: EndToEnd, workload: ReadRecord, found: Calibration | None)
         warm = (found.warm_load_seconds if found else None) or 0.0
         gain = max(0.0, run.phases["compile"] - warm) / run.wall_seconds
         evidence = f"{percent(share)} compiling {', '.join(run.compiled)} for an empty cache"
-        suggestion = (
-            "`mileage warmup` once"
-            if THE_ENV not in run.compiled
-            else (f"`mileage warmup {workload.get('env', '')}` once; later runs load what is compiled")
-        )
+        which = f" --algorithm {workload['algorithm']}" if workload.get("algorithm") else ""
+        which += f" {workload.get('env', '')}" if THE_ENV in run.compiled else ""
+        suggestion = f"`mileage warmup{which}` once; later runs load what is compiled"
         return Finding(bottleneck, share, evidence, gain, suggestion, "warmup")
     if workload.get("compile"):
         said, suggestion = "in torch.compile", "more steps per run, or without --compile"

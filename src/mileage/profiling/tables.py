@@ -13,7 +13,7 @@ from mileage.tables import Table
 
 _MIB = 2**20
 # Beside the first column, what is no number.
-_WORDS = ("part", "evidence", "try")
+_WORDS = ("part", "evidence", "try", "why")
 
 
 def table(key: str, title: str, header: Sequence[str], rows: Sequence[tuple[str, ...]], note: str = "") -> Table:
@@ -30,7 +30,7 @@ def tables(profile: Profile) -> list[Table]:
     if profile.findings:
         found.append(findings(profile))
     if profile.calibration is not None:
-        found.append(overhead(profile, profile.calibration))
+        found += [overhead(profile, profile.calibration), not_measured(profile.calibration)]
     return [each for each in found if each.rows]
 
 
@@ -173,6 +173,13 @@ def internals(found: Calibration) -> Table:
         "one shorter than their noise may come out below zero."
     )
     return table("internals", "Inside one update", ("stage", "time", "share"), rows, note)
+
+
+def not_measured(found: Calibration) -> Table:
+    """What was to be replayed and was not."""
+    why = "interrupted" if found.interrupted else "no time left within the replay's budget"
+    rows = [(name, "" if "failed" in name else why) for name in dict.fromkeys(found.skipped)]
+    return table("not_measured", "Not measured", ("what", "why"), rows, "--replay-seconds allows more.")
 
 
 def primitives(found: Calibration) -> Table:

@@ -146,7 +146,7 @@ class RaceExecutor:
         logs = self.directory / "logs"
         logs.mkdir(exist_ok=True)
         place = source if source is not None and arm.kind == "command" else self.spec.directory
-        way = Way({**self._variables(arm), MARK: begun.mark}, place, self._log(begun), dies_with_us=True)
+        way = Way({**self._variables(arm), MARK: begun.mark}, place, self._log(begun))
         return kind.train(arm, begun.seed, command, way, limit if limit < float("inf") else None)
 
     def _ended(self, begun: Begun, run: RecordedRun, ended: Ended, about: ReadRecord, *, counted: bool) -> Attempt:

@@ -8,7 +8,7 @@ target, the second. Which one it is depends on all runs together and not on who 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mileage._errors import UsageError
@@ -171,7 +171,13 @@ def compare_at_looks(a: RunCosts, b: RunCosts, *, draws: int = DEFAULT_DRAWS, se
         if outcome.verdict is not Verdict.UNDECIDED:
             break
     assert outcome is not None
-    return outcome
+    if outcome.more_runs is None:
+        return outcome
+    used = min(outcome.runs_used)
+    at = next((look for look in LOOKS if look > n and look >= used + outcome.more_runs), used + outcome.more_runs)
+    more = max(1, at - n)  # runs between two looks decide nothing
+    statement = outcome.statement.removesuffix(_about(outcome.more_runs)) + _about(more)
+    return replace(outcome, more_runs=more, statement=statement)
 
 
 def _no_failure(a: RunCosts, b: RunCosts) -> bool:

@@ -55,9 +55,10 @@ _RULES: tuple[tuple[Layer | str, re.Pattern[str]], ...] = (
     (Layer.TORCH, re.compile(r"/torch/")),
 )  # fmt: skip
 _CALL_RANK = next(rank for rank, (layer, _) in enumerate(_RULES) if layer == _CALL)
-# Functions of the program itself, by their names: of these, an evaluation takes in what it calls.
+# Functions of the program itself, by their names: of these, an evaluation takes in what it calls. `evaluate_actions` is
+# how a policy says its log-probabilities, in many libraries.
 _NAMED = (
-    (Layer.EVALUATION, re.compile(r"(^|\.)_?(run_|do_)?(evaluate|evaluation|eval)(_\w+)?$")),
+    (Layer.EVALUATION, re.compile(r"(^|\.)_?(run_|do_)?(evaluate|evaluation|eval)(_(?!actions?$)\w+)?$")),
     (Layer.LOGGING, re.compile(r"(^|\.)_?(log|log_\w+|write_(log|logs|metrics|scalars)|add_scalars?)$")),
     (Layer.CHECKPOINT, re.compile(r"(^|\.)_?save(_(checkpoint|ckpt|model|agent|policy|weights)\w*)$")),
 )
