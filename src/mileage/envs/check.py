@@ -109,8 +109,11 @@ class _Played:
     def play_watched(self) -> None:
         """`play`, but EnvError for a round that does not end: no native call can be ended from outside."""
         raised: list[BaseException] = []
+        clocks: list[int] = []
 
         def play() -> None:
+            # Its own, as long as it lives: nobody may ask for the clock of a thread that has ended.
+            clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
             try:
                 self.play()
             except BaseException as error:
@@ -118,12 +121,11 @@ class _Played:
 
         thread = threading.Thread(target=play, daemon=True)
         thread.start()
-        ident, began = thread.ident, (0, 0.0)
-        assert ident is not None
+        began = (0, 0.0)
         while thread.is_alive():
             thread.join(_LOOK_SECONDS)
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                computed = time.clock_gettime(time.pthread_getcpuclockid(ident))
+            with contextlib.suppress(IndexError, OSError):  # it has not begun, or has ended meanwhile
+                computed = time.clock_gettime(clocks[0])
                 if len(self._trace) != began[0]:
                     began = (len(self._trace), computed)
                 if computed - began[1] > _ROUND_SECONDS:
