@@ -163,9 +163,13 @@ class Session:
     # Steps, figures, exams
 
     def claim(
-        self, figures: Mapping[str, object], *, steps: float | None = None, seconds: float | None = None,
+        self,
+        figures: Mapping[str, object],
+        *,
+        steps: float | None = None,
+        seconds: float | None = None,
         at: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What the framework says of itself, now or of `at` steps: kept beside ours, never in place of it."""
         now = time.perf_counter()
         if steps is not None:

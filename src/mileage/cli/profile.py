@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     from mileage.profiling import Profile
 
 FORMATS = ("md", "html", "trace", "speedscope")
-_OF_A_PROGRAM = ("program", "try_", "try_arg", "budget", "timeout", "export", "out", "name", "db", "ledger",
-                 "json_output", "quiet", "full")  # fmt: skip
+_OF_A_PROGRAM = (
+    "program",
+    "try_",
+    "try_arg",
+    "budget",
+    "timeout",
+    "export",
+    "out",
+    "name",
+    "db",
+    "ledger",
+    "json_output",
+    "quiet",
+    "full",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -112,9 +112,12 @@ class Program:
         self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         output, theirs = os.pipe() if self._log is not None else _channel()
         self._guard = subprocess.Popen(
-            [*_GUARD, self._variables[MARK]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [*_GUARD, self._variables[MARK]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._others = {pid for pid, (_, parent) in _processes().items() if parent == os.getpid()}
         try:
             self._process = subprocess.Popen(

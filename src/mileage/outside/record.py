@@ -48,8 +48,12 @@ def record(
         variables: environment variables that are kept with the run beside those that are known to matter.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
-    config = {"command": scrubbed_value(list(command)), "environment": kept_variables(variables),
-              "packages": _packages(command[0]), "directory": os.getcwd()}  # fmt: skip
+    config = {
+        "command": scrubbed_value(list(command)),
+        "environment": kept_variables(variables),
+        "packages": _packages(command[0]),
+        "directory": os.getcwd(),
+    }
     since = time.time()
     run = ledger.run(name, config=config, clock=PhaseClock(), **facts)
     with run:

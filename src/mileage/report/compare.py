@@ -170,9 +170,14 @@ def compare_selections(
 
 
 def compare(
-    a: str | Sequence[RecordedRun], b: str | Sequence[RecordedRun], *, db: DbAddress = None,
-    allow: Collection[str] = (), sequential: bool = False, target: str | None = None,
-) -> Comparison:  # fmt: skip
+    a: str | Sequence[RecordedRun],
+    b: str | Sequence[RecordedRun],
+    *,
+    db: DbAddress = None,
+    allow: Collection[str] = (),
+    sequential: bool = False,
+    target: str | None = None,
+) -> Comparison:
     """Compare two sets of runs of a ledger, as `mileage ledger compare` does.
 
     Args:

@@ -292,11 +292,13 @@ def _denormals(evidence: Evidence, run: Layered) -> Finding | None:
     if seconds <= LEAST_SHARE * evidence.loop_seconds:
         return None
     return Finding(
-        Trouble.DENORMALS, seconds, seconds / evidence.loop_seconds,
+        Trouble.DENORMALS,
+        seconds,
+        seconds / evidence.loop_seconds,
         f"{found / total:.0%} of the numbers in the optimizers' state are denormal (closer to 0 than floats can be in "
         f"full), each {denormal_seconds() * 1e9:.2g} ns slower than a 0 on this CPU",
         "torch.set_flush_denormal(True) before training takes them for zeros",
-    )  # fmt: skip
+    )
 
 
 def _idle_gpu(evidence: Evidence) -> Finding | None:
