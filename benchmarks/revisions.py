@@ -185,7 +185,9 @@ def main() -> None:
             print(" | ".join(row(found[-1])), flush=True)
     header = ["job", "before s", "after s", "after / before, wall-clock", "CPU", "learn phase"]
     table = markdown_table(header, [row(each) for each in found])
-    report = Report(options.output, "Two revisions", [table], {"rounds": options.rounds, "jobs": found})
+    about = options.output.removeprefix("revisions").replace("_", " ").strip()
+    title = f"Two revisions: {about}" if about else "Two revisions"
+    report = Report(options.output, title, [table], {"rounds": options.rounds, "jobs": found})
     print(table, *report.write(), sep="\n")
 
 

@@ -66,6 +66,7 @@ def test_phases_that_only_wait(phase: str, bottleneck: Bottleneck) -> None:
 def test_what_no_phase_claims_is_said() -> None:
     found = diagnose(run({"learn": 0.5, "other": 9.5}), WORKLOAD)[0]
     assert found.bottleneck is Bottleneck.UNACCOUNTED
+    assert "n_envs" in found.suggestion  # the loop is not the user's
 
 
 def test_failed_runs_lead_when_they_took_most() -> None:

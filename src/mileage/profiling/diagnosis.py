@@ -181,6 +181,8 @@ def _less_waiting(workload: ReadRecord) -> str:
 
 def _unaccounted(run: EndToEnd) -> Finding | None:
     said, suggestion = "of the wall-clock belongs to no phase", "phases around what your own loop does: run.phase(NAME)"
+    if run.recorded.run.framework == "mileage":
+        suggestion = "more environments (--set n_envs=N): it is Python between the phases of a step"
     return finding(run.share("other"), Bottleneck.UNACCOUNTED, said, 0.0, suggestion, least=OTHER_SHARE_LIMIT)
 
 
