@@ -46,13 +46,13 @@ def _load_file(path: Path, what: str) -> ModuleType:
         raise UsageError(f"file {str(path)!r} does not exist: give the path of a Python file that defines the {what}")
     if path.suffix != ".py":
         raise UsageError(f"file {str(path)!r} must be a Python file, whose name ends in .py, that defines the {what}")
-    name = path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    if loaded is not None:
-        # Another module has that name already; both must stay importable.
-        name = f"{path.stem}_{abs(hash(str(path))):x}"
+    # Another module may have the file's name already; both must stay importable.
+    for name in (path.stem, f"{path.stem}_{abs(hash(str(path))):x}"):
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            break
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

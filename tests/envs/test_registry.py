@@ -72,6 +72,7 @@ def test_two_files_of_one_name_are_two_modules(file: Path, tmp_path: Path) -> No
     other.write_text(SOURCE.replace("max_steps=9", "max_steps=5"))
     assert resolve(f"{file}:Counter").max_steps == 9
     assert resolve(f"{other}:Counter").max_steps == 5
+    assert resolve(f"{other}:Counter") is resolve(f"{other}:Counter")
 
 
 def test_what_a_file_lacks_is_said(file: Path) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from mileage._errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 from mileage.meter import PhaseClock
-from mileage.outside.record import _Figures
+from mileage.outside.record import _Figures, record
 from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Source, Trackio, WandbFile, source_kind
 from mileage.recording.recorder import Ledger
 from waiting import until
@@ -168,6 +169,13 @@ def test_bad_input_is_one_sentence(place: Path, words: tuple[str, ...], sentence
     assert done.returncode == 2
     assert sentence in done.stderr.decode()
     assert not Path("ledger.db").exists()
+
+
+def test_what_cannot_be_run_begins_no_run(place: Path) -> None:
+    begun: list[Any] = []
+    with pytest.raises(UsageError, match="no such program"):
+        record(["no-such-program"], Ledger("ledger.db"), "none", started=begun.append)
+    assert not begun
 
 
 def sleeping(seconds: str) -> list[psutil.Process]:

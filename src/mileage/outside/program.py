@@ -85,9 +85,11 @@ class Way:
     log: Path | None = None
     """File that takes its output and its errors, added to what is there; ours by default."""
 
-    def found(self, program: str) -> str:
-        """Where `program` is looked for: a path is one from the directory that it is started in."""
-        return str(self.directory / program) if self.directory is not None and "/" in program else program
+    def find(self, program: str) -> None:
+        """UsageError unless there is `program`: a path is one from the directory that it is started in."""
+        path = str(self.directory / program) if self.directory is not None and "/" in program else program
+        if shutil.which(path) is None:
+            raise UsageError(f"{program} cannot be run: there is no such program")
 
 
 class Program:
@@ -98,8 +100,7 @@ class Program:
     ) -> None:
         """Name the parts; `see_output` is shown its standard output, which goes on to ours untouched."""
         self._way = way = way or Way()
-        if shutil.which(way.found(command[0])) is None:
-            raise UsageError(f"{command[0]} cannot be run: there is no such program")
+        way.find(command[0])
         self._command = list(command)
         self._variables = {MARK: run_id, **way.environment}
         self._enough = False

@@ -48,6 +48,7 @@ def record(
         variables: environment variables that are kept with the run beside those that are known to matter.
         facts: as for `Ledger.run`: panel, target, price_usd_per_hour, seed and so on.
     """
+    (way := way or Way()).find(command[0])  # before a run begins
     config = {
         "command": scrubbed_value(list(command)),
         "environment": kept_variables(variables),
