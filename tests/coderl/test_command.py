@@ -27,7 +27,7 @@ def project(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     root.mkdir()
     (root / "a.py").write_text("x = 1\n")
     (root / "rl-bench.toml").write_text(
-        '[rl-bench]\nname = "tiny"\nbuild = "python3 -m py_compile a.py"\noutputs = ["__pycache__"]\n'
+        '[rl-bench]\nname = "tiny"\nbuild = "python3 -m py_compile a.py"\noutputs = ["__pycache__"]\ncheck = "true"\n'
         'edit_file = "a.py"\n'
         '[rl-bench.modes.optimised]\ndifference = "env.PYTHONOPTIMIZE"\nenv = { PYTHONOPTIMIZE = "2" }\n'
     )
@@ -86,6 +86,20 @@ def test_without_a_name_it_is_the_usual_ledger(project: Path, tmp_path: Path) ->
     assert (record.run.name, record.state) == ("rl-bench tiny", "finished")
 
 
+def test_a_mode_is_compared_though_none_is_named(project: Path) -> None:
+    def modes(*named: str) -> list[str]:
+        _, output = invoke("--project", project, "--dry-run", *named)
+        return [line.split(":")[0] for line in output.splitlines() if line.startswith("arm ")]
+
+    assert modes() == ["arm baseline", "arm optimised"]
+    assert modes("--mode", "baseline") == ["arm baseline"]
+    table = project / "rl-bench.toml"
+    table.write_text(table.read_text().partition("[rl-bench.modes")[0])
+    assert modes() == ["arm baseline", "arm warm-snapshot"]
+    table.write_text(table.read_text().replace('edit_file = "a.py"\n', ""))
+    assert modes() == ["arm baseline"]
+
+
 def test_json_is_the_only_thing_on_standard_output(project: Path, tmp_path: Path) -> None:
     code, output = invoke("--project", project, "--runs", 1, "--json", "--db", tmp_path / "kpi.db")
     assert code == 0
@@ -100,7 +114,8 @@ def test_candidates_from_the_command_line(project: Path, tmp_path: Path) -> None
         "--project", project, "--runs", 1, "--samples", corpus, "--json", "--db", tmp_path / "kpi.db"
     )  # fmt: skip
     assert code == 0
-    assert json.loads(output)["corpus"] == {"baseline": {"compile-error": 1, "pass": 1}}
+    verdicts = {"compile-error": 1, "pass": 1}
+    assert json.loads(output)["corpus"] == {"baseline": verdicts, "optimised": verdicts}
 
 
 def test_a_dry_run_measures_nothing(project: Path, work: Path, tmp_path: Path) -> None:
@@ -148,7 +163,7 @@ def test_a_corpus_that_must_pass_tests_needs_a_test_command(project: Path, tmp_p
 
 def test_no_valid_sample_is_exit_code_1(project: Path, tmp_path: Path) -> None:
     (project / "rl-bench.toml").write_text('[rl-bench]\nbuild = "false"\ncheck = "true"\nedit_file = "a.py"\n')
-    code, output = invoke("--project", project, "--runs", 1, "--db", tmp_path / "kpi.db")
+    code, output = invoke("--project", project, "--runs", 1, "--mode", "baseline", "--db", tmp_path / "kpi.db")
     assert code == 1
     assert "no valid sample" in output
 

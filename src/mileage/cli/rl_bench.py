@@ -33,7 +33,11 @@ def rl_bench(
     project: Annotated[Path, Option(help="Root of the project to measure; it is never changed.")] = Path("."),
     runs: Annotated[int, Option(help="Cold builds and incremental checks of each arm.")] = 3,
     mode: Annotated[
-        options.Words, Option(help="One declared difference from the baseline; may be given several times.")
+        options.Words,
+        Option(
+            help="One declared difference from the baseline; may be given several times. Default: the modes of "
+            "rl-bench.toml, else warm-snapshot (and cargo-slicer, if installed); 'baseline' compares none."
+        ),
     ] = None,
     rollout_fraction: Annotated[float, Option(help="Share of the training loop spent in rollouts.")] = 0.80,
     gpus: Annotated[int, Option(help="GPUs of the cluster.")] = 8,
@@ -65,8 +69,9 @@ def rl_bench(
 
     report_path = _report_path(export, output)
     found = coderl.detect(project, kind, edit_file)
+    modes = [each for each in mode if each != coderl.BASELINE] if mode else coderl.default_modes(found)
     config = coderl.BenchConfig(
-        runs=runs, modes=tuple(mode or ()), settings=coderl.KpiSettings(rollout_fraction, gpus, price), jobs=jobs,
+        runs=runs, modes=tuple(modes), settings=coderl.KpiSettings(rollout_fraction, gpus, price), jobs=jobs,
         timeout_seconds=timeout, toolchain=toolchain, corpus=coderl.load_corpus(samples) if samples else (),
         corpus_steps=tuple(step or ("build",)), seed=seed,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
 from mileage.coderl.kpi import KpiSettings
 from mileage.coderl.outcomes import Expected, TestFormat, TestOutcome, TestResult, read_tests
 from mileage.coderl.project.model import Project
+from mileage.coderl.project.modes import BASELINE, default_modes
 from mileage.coderl.project.projects import detect
 from mileage.coderl.render import to_html, to_json, to_markdown, to_text
 from mileage.coderl.report import BenchReport
@@ -26,6 +27,7 @@ Verdict = PatchVerdict
 """As it was called first."""
 
 __all__ = [
+    "BASELINE",
     "BenchConfig",
     "BenchReport",
     "BuildReward",
@@ -49,6 +51,7 @@ __all__ = [
     "async_trl_reward",
     "async_verl_compute_score",
     "candidate",
+    "default_modes",
     "describe",
     "detect",
     "kpi_rows",

@@ -165,6 +165,13 @@ def find_mode(name: str, project: Project) -> Mode:
     return mode
 
 
+def default_modes(project: Project) -> tuple[str, ...]:
+    """What is compared where nobody names a mode: the project's own modes, else cargo-slicer and a warm snapshot."""
+    slicer = BUILT_IN["cargo-slicer"]
+    installed = project.kind in _CARGO and all(map(shutil.which, slicer.needs))
+    return tuple(project.mode_tables) or (slicer.name,) * installed + ("warm-snapshot",) * (project.edit is not None)
+
+
 _MODE_KEYS = {"difference", "about", "env", "build", "check", "jobs", "profile", "toolchain", "fill_runs", "files"}
 
 
