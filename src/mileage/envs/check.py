@@ -1,6 +1,6 @@
 """Whether an environment keeps its word, point by point: what `mileage env check` reports.
 
-A native one is played in plain Python first, then compiled so that it looks at every index and every number.
+A native one is played in plain Python first, then compiled so that it looks at every number.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from mileage.training.progress import shown_progress
 DEFAULT_STEPS = 100_000
 # Evaluations per run where nothing else was asked for.
 _DEFAULT_EVALUATIONS = 20
-# Of the wall-clock, for evaluations that nobody asked for.
-_EVAL_SHARE = 0.1
+# Of the time in training, for evaluations that nobody asked for.
+_EVAL_SHARE = 0.05
 
 
 class Agent(Acting):
@@ -217,7 +217,7 @@ class Agent(Acting):
                 environments, a short training without a target has fewer, 5 at least.
             eval_every: environment steps between evaluations; 0 for none at all. By default 20 in a run, or what the
                 preset says; where Python steps the environments, those are left out that would take the share of
-                evaluations beyond a tenth of the wall-clock, but for the last.
+                evaluations beyond a twentieth of the time in training, but for the last.
             stop_at_target: end the run when the target is met.
             callback: called with `Progress` after every iteration; returning False stops training.
             checkpoint: where to save at the end, on an interrupt, and every `checkpoint_every` steps.

@@ -60,8 +60,8 @@ class Plan:
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 for none before the end."""
     eval_share: float = 0.0
-    """Share of the wall-clock that evaluations before the last may take: one that would take more is left out. 0 for
-    no limit. What training computes does not depend on it."""
+    """Share of the time in training that evaluations before the last may take: one that would take more is left out. 0
+    for no limit. What training computes does not depend on it."""
     eval_episodes: int = 0
     """Episodes of one evaluation."""
 
@@ -146,7 +146,7 @@ class _Ends:
 
 
 class _Allowance:
-    """Keeps evaluations within a share of the wall-clock.
+    """Keeps evaluations within a share of the time in training, that of imports and compiling left out.
 
     How long one will take is told by the one before, and for the first by the training episodes: as many as the panel
     has, each as long as those, at the pace of the steps so far. Lengths change while a policy learns, so that both are
@@ -174,14 +174,15 @@ class _Allowance:
         if self._share <= 0.0:
             return True
         times = clock.times()
-        spent, wall = times.phases.get(Phase.EVAL, 0.0), times.wall_seconds
+        spent, *before = (times.phases.get(name, 0.0) for name in (Phase.EVAL, Phase.INIT, Phase.COMPILE))
+        trained = times.wall_seconds - spent - sum(before)
         stepped = sum(times.phases.get(name, 0.0) for name in _STEPPING)
         pace = spent / self._evaluated if self._evaluated else stepped / max(self._steps, 1)
         # Without an end of an episode so far, episodes are at least as long as what was seen of one.
         length = self._steps if math.isnan(self._length) else self._length
         cost = pace * length * self._episodes
-        whole_run = (wall - spent) * self._budget / max(self._steps, 1)
-        return spent + cost <= self._share * (wall + cost) and spent + 2.0 * cost <= self._share * whole_run
+        whole_run = trained * self._budget / max(self._steps, 1)
+        return spent + cost <= self._share * (trained + spent + cost) and spent + 2.0 * cost <= self._share * whole_run
 
 
 def run(

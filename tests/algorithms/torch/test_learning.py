@@ -78,6 +78,17 @@ def test_pictures_are_learned_by_the_default_network() -> None:
     assert learned("DQN", spec, 1024, policy="CnnPolicy", learning_rate=1e-3) >= 7.0
 
 
+def test_a2c_scales_rewards_where_actor_and_critic_share_convolutions() -> None:
+    spec = GymnasiumEnv("picture", make=modules.ShownPicture)
+    for changes, scaled in (
+        ({"policy": "cnn"}, True),
+        ({"policy": "cnn", "normalise_rewards": False}, False),
+        ({}, False),
+    ):
+        config = mileage.A2C(spec if changes else tiny_envs.Identity, preset="none", **changes).config
+        assert config.normalise_rewards == scaled
+
+
 def test_dicts_are_learned() -> None:
     spec = GymnasiumEnv("dict", make=modules.ShownDict)
     assert learned("PPO", spec, 2048, policy=modules.DictNet(4)) >= 7.5

@@ -284,3 +284,4 @@ def test_the_step_works_on_several_environments_at_once(
     sizes = Sizes(spec.state_size, spec.obs_size, spec.action_size, spec.n_actions > 0)
     code = compile_advance(Portable(), spec.functions, sizes, "looked at").inspect_llvm()
     assert len(re.findall(r"= fmul (?:contract )?<\d+ x float>", code)) >= 5
+    assert "mileage_note_failure" not in code  # nor does it look at an index that is a constant

@@ -66,6 +66,39 @@ def test_an_error_in_compiled_code_is_raised_with_its_line_environment_and_step(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("row", ["state", "action", "rng", "obs", "out", "an array of the user's"])
+def test_a_write_beyond_a_row_is_an_error_of_its_line_however_late(row: str) -> None:
+    table = np.zeros(2, np.float32)
+
+    def touch(row: Any, state: Any) -> None:
+        index = 7 if state[0] > 220.0 else 0
+        row[index] = row[index]
+
+    def step(state: Any, action: Any, rng: Any) -> tuple[float, bool]:
+        state[0] += 1.0
+        if row == "state":
+            touch(state, state)
+        if row == "action":
+            touch(action, state)
+        if row == "rng":
+            touch(rng, state)
+        return 1.0 if row != "an array of the user's" else table[7 if state[0] > 220.0 else 0], False
+
+    def observe(state: Any, obs: Any) -> None:
+        obs[0], obs[1] = state[0], state[1]
+        if row == "obs":
+            touch(obs, state)
+
+    def mask(state: Any, out: Any) -> None:
+        if row == "out":
+            touch(out, state)
+
+    kind = {"actions": 0, "action_low": -1.0, "action_high": 1.0} if row == "action" else {"mask": mask}
+    spec = broken_envs.make(f"Late {row}", step=step, observe=observe, max_steps=300, **kind)
+    with pytest.raises(_errors.EnvError, match=r"IndexError: .*\(.*, line \d+\) in environment 0, in step 22[12] of"):
+        play(spec, 2, 230)
+
+
 def test_the_environment_named_is_the_first_that_failed() -> None:
     vec = VecEnv(broken_envs.Raising, 64)
     vec.reset()

@@ -34,6 +34,7 @@ from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, S
 from mileage.envs.native.portable import Portable
 from mileage.kernels.machine.attempt import attempt_2, attempt_3
 from mileage.kernels.machine.jit import KernelCache, kept_on_disk, uncollected
+from mileage.kernels.machine.pointers import pointer_to
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -58,7 +59,7 @@ class CompiledEnv:
     """The C functions of an environment, each compiled or loaded when first asked for."""
 
     def __init__(self, source: Source, key: str, *, checked: bool | None = None) -> None:
-        """With `checked` (by default if MILEAGE_CHECK is set), what is beyond a row or not finite raises."""
+        """With `checked` (by default if MILEAGE_CHECK is set), what is not finite raises."""
         checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
         self._portable, self._source = Portable(checked=checked), source
         self._functions, self._sizes = source.functions, source.sizes
@@ -145,24 +146,30 @@ def _finite_observation(observe: Any, size: int) -> Any:
 
 def _parts(portable: Portable, functions: Functions, sizes: Sizes) -> tuple[Any, Any, Any]:
     """(reset, step, observe) ready to be inlined; step takes an action row."""
-    begin = portable.make(functions[0])
-    act = portable.make(_act(portable.make(functions[1]), sizes.discrete))
+    begin = portable.make(_sized(portable.make(functions[0]), sizes.state, 2))
+    act = portable.make(_act(portable.make(functions[1]), sizes))
     observe = portable.make(functions[2] or _copy_state(sizes.state))
     if portable.checked:
         act = portable.make(_finite_outcome(act))
         observe = portable.make(_finite_observation(observe, sizes.obs))
-    return begin, act, observe
+    return begin, act, portable.make(_sized(observe, sizes.state, sizes.obs))
 
 
-def _act(step: Any, discrete: bool) -> Any:
-    if discrete:
+def _sized(function: Any, n: int, m: int) -> Any:
+    """`function` of rows whose lengths are constants: an index that is one too needs no look while it runs."""
 
-        def act(state: Any, action: Any, rng: Any) -> Any:
-            return step(state, np.int64(action[0]), rng)
-    else:
+    def sized(first: Any, second: Any) -> None:
+        function(carray(pointer_to(first), (n,)), carray(pointer_to(second), (m,)))
 
-        def act(state: Any, action: Any, rng: Any) -> Any:
-            return step(state, action, rng)
+    return sized
+
+
+def _act(step: Any, sizes: Sizes) -> Any:
+    n, m, discrete = sizes.state, sizes.action, sizes.discrete
+
+    def act(state: Any, action: Any, rng: Any) -> Any:
+        chosen = np.int64(action[0]) if discrete else carray(pointer_to(action), (m,))
+        return step(carray(pointer_to(state), (n,)), chosen, carray(pointer_to(rng), (2,)))
 
     return act
 
@@ -245,7 +252,7 @@ def compile_reset(portable: Portable, functions: Functions, sizes: Sizes, key: s
 
 def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes, choices: int, key: str) -> Callback:
     """Compile, or load from the cache, the C function `mask`; all of `choices` are possible until it says otherwise."""
-    rule_out = portable.make(function)
+    rule_out = portable.make(_sized(portable.make(function), sizes.state, choices))
     state_size = sizes.state
 
     def mask(state_p: Any, elapsed_p: Any, out_p: Any, n: Any) -> Any:

@@ -34,14 +34,13 @@ class _PartCompiler(InnerCompiler):
             raise compile_error(self.py_func, error) from error
 
 
-def part(function: types.FunctionType, *, checked: bool = False) -> Any:
+def part(function: types.FunctionType) -> Any:
     """A Numba dispatcher for `function` that is inlined into the compiled functions that call it.
 
-    With `checked`, an index beyond an array raises IndexError.
+    An index beyond an array raises IndexError; one that is a constant costs nothing where the length is one too.
     """
     # Whatever Numba can do, users may write.
-    options = {"forceinline": True, "pipeline_class": Compiler} | ({"boundscheck": True} if checked else {})
-    return inner(function, compiler=_PartCompiler, **options)
+    return inner(function, compiler=_PartCompiler, forceinline=True, pipeline_class=Compiler, boundscheck=True)
 
 
 def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:

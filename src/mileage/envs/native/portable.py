@@ -31,7 +31,7 @@ class Portable(Rewriter):
     """Makes functions that Numba compiles; helpers shared by several functions are compiled once."""
 
     def __init__(self, *, checked: bool = False) -> None:
-        """With `checked`, an index beyond an array raises instead of reaching other memory."""
+        """With `checked`, numbers that are not finite are to raise."""
         super().__init__(_substitutes())
         self.checked = checked
 
@@ -41,4 +41,4 @@ class Portable(Rewriter):
 
     def _finish(self, rewritten: types.FunctionType) -> Any:
         """A Numba dispatcher, always inlined into its caller."""
-        return part(rewritten, checked=self.checked)
+        return part(rewritten)

@@ -1,7 +1,7 @@
-"""A user's environment tried in plain Python before it is trusted with memory: a few steps, in a fraction of a second.
+"""A user's environment tried in plain Python before it is compiled: a few steps, in a fraction of a second.
 
-Compiled code writes beyond a row without a word, and a NaN spreads through a network before anybody looks. Python stops
-at the first and this at the second. What only Python refuses, compiled code may yet do: that is left to it.
+A NaN spreads through a network before anybody looks: this stops at it, and at whatever else Python stops at. What only
+Python refuses, compiled code may yet do: that is left to it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class NativeEnv(SpacedSpec):
     functions: Functions = dataclasses.field(repr=False)
     """The plain functions (reset, step, observe)."""
     checked: bool | None = None
-    """Whether compiled code looks at every index and every number; None leaves it to MILEAGE_CHECK."""
+    """Whether compiled code looks at every number; None leaves it to MILEAGE_CHECK."""
     branches: tuple[int, ...] = ()
     """How many ways there are to choose each discrete part of an action that has several; empty if it has not."""
     mask_function: types.FunctionType | None = dataclasses.field(default=None, repr=False)
