@@ -465,6 +465,7 @@ def seen(name: str, db: str) -> dict[str, Any]:
         "framework": name, **told, "ours_steps": max(last, default=0), "wall_seconds": run.wall_seconds,
         "driver_seconds": took,
         "state": str(run.state), "phases": phases, "evaluations": len(run.evaluations), "differences": differences,
+        "claimed": sorted({key for each in run.checkpoints if each.claimed for key in json.loads(each.claimed)}),
         "mean_return": run.evaluations[-1].evaluation.mean_return if run.evaluations else None,
     }  # fmt: skip
 
