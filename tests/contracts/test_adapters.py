@@ -343,4 +343,6 @@ def test_a_real_run_is_recorded_as_it_was(name: str, tmp_path: Path) -> None:
     assert sum(found["phases"].values()) == pytest.approx(found["wall_seconds"], abs=0.05)
     assert found["state"] in ("reached", "not_reached", "finished")
     assert found["differences"] == []
+    if "own_return" in found:
+        assert found["mean_return"] == pytest.approx(found["own_return"])
     assert set(CLAIMED.get(name, ())) <= set(found["claimed"])
