@@ -27,7 +27,7 @@ import pytest
 import mileage
 from adapters.drivers import DRIVERS, complete, seen
 from mileage._errors import UsageError
-from mileage.adapters import ADAPTERS, cleanrl, loader_of
+from mileage.adapters import ADAPTERS, cleanrl, loader_of, rl_games
 from mileage.adapters.session import Session, closing, plain, watch_env
 from mileage.adapters.states import untouched
 from mileage.ledger import queries
@@ -193,6 +193,21 @@ def test_scalars_of_a_writer_are_claimed_until_the_end(tmp_path: Path) -> None:
     claims = [(row.step, json.loads(row.claimed)) for row in the_run(tmp_path / "a.db").checkpoints if row.claimed]
     assert claims == [(2, {"Train/mean_reward": 1.5})]
     assert vars(writer) == {"told": told}
+
+
+def test_policies_of_rl_games_that_need_more_than_an_observation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(A2CBase=SimpleNamespace)
+    for name in ("rl_games", "rl_games.common", "rl_games.common.a2c_common"):
+        monkeypatch.setitem(sys.modules, name, module)
+    rl_games._check(SimpleNamespace(is_rnn=False, obs_shape=(4,)))
+    for has, said in (
+        ({"is_rnn": True}, "a recurrent policy"),
+        ({"obs_shape": {}}, "a policy of several observations"),
+    ):
+        with pytest.raises(UsageError, match=f"{said} of rl_games sits no exam"):
+            rl_games._check(SimpleNamespace(**has))
+    with pytest.raises(UsageError, match="Vector of rl_games sits no exam"):
+        rl_games._check(Vector(1))
 
 
 def test_evaluation_of_a_script_is_no_training(tmp_path: Path) -> None:
