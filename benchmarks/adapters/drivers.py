@@ -5,6 +5,7 @@ Every driver trains for a few seconds in the ledger that it is told, and returns
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -252,17 +253,19 @@ def torchrl(db: str) -> dict[str, Any]:
     return {"steps": trainer.collected_frames, "version": version("torchrl")}
 
 
-def rl_games(db: str) -> dict[str, Any]:
+def rl_games(db: str, env_id: str = "CartPole-v1") -> dict[str, Any]:
     import gymnasium
     import numpy as np
+    import torch
     from rl_games.common import env_configurations, vecenv
     from rl_games.torch_runner import Runner
 
+    import mileage.exam
     from mileage.adapters import rl_games as adapter
 
-    class Poles(vecenv.IVecEnv):  # type: ignore[misc]
+    class Several(vecenv.IVecEnv):  # type: ignore[misc]
         def __init__(self, config_name: str, num_actors: int, **_: Any) -> None:
-            self._env = gymnasium.make_vec("CartPole-v1", num_envs=num_actors, vectorization_mode="sync")
+            self._env = gymnasium.make_vec(env_id, num_envs=num_actors, vectorization_mode="sync")
             self.observation_space = self._env.single_observation_space
             self.action_space = self._env.single_action_space
 
@@ -279,27 +282,52 @@ def rl_games(db: str) -> dict[str, Any]:
         def get_env_info(self) -> dict[str, Any]:
             return {"observation_space": self.observation_space, "action_space": self.action_space}
 
-    vecenv.register("POLES", lambda name, n, **kwargs: Poles(name, n, **kwargs))
-    env_configurations.register("poles", {"env_creator": lambda **_: None, "vecenv_type": "POLES"})
+    vecenv.register("SEVERAL", lambda name, n, **kwargs: Several(name, n, **kwargs))
+    env_configurations.register("several", {"env_creator": lambda **_: None, "vecenv_type": "SEVERAL"})
+    spaces = {
+        "discrete": None,
+        "continuous": {"mu_activation": "None", "sigma_activation": "None", "mu_init": {"name": "default"},
+                       "sigma_init": {"name": "const_initializer", "val": 0}, "fixed_sigma": True},
+    }  # fmt: skip
+    kind, model = ("discrete", "discrete_a2c") if env_id == "CartPole-v1" else ("continuous", "continuous_a2c_logstd")
     config = {"params": {
-        "seed": 1, "algo": {"name": "a2c_discrete"}, "model": {"name": "discrete_a2c"},
-        "network": {"name": "actor_critic", "separate": False, "space": {"discrete": None},
+        "seed": 1, "algo": {"name": f"a2c_{kind}"}, "model": {"name": model},
+        "network": {"name": "actor_critic", "separate": False, "space": {kind: spaces[kind]},
                     "mlp": {"units": [32], "activation": "tanh", "initializer": {"name": "default"}}},
         "config": {
-            "name": "poles", "env_name": "poles", "device": "cpu", "device_name": "cpu", "num_actors": 8,
+            "name": "several", "env_name": "several", "device": "cpu", "device_name": "cpu", "num_actors": 8,
             "reward_shaper": {"scale_value": 1.0}, "normalize_advantage": True, "gamma": 0.99, "tau": 0.95,
             "learning_rate": 1e-3, "score_to_win": 1e9, "grad_norm": 1.0, "entropy_coef": 0.0, "truncate_grads": True,
             "e_clip": 0.2, "clip_value": True, "horizon_length": 64, "minibatch_size": 128, "mini_epochs": 2,
             "critic_coef": 1, "lr_schedule": "None", "kl_threshold": 0.008, "normalize_input": True,
             "normalize_value": True, "max_epochs": 6, "ppo": True, "save_frequency": 0, "print_stats": False,
-            "train_dir": tempfile.mkdtemp(), "torch_compile": False,
+            "train_dir": tempfile.mkdtemp(), "torch_compile": False, "bounds_loss_coef": 0.0,
         },
     }}  # fmt: skip
-    with adapter.recorded(panel="CartPole-v1", target="mean_return>=475", eval_every=1024, ledger=db) as observer:
+    panel, own = mileage.Panel.default(env_id, 8), copy.deepcopy(config)
+    with adapter.recorded(panel=panel, eval_every=1024, ledger=db) as observer:
         runner = Runner(observer)
         runner.load(config)
         runner.run({"train": True, "play": False})
-    return {"steps": observer.algo.frame, "version": version("rl-games")}
+    # The policy as the framework plays it, on the same episodes.
+    own["params"]["config"]["env_info"] = {**observer.algo.vec_env.get_env_info(), "agents": 1}
+    runner.load(own)
+    player = runner.create_player()
+    player.model.load_state_dict(observer.algo.model.state_dict())
+    player.has_batch_dimension, player.is_rnn, player.states = True, False, None
+    shape = observer.algo.vec_env.action_space.shape
+
+    def act(observations: Any) -> Any:
+        found = player.get_action(torch.as_tensor(observations).float(), True)
+        return found.cpu().numpy().reshape(len(observations), *shape)
+
+    with mileage.exam.Examiner(panel) as examiner:
+        played = examiner.examine(act)
+    return {"steps": observer.algo.frame, "version": version("rl-games"), "own_return": played.mean_return}
+
+
+def rl_games_continuous(db: str) -> dict[str, Any]:
+    return rl_games(db, "Pendulum-v1")
 
 
 def rllib(db: str) -> dict[str, Any]:
@@ -428,7 +456,8 @@ DRIVERS: dict[str, tuple[str, Driver]] = {
     for name, module, driver in (
         ("stable_baselines3", "stable_baselines3", stable_baselines3), ("sb3_contrib", "sb3_contrib", sb3_contrib),
         ("sbx", "sbx", sbx), ("cleanrl", "tyro", cleanrl), ("leanrl", "tyro", leanrl), ("rsl_rl", "rsl_rl", rsl_rl),
-        ("rl_games", "rl_games", rl_games), ("skrl", "skrl", skrl), ("brax", "brax", brax),
+        ("rl_games", "rl_games", rl_games),
+        ("rl_games_continuous", "rl_games", rl_games_continuous), ("skrl", "skrl", skrl), ("brax", "brax", brax),
         ("brax_sac", "brax", brax_sac),
         ("rllib", "ray", rllib), ("torchrl", "torchrl", torchrl), ("tianshou", "tianshou", tianshou),
         ("trl", "trl", trl),
@@ -465,6 +494,7 @@ def seen(name: str, db: str) -> dict[str, Any]:
         "framework": name, **told, "ours_steps": max(last, default=0), "wall_seconds": run.wall_seconds,
         "driver_seconds": took,
         "state": str(run.state), "phases": phases, "evaluations": len(run.evaluations), "differences": differences,
+        "claimed": sorted({key for each in run.checkpoints if each.claimed for key in json.loads(each.claimed)}),
         "mean_return": run.evaluations[-1].evaluation.mean_return if run.evaluations else None,
     }  # fmt: skip
 

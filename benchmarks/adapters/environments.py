@@ -28,7 +28,7 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str]]] = {
     "sbx": (["sbx-rl"], ["sbx"]),
     "cleanrl": (["tyro", "wandb", "tqdm"], ["cleanrl", "leanrl"]),
     "rsl_rl": (["rsl-rl-lib"], ["rsl_rl"]),
-    "rl_games": (["rl-games"], ["rl_games"]),
+    "rl_games": (["rl-games"], ["rl_games", "rl_games_continuous"]),
     "skrl": (["skrl"], ["skrl"]),
     "brax": (["brax", "jax==0.7.2", "jaxlib==0.7.2", "flax==0.11.2"], ["brax", "brax_sac"]),
     "rllib": (["ray[rllib]"], ["rllib"]),

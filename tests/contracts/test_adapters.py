@@ -17,23 +17,38 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import mileage
 from adapters.drivers import DRIVERS, complete, seen
 from mileage._errors import UsageError
-from mileage.adapters import ADAPTERS, loader_of
+from mileage.adapters import ADAPTERS, cleanrl, loader_of, rl_games
 from mileage.adapters.session import Session, closing, plain, watch_env
 from mileage.adapters.states import untouched
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 
+CLAIMED = {
+    "stable_baselines3": ("rollout/ep_rew_mean", "time/fps", "train/loss"),
+    "rsl_rl": ("Loss/value", "Perf/total_fps", "Train/mean_reward", "Train/mean_episode_length"),
+    "rl_games": ("losses/a_loss", "performance/step_fps", "rewards/step"),
+}
+"""Some of the figures of frameworks that must arrive."""
+
 
 class Inner:
     """The innermost of environments."""
+
+    def __init__(self, rng: Any, cached: bool) -> None:
+        self._rng, self._first = rng, np.zeros(4) if cached else None
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        return self._rng.normal(size=4) if self._first is None else self._first, {}
 
     def step(self, action: Any) -> None:
         """One step of the simulator."""
@@ -43,19 +58,32 @@ class Vector:
     """Environments of a framework, whose figures are honest unless told otherwise."""
 
     def __init__(self, n: int, *, cached: bool = False, frame_skip: int = 1) -> None:
-        self.num_envs, self._cached, self._frame_skip = n, cached, frame_skip
-        self.envs = [Inner() for _ in range(n)]
-        self._rng = np.random.default_rng(0)
+        self.num_envs, self._frame_skip = n, frame_skip
+        rng = np.random.default_rng(0)
+        self.envs = [Inner(rng, cached) for _ in range(n)]
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
-        first = np.zeros((self.num_envs, 4)) if self._cached else self._rng.normal(size=(self.num_envs, 4))
-        return first, {}
+        return np.stack([env.reset()[0] for env in self.envs]), {}
+
+    def step_to_the_end(self) -> None:
+        """All episodes end in this step, which begins others, as in the vectors of most frameworks."""
+        self.step(None)
+        self.reset()
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         for env in self.envs:
             for _ in range(self._frame_skip):
                 env.step(None)
         return np.zeros((self.num_envs, 4)), np.ones(self.num_envs), np.zeros(self.num_envs, bool), None, {}
+
+
+class SummaryWriter:
+    """A writer of TensorBoard's."""
+
+    told: list[tuple[Any, ...]]
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int) -> None:
+        self.told.append((tag, scalar_value, global_step))
 
 
 @contextmanager
@@ -122,6 +150,84 @@ def test_steps_after_the_last_claim_are_no_difference(tmp_path: Path) -> None:
         assert session.differences == []
 
 
+def test_what_was_counted_before_training_began_is_no_difference(tmp_path: Path) -> None:
+    """A model that goes on from a file has its steps; one that learns twice begins at 0 again."""
+    env = Vector(4)
+    with lying(tmp_path / "a.db", env) as session:
+        for before in (100, 0):
+            session.begin(before)
+            env.step(None)
+            session.claim({}, steps=before + 4)
+            assert session.differences == []
+
+
+def test_timers_that_stop_for_an_exam_and_those_that_do_not_are_both_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("mileage.adapters.session.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def slow(obs: Any) -> Any:
+        now[0] += 10.0
+        return np.zeros(len(obs), np.int64)
+
+    with lying(tmp_path / "a.db", Vector(2), panel=mileage.Panel.default("CartPole-v1", 2)) as session:
+        session.begin()
+        now[0] += 5.0
+        session.examine(slow)
+        for seconds, right in ((5.0, True), (now[0], True), (2.0, False), (now[0] + 3.0, False)):
+            session.claim({}, seconds=seconds)
+            assert (session.differences == []) is right
+        session.claim({}, seconds=5.0)
+
+
+def test_scalars_of_a_writer_are_claimed_until_the_end(tmp_path: Path) -> None:
+    writer, env, told = SummaryWriter(), Vector(2), []
+    writer.told = told
+    with lying(tmp_path / "a.db", env) as session:
+        session.listen(None)
+        session.listen(writer)
+        env.step(None)
+        writer.add_scalar("Train/mean_reward", np.float32(1.5), 0)
+    assert told == [("Train/mean_reward", 1.5, 0)]
+    claims = [(row.step, json.loads(row.claimed)) for row in the_run(tmp_path / "a.db").checkpoints if row.claimed]
+    assert claims == [(2, {"Train/mean_reward": 1.5})]
+    assert vars(writer) == {"told": told}
+
+
+def test_policies_of_rl_games_that_need_more_than_an_observation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(A2CBase=SimpleNamespace)
+    for name in ("rl_games", "rl_games.common", "rl_games.common.a2c_common"):
+        monkeypatch.setitem(sys.modules, name, module)
+    rl_games._check(SimpleNamespace(is_rnn=False, obs_shape=(4,)))
+    for has, said in (
+        ({"is_rnn": True}, "a recurrent policy"),
+        ({"obs_shape": {}}, "a policy of several observations"),
+    ):
+        with pytest.raises(UsageError, match=f"{said} of rl_games sits no exam"):
+            rl_games._check(SimpleNamespace(**has))
+    with pytest.raises(UsageError, match="Vector of rl_games sits no exam"):
+        rl_games._check(Vector(1))
+
+
+def test_evaluation_of_a_script_is_no_training(tmp_path: Path) -> None:
+    pytest.importorskip("torch.utils.tensorboard", reason="torch and tensorboard are not installed")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "events"))
+    with cleanrl.recorded(ledger=str(tmp_path / "a.db")) as watched:
+        envs = [gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * n) for n in (4, 1)]
+        for env in envs:
+            env.reset(seed=1)
+            for step in range(50):
+                env.step(np.zeros(env.num_envs, np.int64))
+                writer.add_scalar("charts/SPS", 1.0, step * env.num_envs + env.num_envs)
+        assert watched.session.steps == 200
+        assert watched.session.resets > 8, "those inside step count too"
+        assert watched.session.differences == []
+    writer.close()
+
+
 def test_a_last_exam_that_fails_throws_nothing_away(tmp_path: Path) -> None:
     def failing(_: Any) -> Any:
         raise UsageError("observations do not fit")
@@ -154,14 +260,17 @@ def test_an_evaluation_on_training_seeds_reaches_nothing(tmp_path: Path) -> None
 def test_cached_first_states_are_seen_and_do_not_help_in_the_exam(tmp_path: Path) -> None:
     env = Vector(8, cached=True)
     with pytest.warns(UserWarning, match="40 training episodes began in 1 states"), lying(tmp_path / "a.db", env):
-        for _ in range(5):
-            env.reset()
-            env.step(None)
+        env.reset()
+        for _ in range(4):
+            env.step_to_the_end()
     honest = Vector(8)
-    with lying(tmp_path / "b.db", honest):
-        for _ in range(5):
-            honest.reset()
-            honest.step(None)
+    with lying(tmp_path / "b.db", honest) as session:
+        honest.reset()
+        for _ in range(4):
+            honest.step_to_the_end()
+        assert (session.resets, session.differences) == (40, [])
+        session.saw_reset(np.zeros((40, 2), np.uint8))  # pictures and grids begin alike in honest environments too
+        assert session.differences == []
 
 
 def test_another_frame_skip_is_seen_and_is_no_match(tmp_path: Path) -> None:
@@ -248,3 +357,7 @@ def test_a_real_run_is_recorded_as_it_was(name: str, tmp_path: Path) -> None:
     assert found["ours_steps"] == found["steps"]
     assert sum(found["phases"].values()) == pytest.approx(found["wall_seconds"], abs=0.05)
     assert found["state"] in ("reached", "not_reached", "finished")
+    assert found["differences"] == []
+    if "own_return" in found:
+        assert found["mean_return"] == pytest.approx(found["own_return"])
+    assert set(CLAIMED.get(name, ())) <= set(found["claimed"])

@@ -284,6 +284,17 @@ command = ["{python}", "program.py", "{seed}", "0.01", "1"]
     assert set(race.comparisons) == {"theirs"}
 
 
+def test_no_arm_is_compiled_by_python_in_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revision has bytecode: what it is compared with would look slower without."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    spec = tiny_race(tmp_path, seeds=1)
+    (tmp_path / "helper.py").touch()
+    text = (tmp_path / "program.py").read_text()
+    (tmp_path / "program.py").write_text("import helper\n" + text)
+    run_race(RaceSpec.read(spec), tmp_path / "race")
+    assert Path(cache_from_source(str(tmp_path / "helper.py"))).is_file()
+
+
 def test_environment_of_a_program_names_the_examiner_and_no_seed(tmp_path: Path) -> None:
     spec = tiny_race(tmp_path, seeds=1)
     text = (tmp_path / "program.py").read_text()

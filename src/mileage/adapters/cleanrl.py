@@ -20,7 +20,7 @@ import numpy as np
 
 from mileage._errors import UsageError
 from mileage._types import Array, Shown
-from mileage.adapters.session import Session, Settings, closing, framework_module
+from mileage.adapters.session import Session, Settings, closing, framework_module, watch_resets
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -39,6 +39,14 @@ class Watched:
         """The network to examine at the end."""
         self.envs: Foreign = None
         """What it was trained in, with all its wrappers; the vector environment that stepped first, if nobody says."""
+        self._first: Foreign = None
+
+    def trains(self, env: Foreign) -> bool:
+        """Whether a vector environment is that of training, the first that is used: others are for evaluation."""
+        if self._first is None:
+            self._first = env
+            watch_resets(self.session, vars(env).get("envs", ()))
+        return self._first is env
 
     def last(self) -> None:
         """The exam at the end, through the wrappers of training."""
@@ -70,16 +78,15 @@ def _watching(watched: Watched, kind: Foreign) -> Iterator[None]:
     def stepped(env: Foreign, actions: Foreign) -> Foreign:
         with span:
             found = step(env, actions)
-        session.steps += env.num_envs
+        if watched.trains(env):
+            session.steps += env.num_envs
         if watched.envs is None:
             watched.envs = env
         return found
 
     def began(env: Foreign, **kwargs: object) -> Foreign:
-        found = reset(env, **kwargs)
-        with contextlib.suppress(TypeError, ValueError):
-            session.saw_reset(found[0])
-        return found
+        watched.trains(env)
+        return reset(env, **kwargs)
 
     kind.step, kind.reset = stepped, began
     try:
@@ -90,6 +97,14 @@ def _watching(watched: Watched, kind: Foreign) -> Iterator[None]:
 
 def _trackers(session: Session) -> None:
     """Listen to TensorBoard's writer and to W&B where they are installed."""
+    last = 0.0
+
+    def claim(figures: Foreign, step: Foreign) -> None:
+        nonlocal last
+        on = step is not None and step >= last  # an evaluation at the end counts its episodes
+        last = step if on else last
+        session.claim(figures, steps=step if on else None)
+
     with contextlib.suppress(ImportError, UsageError):
         tracker: Foreign = framework_module("torch.utils.tensorboard", "tensorboard")
         SummaryWriter = tracker.SummaryWriter  # noqa: N806 (its name)
@@ -104,7 +119,7 @@ def _trackers(session: Session) -> None:
             **more: object,
         ) -> None:
             add(writer, tag, scalar_value, global_step, *rest, **more)
-            session.claim({tag: scalar_value}, steps=global_step)
+            claim({tag: scalar_value}, global_step)
 
         SummaryWriter.add_scalar = add_scalar
         session.on_close(lambda: setattr(SummaryWriter, "add_scalar", add))
@@ -115,7 +130,7 @@ def _trackers(session: Session) -> None:
 
         def logged(data: Foreign, step: Foreign = None, *rest: object, **more: object) -> None:
             log(data, step, *rest, **more)
-            session.claim(data, steps=step)
+            claim(data, step)
 
         wandb.log = logged
         session.on_close(lambda: setattr(wandb, "log", log))

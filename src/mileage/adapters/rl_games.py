@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from mileage._errors import UsageError
 from mileage._types import Array, Shown
 from mileage.adapters.session import Session, Settings, closing, framework_module, watch_env
 
@@ -44,6 +45,8 @@ def _observer_class(module: Foreign) -> type:
             self.session, self.other = session, other
             self.algo: Foreign = None
             self._before = 0
+            self._restored: int | None = None
+            """Frames of the checkpoint that it goes on from."""
 
         def before_init(self, base_name: str, config: Foreign, experiment_name: str) -> None:
             self.other.before_init(base_name, config, experiment_name)
@@ -51,16 +54,22 @@ def _observer_class(module: Foreign) -> type:
         def after_init(self, algo: Foreign) -> None:
             self.algo = algo
             session = self.session
+            if session.run.panel is not None:
+                _check(algo)
             watch_env(session, algo.vec_env, algo.num_actors)
             session.wrap(algo, "play_steps", "rollout")
             session.wrap(algo, "train_actor_critic", "learn")
             session.wrap(algo, "save", "checkpoint")
+            session.listen(algo.writer)
             self.other.after_init(algo)
+            session.begin()
 
         def process_infos(self, infos: Foreign, done_indices: Foreign) -> None:
             self.other.process_infos(infos, done_indices)
 
         def after_steps(self) -> None:
+            if self._restored is None:
+                self._restored = self.algo.frame // self.algo.num_agents
             self.other.after_steps()
 
         def after_clear_stats(self) -> None:
@@ -70,8 +79,9 @@ def _observer_class(module: Foreign) -> type:
         def after_print_stats(self, frame: int, epoch_num: int, total_time: float) -> None:
             session = self.session
             # Its frames are those before this epoch, in most versions.
-            at = self._before if frame <= self._before else None
-            session.claim({"frame": frame, "epoch": epoch_num}, steps=frame, seconds=total_time, at=at)
+            steps = frame - (self._restored or 0)
+            at = self._before if steps <= self._before else None
+            session.claim({"frame": frame, "epoch": epoch_num}, steps=steps, seconds=total_time, at=at)
             self._before = session.steps
             if session.due():
                 session.examine(_policy(self.algo), modules=self.algo.model)
@@ -84,11 +94,28 @@ def _observer_class(module: Foreign) -> type:
     return Recording
 
 
+def _check(algo: Foreign) -> None:
+    """UsageError if the policy needs more than one observation to act."""
+    from rl_games.common.a2c_common import A2CBase
+
+    has = vars(algo)
+    for kind, found in {
+        type(algo).__name__: not isinstance(algo, A2CBase),
+        "a recurrent policy": has.get("is_rnn"),
+        "a policy with several discrete actions": has.get("is_multi_discrete"),
+        "a policy with action masks": has.get("use_action_masks"),
+        "a policy of several observations": isinstance(has.get("obs_shape"), dict),
+    }.items():
+        if found:
+            raise UsageError(f"{kind} of rl_games sits no exam of this adapter: leave panel and target out")
+
+
 def _policy(algo: Foreign) -> Foreign:
     import torch
 
     def act(observations: Shown) -> Array:
-        rows = torch.as_tensor(np.asarray(observations), device=algo.ppo_device, dtype=torch.float32)
+        shown = torch.as_tensor(np.asarray(observations), device=algo.ppo_device)
+        rows = algo._preproc_obs(shown if shown.dtype == torch.uint8 else shown.float())  # pictures are scaled
         algo.model.eval()
         with torch.inference_mode():
             # Normalisation is part of the model, and does not learn in evaluation mode.

@@ -38,14 +38,16 @@ def recorded(runner: Foreign, *, observation_key: str | None = None, **settings:
 
     def updated(losses: Foreign) -> None:
         claimed = {f"Loss/{name}": value for name, value in losses.items()}
-        session.claim(claimed | {"iteration": runner.current_learning_iteration}, steps=session.steps)
-        if session.due():
-            session.examine(_policy(runner, observation_key), modules=_modules(runner))
+        session.claim(claimed | {"iteration": runner.current_learning_iteration})
 
     session.wrap(runner.alg, "update", "learn", updated)
+    session.wrap(runner.logger, "init_logging_writer", "log", lambda _: session.listen(runner.logger.writer))
 
     def logged(_: object) -> None:
-        session.claim({}, steps=runner.logger.tot_timesteps, seconds=runner.logger.tot_time)
+        if runner.logger.writer is not None:  # otherwise it counts nothing
+            session.claim({}, steps=runner.logger.tot_timesteps, seconds=runner.logger.tot_time)
+        if session.due():  # here, where its timers do not run
+            session.examine(_policy(runner, observation_key), modules=_modules(runner))
 
     session.wrap(runner.logger, "log", "log", logged)
     session.wrap(runner, "save", "checkpoint")

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from types import ModuleType, TracebackType
 from typing import Self, TypedDict
@@ -111,6 +111,9 @@ class Session:
         self._next_exam = self._every or 0
         self._not_separated = not_separated
         self._began = time.perf_counter()
+        self._exams_seconds = 0.0
+        self._before: tuple[int, float] = (0, 0)
+        """What was counted here and there when training began."""
         self._undo: list[Callable[[], object]] = []
         self._open: contextlib.AbstractContextManager[object] | None = None
         self._examined_at = -1
@@ -156,6 +159,19 @@ class Session:
             return
         self._undo.append(lambda: delattr(owner, method) if was is None else setattr(owner, method, was))
 
+    def listen(self, writer: object) -> None:
+        """Claim every scalar that a TensorBoard writer, or what looks like one, is told."""
+        tell = getattr(writer, "add_scalar", None)  # foreign: there is none where nothing is logged
+        if tell is None:
+            return
+
+        def add_scalar(tag: str, scalar_value: object, *rest: object, **more: object) -> None:
+            tell(tag, scalar_value, *rest, **more)
+            self.claim({tag: scalar_value})
+
+        vars(writer)["add_scalar"] = add_scalar
+        self.on_close(lambda: vars(writer).pop("add_scalar", None))
+
     def on_close(self, undo: Callable[[], object]) -> None:
         """Do this when the run ends, last first."""
         self._undo.append(undo)
@@ -173,9 +189,13 @@ class Session:
         """What the framework says of itself, now or of `at` steps: kept beside ours, never in place of it."""
         now = time.perf_counter()
         if steps is not None:
-            self._claims["steps"], self._ours["steps"] = float(steps), self.steps if at is None else at
+            ours, theirs = self._before
+            self._claims["steps"] = steps - theirs
+            self._ours["steps"] = (self.steps if at is None else at) - ours
         if seconds is not None:
-            self._claims["seconds"], self._ours["seconds"] = float(seconds), now - self._began
+            # Some timers go on while an exam is sat, others have stopped.
+            least, most = now - self._began - self._exams_seconds, now - self._began
+            self._claims["seconds"], self._ours["seconds"] = float(seconds), min(max(float(seconds), least), most)
         if self.steps not in self._figures and now - self._claimed_at >= _CLAIM_EVERY_SECONDS:
             self._claimed_at = now
             self._write_claims()
@@ -188,9 +208,10 @@ class Session:
             self.run.checkpoint(step, claimed=figures, at=at)
         self._figures.clear()
 
-    def begin_clock(self) -> None:
-        """What the framework says of seconds counts from now."""
-        self._began = time.perf_counter()
+    def begin(self, steps: float = 0) -> None:
+        """What the framework says of steps and seconds counts from now; it says `steps` already."""
+        self._began, self._exams_seconds = time.perf_counter(), 0.0
+        self._before = self.steps, steps
 
     def due(self) -> bool:
         """Whether an exam is due after the steps so far."""
@@ -209,6 +230,7 @@ class Session:
             self._next_exam = (self.steps // every + 1) * every
         if self._examiner is None:
             return None
+        began = time.perf_counter()
         with self.run.phase("eval"), untouched(modules):
             if through is not None and callable(policy):
                 from mileage.adapters.wrappers import View
@@ -219,6 +241,7 @@ class Session:
                     warnings.warn(f"no exam: {error}", stacklevel=3)
                     return None
             found = self._examiner.examine(policy, unit_actions=self._unit, loader=loader)
+        self._exams_seconds += time.perf_counter() - began
         self._examined_at = self.steps
         self._write_claims()
         self.run.checkpoint(self.steps, found, path=path)
@@ -235,11 +258,11 @@ class Session:
         return self._stop and self.run.reached
 
     def saw_reset(self, observations: ArrayLike) -> None:
-        """Note first observations (N, …), in which cached ones show."""
+        """Note first observations (N, …), in which cached ones show: grids and pictures may begin alike."""
         rows = np.asarray(observations)
         for row in rows.reshape(len(rows), -1):
             self.resets += 1
-            if len(self.episodes) < 1000:
+            if len(self.episodes) < 1000 and row.dtype.kind == "f":
                 self.episodes.add(row.tobytes())
 
     # The end
@@ -254,7 +277,7 @@ class Session:
             )
         if "seconds" in claimed and _differ(claimed["seconds"], ours["seconds"]):
             found.append(f"{self.framework} says {claimed['seconds']:.1f} s, the clock {ours['seconds']:.1f} s")
-        if self.resets >= 20 and len(self.episodes) < min(self.resets, 1000) / 2:
+        if self.resets >= 20 and 0 < len(self.episodes) < min(self.resets, 1000) / 2:
             found.append(
                 f"{self.resets} training episodes began in {len(self.episodes)} states: they are not drawn anew"
             )
@@ -320,18 +343,26 @@ def watch_env(session: Session, env: object, width: int = 1) -> None:
 
     session.wrap(env, "step", "env_step", stepped)
 
-    def reset(found: object) -> None:
-        with contextlib.suppress(TypeError, ValueError):
-            first = np.asarray(found[0] if isinstance(found, tuple) else found)
-            session.saw_reset(first if width > 1 else first[None])
-
-    session.wrap(env, "reset", None, reset)
+    singles = getattr(env, "envs", ())  # foreign: environments in this process, of Gymnasium's or SB3's vectors
+    watch_resets(session, singles or [env], several=width > 1 and not singles)
 
     def stepped_inside(_: object) -> None:
         session.inner_steps += 1
 
-    for one in getattr(env, "envs", ()):  # foreign: environments in this process, of Gymnasium's or SB3's vectors
+    for one in singles:
         session.wrap(getattr(one, "unwrapped", one), "step", None, stepped_inside)  # foreign: Gymnasium's innermost
+
+
+def watch_resets(session: Session, envs: Iterable[object], *, several: bool = False) -> None:
+    """Note how episodes begin: of single environments, which vectors reset inside `step`, or of one that is several."""
+
+    def reset(found: object) -> None:
+        with contextlib.suppress(TypeError, ValueError):
+            first = np.asarray(found[0] if isinstance(found, tuple) else found)
+            session.saw_reset(first if several else first[None])
+
+    for env in envs:
+        session.wrap(env, "reset", None, reset)
 
 
 def plain(values: Mapping[str, object]) -> Record:

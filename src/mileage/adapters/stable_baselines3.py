@@ -9,6 +9,7 @@ Phases: `env_step`, `advantage`, `learn`, `log`, `checkpoint`, `eval`; action ch
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Unpack, cast
 
@@ -64,7 +65,7 @@ def _callback_class(module: Foreign) -> type:
             if buffer is not None and not self._advantage:
                 self._advantage = True
                 self.session.wrap(buffer, "compute_returns_and_advantage", "advantage")
-            self.session.begin_clock()
+            self.session.begin(self.num_timesteps)
             _wrap_dump(self.session, self.model)
 
         def _on_rollout_start(self) -> None:
@@ -73,7 +74,9 @@ def _callback_class(module: Foreign) -> type:
         def _on_step(self) -> bool:
             if not self.session.due():
                 return True
+            began = time.time_ns()
             self.session.examine(self._policy, modules=self.model.policy)
+            self.model.start_time += time.time_ns() - began  # its figures of time leave the exam out
             return not self.session.stop
 
         def _on_rollout_end(self) -> None:

@@ -219,7 +219,10 @@ class RaceExecutor:
         return arm.threads or usable_cores()
 
     def _variables(self, arm: ArmSpec) -> Mapping[str, str]:
-        found = dict.fromkeys(_THREADS, str(self.threads(arm))) if arm.kind == "command" else {}
+        # Installed, unpacked or in a directory of its own: no code is compiled by Python in every run.
+        found = {"PYTHONDONTWRITEBYTECODE": ""}
+        if arm.kind == "command":
+            found |= dict.fromkeys(_THREADS, str(self.threads(arm)))
         source = self._sources.get(arm.name)
         if source is not None:
             path = source / "src" if (source / "src").is_dir() else source
