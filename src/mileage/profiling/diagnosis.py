@@ -31,6 +31,8 @@ _EVAL_BUDGET, _CHECKPOINT_BUDGET, _LOG_BUDGET = 0.05, 0.01, 0.01
 _FEWEST_EPISODES, _USUAL_EPISODES = 20, 100
 # A line that runs so often in a call is in a loop.
 _LOOP_ROUNDS = 8
+# Share of the memory bandwidth from which on it is what a phase waits for.
+_NEAR = 0.8
 
 
 def diagnose(
@@ -230,26 +232,29 @@ def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> 
     bottleneck = Bottleneck.LEARNER_BOUND
     if roof is not None:
         evidence += f", {percent(roof.of_limit)} of {'memory bandwidth' if roof.memory_bound else 'GEMM peak'}"
-        if roof.memory_bound and roof.of_limit > 0.5:
+        if roof.memory_bound and roof.of_limit >= _NEAR:
             bottleneck = Bottleneck.MEMORY_BOUND
     change = best_change(run, found, "backend_native")
     if change is None:
-        nearly = roof is not None and roof.of_limit > 0.5
-        suggestion = "faster cores: this is near the machine's limit" if nearly else _less_learning(workload)
-        return Finding(bottleneck, share, evidence, 0.0, suggestion, phase="learn")
+        suggestion, left = _less_learning(workload)
+        return Finding(bottleneck, share, evidence, share * (1.0 - left), suggestion, at_most=True, phase="learn")
     learn = {"learn": share}
     part = Measured(change.change, change.change.gain(learn), change.change.gain_interval(learn))
     return of_change(bottleneck, share, evidence, part, "learn")
 
 
-def _less_learning(workload: ReadRecord) -> str:
-    """A setting that learns less often from the same steps; what it does to the target only a run can say."""
+def _less_learning(workload: ReadRecord) -> tuple[str, float]:
+    """A setting that learns less often from the same steps, and the share of updates that it leaves.
+
+    What it does to the target only a run can say.
+    """
     config = workload.get("config", {})
-    if int(config.get("epochs", 1)) > 1:
-        return f"--set epochs={int(config['epochs']) // 2}"
+    epochs = int(config.get("epochs", 1))
+    if epochs > 1:
+        return f"--set epochs={epochs // 2}", epochs // 2 / epochs
     if "train_every" in config:
-        return f"--set train_every={2 * int(config['train_every'])}"
-    return "smaller networks, or fewer updates per step"
+        return f"--set train_every={2 * int(config['train_every'])}", 0.5
+    return "smaller networks, or fewer updates per step", 1.0
 
 
 def _advantage(run: EndToEnd) -> Finding | None:
