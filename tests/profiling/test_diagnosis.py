@@ -14,6 +14,7 @@ from mileage.profiling.calibration import Calibration, Roofline
 from mileage.profiling.diagnosis import diagnose
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck
+from mileage.profiling.lines import HotLine
 from mileage.profiling.profile import Profile
 from recorded_profiles import RECORDED, measured
 
@@ -144,3 +145,15 @@ def test_a_learner_is_told_a_setting_and_not_to_buy(
 def test_memory_is_what_an_update_waits_for_only_near_its_bandwidth(reached: float, bound: Bottleneck) -> None:
     found = calibrated(roofline=(Roofline("learn", 1e6, 31e6, 1e6 / (reached * 1e9), 1.0, True),))
     assert diagnose(run({"learn": 9.0, "env_step": 1.0}), WORKLOAD, found)[0].bottleneck is bound
+
+
+@pytest.mark.parametrize("phases", [{"learn": 6.0, "inference": 3.0}, {"inference": 6.0, "learn": 3.0}])
+def test_a_loop_of_python_stands_for_the_phase_that_it_is_in(phases: dict[str, float]) -> None:
+    # As measured of a network that goes through samples one by one: two lines of one function.
+    lines = (HotLine("Net.forward", "/x/net.py", 12, 0.5), HotLine("Net.forward", "/x/net.py", 13, 0.2))
+    short = diagnose(run(phases | {"init": 30.0, "env_step": 1.0}), WORKLOAD, calibrated(lines=lines))
+    found = next(each for each in short if each.bottleneck is Bottleneck.PYTHON_LOOP)
+    assert found.evidence == "18 % in a Python loop of Net.forward (net.py:12) and its gradient"
+    long = diagnose(run(phases | {"env_step": 1.0}), WORKLOAD, calibrated(lines=lines))[0]
+    assert (long.bottleneck, long.at_most) == (Bottleneck.PYTHON_LOOP, True)
+    assert long.share == pytest.approx(0.7)
