@@ -123,11 +123,11 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Al
     limits = allowance.stage("limits of the machine", 0.0, lambda: measure_limits(agent.threads), NO_LIMITS)
     lines: tuple[HotLine, ...] = ()
     if described.methods:
-        allowance.make_room(iteration)
-        lines = allowance.stage("lines of the network", iteration, lambda: hot_lines(learner, allowance.left / 6), ())
-    allowance.make_room(1.1 * turn_iterations() * iteration)
+        lines = allowance.stage(
+            "lines of the network", iteration, lambda: hot_lines(learner, allowance.left / 6), lines, always=True
+        )
     trace = allowance.stage(
-        "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE
+        "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE, always=True
     )
     costs = phase_costs(trace)
     with single_threaded_blas():
