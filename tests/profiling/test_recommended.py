@@ -83,6 +83,11 @@ def test_on_torch_what_is_no_matrix_product_is_open() -> None:
     assert (found["learning"].why, found["gradient"].estimate) == ("done: --compile", "est. −30 % wall, 24 to 36")
 
 
+def test_what_there_was_no_time_to_measure_is_not_nothing() -> None:
+    found = of(STEPPED, calibrated(costs=()), backend="torch", config={"epochs": 4, "n_envs": 8})
+    assert {found[name].estimate for name in ("many", "torch.compile", "learning", "gradient")} == {"not measured"}
+
+
 def test_other_learners_get_none() -> None:
     workload = {"algorithm": "my.module:Mine", "backend": "native", "config": {"epochs": 4}}
     assert recommended(run(PPO), workload, costs(PPO)) == ()

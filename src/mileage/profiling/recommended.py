@@ -61,16 +61,11 @@ def recommended(run: EndToEnd, workload: ReadRecord, found: Calibration) -> tupl
     return tuple(sorted(made, key=lambda each: (ranks.index(each.rank), -(each.gain or 0.0))))
 
 
-def _of_layers(run: EndToEnd, found: Calibration, part: str, *layers: Layer) -> float:
-    """Share of the wall-clock in these layers of the rollout or the update."""
-    phases = {cost.phase for cost in found.costs}
-    seconds = found.layers.rollout if part == ROLLOUT else found.layers.update
-    whole = found.layers.total
-    return (
-        sum(run.share(each) for each in phases) * sum(seconds.get(each, 0.0) for each in layers) / whole
-        if whole
-        else 0.0
-    )
+def _of_layers(run: EndToEnd, found: Calibration, part: str, *layers: Layer) -> float | None:
+    """Share of the wall-clock in these layers of the rollout or the update; None where they were not measured."""
+    seconds, whole = found.layers.rollout if part == ROLLOUT else found.layers.update, found.layers.total
+    replayed = sum(run.share(phase) for phase in {cost.phase for cost in found.costs})
+    return replayed * sum(seconds.get(each, 0.0) for each in layers) / whole if whole else None
 
 
 def _fused(run: EndToEnd, config: ReadRecord) -> Recommendation:
