@@ -20,6 +20,7 @@ from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.export import markdown
 from mileage.profiling.profile import Profile, profile_run
+from mileage.profiling.recommended import recommended
 from mileage.profiling.tables import percent, seconds, table
 from mileage.tables import Table
 
@@ -258,29 +259,26 @@ def _sac_layers(profile: Profile, found: Calibration) -> Table:
 
 
 _RECOMMENDED = {
-    "Fuse actor and critic forward in the collector": ("ppo", "~10 % of PPO's wall", "done: one kernel"),
-    "torch.compile the PPO policy": ("ppo", "~15–25 % of PPO's wall", "no torch in the loop"),
-    "torch.compile SAC networks": ("sac", "~20–30 % of SAC's wall", "no torch in the loop"),
-    "Batch multi-step collection in one native call": (
-        "ppo",
-        "~5–10 % of PPO's wall",
-        "done: whole rollout in one call",
-    ),
-    "Polyak update in one call": ("sac", "~3 % of an update", "done: in the update's kernel"),
-    "Vectorise SAC data collection": ("sac", "marginal at 20k steps", "--set n_envs=N"),
-    "No .tolist() in action conversion": ("ppo", "< 1 %", "done: no conversion"),
-    "Pre-allocate rollout tensors": ("ppo", "~2–3 % of collection", "done: allocated once"),
-    "Move PPO's SGD loop to native code": ("ppo", "diminishing returns", "done: all epochs in one call"),
-    "CUDA/MPS back end": ("", "would transform the profile", "--backend torch --device cuda"),
-    "More environments for PPO": ("ppo", "a trade-off", "--set n_envs=N, measured above"),
+    "one forward pass for actor and critic when collecting": "high: ~10 % of PPO's wall",
+    "torch.compile for acting": "high: ~15–25 % of PPO's wall, learning included",
+    "torch.compile for learning": "high: ~20–30 % of SAC's wall",
+    "many steps in one native call when collecting": "high: ~5–10 % of PPO's wall",
+    "targets follow in one call (polyak)": "medium: ~3 % of a SAC update",
+    "collect with several environments": "medium: marginal for SAC at 20k steps",
+    "choose actions without lists of Python": "medium: < 1 % of PPO's wall",
+    "allocate what is stored once": "medium: ~2–3 % of PPO's collection",
+    "gradient steps in native code": "low: diminishing returns for PPO",
+    "a GPU": "low: would transform the profile",
+    "more environments, fewer steps each": "low: a trade-off for PPO",
 }
 
 
 def _recommendations(profile: Profile, found: Calibration) -> Table:
-    algorithm = profile.workload["algorithm"]
-    rows = [(name, ours, theirs) for name, (target, theirs, ours) in _RECOMMENDED.items() if target in ("", algorithm)]
-    note = "What this run's own measurements recommend is under Findings and What if, above."
-    return _table("recommendations", "Their recommendations, and where they stand here", rows, note, "recommendation")
+    rows = [
+        (each.what, f"{each.rank}: {each.estimate} ({each.why})", _RECOMMENDED[each.what])
+        for each in recommended(profile.run, profile.workload, found)
+    ]
+    return _table("recommendations", "Recommendations", rows, "", "recommendation")
 
 
 Maker = Callable[[Profile, Calibration], Table]

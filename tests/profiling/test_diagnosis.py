@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
 from sample_rows import make_end, make_phases, make_run
 
 from mileage.ledger.runs import RecordedRun
+from mileage.profiling.calibration import Calibration, Roofline
 from mileage.profiling.diagnosis import diagnose
 from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.findings import Bottleneck
+from mileage.profiling.lines import HotLine
 from mileage.profiling.profile import Profile
+from recorded_profiles import RECORDED, measured
 
 WORKLOAD: dict[str, Any] = {"algorithm": "ppo", "env": "X", "threads": 1, "config": {"n_envs": 8}, "native_env": True}
 
@@ -107,3 +112,48 @@ def test_a_learner_that_waits_gets_more_collectors(
     monkeypatch.setattr("mileage.profiling.diagnosis.usable_cores", lambda: cores)
     found = diagnose(run({"sync": 8.0, "learn": 2.0}, {"sync": 10, "learn": 10}), WORKLOAD | {"config": config})[0]
     assert (found.bottleneck, found.suggestion) == (Bottleneck.SYNC_BOUND, suggestion)
+
+
+def calibrated(**found: Any) -> Calibration:
+    """What was measured once, without any change that would help, but with `found`."""
+    _, kept = measured(json.loads(RECORDED.read_text())["tiny minibatches"])
+    return dataclasses.replace(kept, **{"what_ifs": (), "lines": (), "roofline": (), "load": None} | found)
+
+
+# GFLOP/s of an update beside the machine's, as measured for SAC: 22 to 68 % on machines of two makers, and more.
+@pytest.mark.parametrize("reached", [0.22, 0.53, 0.62, 0.68, 0.9])
+@pytest.mark.parametrize(
+    ("config", "suggestion", "gain"),
+    [
+        ({"train_every": 1}, "--set train_every=2", 0.45),
+        ({"epochs": 4}, "--set epochs=2", 0.45),
+        ({"epochs": 3}, "--set epochs=1", 0.6),
+        ({}, "smaller networks, or fewer updates per step", 0.0),
+    ],
+)
+def test_a_learner_is_told_a_setting_and_not_to_buy(
+    reached: float, config: dict[str, int], suggestion: str, gain: float
+) -> None:
+    found = calibrated(roofline=(Roofline("learn", 546e6, 31e6, 546e6 / (reached * 218e9), 218.0, False),))
+    (learn,) = diagnose(run({"learn": 9.0, "env_step": 0.7, "init": 0.3}), WORKLOAD | {"config": config}, found)
+    assert (learn.bottleneck, learn.suggestion) == (Bottleneck.LEARNER_BOUND, suggestion)
+    assert f"{100 * reached:.0f} % of GEMM peak" in learn.evidence
+    assert (learn.at_most, learn.estimated_gain) == (True, pytest.approx(gain))
+
+
+@pytest.mark.parametrize(("reached", "bound"), [(0.6, Bottleneck.LEARNER_BOUND), (0.85, Bottleneck.MEMORY_BOUND)])
+def test_memory_is_what_an_update_waits_for_only_near_its_bandwidth(reached: float, bound: Bottleneck) -> None:
+    found = calibrated(roofline=(Roofline("learn", 1e6, 31e6, 1e6 / (reached * 1e9), 1.0, True),))
+    assert diagnose(run({"learn": 9.0, "env_step": 1.0}), WORKLOAD, found)[0].bottleneck is bound
+
+
+@pytest.mark.parametrize("phases", [{"learn": 6.0, "inference": 3.0}, {"inference": 6.0, "learn": 3.0}])
+def test_a_loop_of_python_stands_for_the_phase_that_it_is_in(phases: dict[str, float]) -> None:
+    # As measured of a network that goes through samples one by one: two lines of one function.
+    lines = (HotLine("Net.forward", "/x/net.py", 12, 0.5), HotLine("Net.forward", "/x/net.py", 13, 0.2))
+    short = diagnose(run(phases | {"init": 30.0, "env_step": 1.0}), WORKLOAD, calibrated(lines=lines))
+    found = next(each for each in short if each.bottleneck is Bottleneck.PYTHON_LOOP)
+    assert found.evidence == "18 % in a Python loop of Net.forward (net.py:12) and its gradient"
+    long = diagnose(run(phases | {"env_step": 1.0}), WORKLOAD, calibrated(lines=lines))[0]
+    assert (long.bottleneck, long.at_most) == (Bottleneck.PYTHON_LOOP, True)
+    assert long.share == pytest.approx(0.7)

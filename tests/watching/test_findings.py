@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,22 @@ def test_updates_without_arithmetic_are_too_small() -> None:
     assert "batch_size = 4, option --batch-size" in found.remedy
     # Ten million weights and a thousand samples are work for anybody's core.
     assert small(1000, 10_000_000, 1e-3)[0].trouble is Trouble.LEARNING
+
+
+def test_a_loop_in_forward_is_named_with_its_part_of_the_gradient(tmp_path: Path) -> None:
+    net = tmp_path / "net.py"
+    net.write_text("def forward(x, cell):\n    for t in range(16):\n        x = cell(x[t])\n    return x.sum()\n")
+    within = [MAIN, TORCH, Frame(str(net), "Net.forward", 3, 1)]
+    cell, beside = Frame("/home/me/cell.py", "Cell.forward", 9, 8), [*within[:2], Frame(str(net), "Net.forward", 4, 1)]
+    samples = [([*within, TORCH, cell], "", 3.0, 3.0), (beside, "", 1.0, 1.0), ([MAIN], "backward", 4.0, 4.0),
+               ([MAIN], "", 2.0, 2.0)]  # fmt: skip
+    found = find(evidence(process(samples)))
+    # Of what the network takes, most is the loop: what else there is to say of the network is not said.
+    assert [each.trouble for each in found] == [Trouble.LOOP, Trouble.OWN_CODE]
+    assert found[0].place is not None
+    assert found[0].place.where == f"{net}:3"
+    assert found[0].share == pytest.approx((3.0 + 4.0 * 3.0 / 4.0) / 10.0)
+    assert found[0].evidence.startswith("75% of the forward pass is a loop of Python")
 
 
 def test_calls_that_get_slower_are_drift_with_what_it_cost() -> None:

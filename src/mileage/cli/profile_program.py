@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import typer
 
 from mileage._errors import UsageError
+from mileage._process import process_start_ns
 from mileage._records import strict_json
 from mileage.cli.program_words import ProgramArguments
 from mileage.text import check_writable, write_text
@@ -19,7 +21,7 @@ def profile_program(wanted: ProgramArguments) -> None:
     from mileage.recording.recorder import Ledger
     from mileage.watching import attempts, watch
     from mileage.watching.export import FORMATS, export
-    from mileage.watching.terminal import lines
+    from mileage.watching.terminal import lines, own_cost
 
     _check(wanted, tuple(FORMATS))
     planned = attempts.starts(wanted.program, wanted.try_arg or ()) if wanted.try_ or wanted.try_arg else ()
@@ -27,6 +29,7 @@ def profile_program(wanted: ProgramArguments) -> None:
     found = watch(wanted.program, ledger=ledger, name=wanted.name or Path(script(wanted.program)).stem,
                   limit_seconds=wanted.timeout)  # fmt: skip
     report = [found.verdict] if wanted.quiet else lines(found, None if wanted.full else FIRST)
+    report += [] if wanted.quiet else ["", *own_cost(found, process_start_ns(), time.perf_counter_ns())]
     report += [] if wanted.quiet or wanted.full else ["", more(len(found.findings))]
     sys.stdout.flush()
     print("\n".join(["mileage:", *report]), file=sys.stderr)

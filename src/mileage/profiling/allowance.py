@@ -51,14 +51,17 @@ class Allowance:
         """Seconds that are left."""
         return max(0.0, self.seconds - self.spent)
 
-    def make_room(self, needed: float) -> None:
-        """Let the budget grow, if nobody has set it, so that `needed` seconds are left."""
-        if self.spent + needed <= self.most_seconds:
-            self.seconds = max(self.seconds, self.spent + needed)
+    def stage(
+        self, name: str, needed: float, measure: Callable[[], Found], default: Found, *, always: bool = False
+    ) -> Found:
+        """What `measure` finds; `default` where less than `needed` seconds are left for it, or as for `attempt`.
 
-    def stage(self, name: str, needed: float, measure: Callable[[], Found], default: Found) -> Found:
-        """What `measure` finds; `default` where less than `needed` seconds are left for it, or as for `attempt`."""
-        if self.interrupted or needed > self.left:
+        What `always` is to be measured lets the budget grow, if nobody has set it.
+        """
+        fits, after = needed <= self.left, self.spent + needed
+        if always and not fits and after <= self.most_seconds:
+            fits, self.seconds = True, after
+        if self.interrupted or not fits:
             self.skipped.append(name)
             return default
         self._say(f"replaying: {name} ({self.spent:.0f} of at most {self.seconds:.0f} s)")

@@ -96,7 +96,7 @@ class Calibration:
     load: Load | None = None
     """Who else used the machine meanwhile."""
     lines: tuple[HotLine, ...] = ()
-    """Lines of a user's network that take long, the one that takes longest first."""
+    """Lines of loops in a user's network, the one that takes longest first."""
 
     def roof(self, phase: str) -> Roofline | None:
         """The roofline of one phase."""
@@ -124,11 +124,10 @@ def calibrate(agent: Agent, described: Description, run: EndToEnd, allowance: Al
     lines: tuple[HotLine, ...] = ()
     if described.methods:
         lines = allowance.stage(
-            "lines of the network", 3 * iteration, lambda: hot_lines(learner, allowance.left / 6), lines
+            "lines of the network", iteration, lambda: hot_lines(learner, allowance.left / 6), lines, always=True
         )
-    allowance.make_room(1.1 * turn_iterations() * iteration)
     trace = allowance.stage(
-        "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE
+        "layers", turn_iterations() * iteration, lambda: _trace(learner, described, allowance), NONE, always=True
     )
     costs = phase_costs(trace)
     with single_threaded_blas():

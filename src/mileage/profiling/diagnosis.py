@@ -29,8 +29,10 @@ from mileage.profiling.trends import MemoryGrowth
 _EVAL_BUDGET, _CHECKPOINT_BUDGET, _LOG_BUDGET = 0.05, 0.01, 0.01
 # A panel that nobody asked for has so many episodes; fewer than the first hardly tell policies apart.
 _FEWEST_EPISODES, _USUAL_EPISODES = 20, 100
-# A line that runs so often in a call is in a loop.
-_LOOP_ROUNDS = 8
+# What is no part of an iteration.
+_BESIDE_TRAINING = ("init", "compile", "eval", "checkpoint", "log")
+# Share of the memory bandwidth from which on it is what a phase waits for.
+_NEAR = 0.8
 
 
 def diagnose(
@@ -206,19 +208,15 @@ def _network(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> 
 
 def _python_loop(run: EndToEnd, found: Calibration | None) -> Finding | None:
     """A loop that Python goes through within a network's forward pass."""
-    hot = [line for line in (found.lines if found else ()) if line.rounds >= _LOOP_ROUNDS]
-    if not hot:
+    lines = found.lines if found else ()
+    together = [line.share for line in lines if (line.function, line.file) == (lines[0].function, lines[0].file)]
+    share = sum(together) * (1.0 - sum(run.share(phase) for phase in _BESIDE_TRAINING))
+    if of_training(run, share) < LEAST_TRAINING_SHARE:
         return None
-    together = [line for line in hot if (line.function, line.file) == (hot[0].function, hot[0].file)]
-    training = sum(run.share(phase) for phase in ("learn", "inference"))
-    share = sum(line.share for line in together) * training
-    evidence = f"{percent(share)} in a loop of {hot[0].rounds:.0f} rounds a call in {hot[0].place}"
+    evidence = f"{percent(share)} in a Python loop of {lines[0].place} and its gradient"
     suggestion = "one operation on whole tensors in place of the loop"
-
-    return finding(
-        share, Bottleneck.PYTHON_LOOP, f"in {evidence.partition(' in ')[2]}", share, suggestion,
-        least=LEAST_TRAINING_SHARE, at_most=True,
-    )  # fmt: skip
+    phase = max(("learn", "inference"), key=run.share)
+    return Finding(Bottleneck.PYTHON_LOOP, share, evidence, share, suggestion, at_most=True, phase=phase)
 
 
 def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> Finding | None:
@@ -230,26 +228,29 @@ def _learner(run: EndToEnd, workload: ReadRecord, found: Calibration | None) -> 
     bottleneck = Bottleneck.LEARNER_BOUND
     if roof is not None:
         evidence += f", {percent(roof.of_limit)} of {'memory bandwidth' if roof.memory_bound else 'GEMM peak'}"
-        if roof.memory_bound and roof.of_limit > 0.5:
+        if roof.memory_bound and roof.of_limit >= _NEAR:
             bottleneck = Bottleneck.MEMORY_BOUND
     change = best_change(run, found, "backend_native")
     if change is None:
-        nearly = roof is not None and roof.of_limit > 0.5
-        suggestion = "faster cores: this is near the machine's limit" if nearly else _less_learning(workload)
-        return Finding(bottleneck, share, evidence, 0.0, suggestion, phase="learn")
+        suggestion, left = _less_learning(workload)
+        return Finding(bottleneck, share, evidence, share * (1.0 - left), suggestion, at_most=True, phase="learn")
     learn = {"learn": share}
     part = Measured(change.change, change.change.gain(learn), change.change.gain_interval(learn))
     return of_change(bottleneck, share, evidence, part, "learn")
 
 
-def _less_learning(workload: ReadRecord) -> str:
-    """A setting that learns less often from the same steps; what it does to the target only a run can say."""
+def _less_learning(workload: ReadRecord) -> tuple[str, float]:
+    """A setting that learns less often from the same steps, and the share of updates that it leaves.
+
+    What it does to the target only a run can say.
+    """
     config = workload.get("config", {})
-    if int(config.get("epochs", 1)) > 1:
-        return f"--set epochs={int(config['epochs']) // 2}"
+    epochs = int(config.get("epochs", 1))
+    if epochs > 1:
+        return f"--set epochs={epochs // 2}", epochs // 2 / epochs
     if "train_every" in config:
-        return f"--set train_every={2 * int(config['train_every'])}"
-    return "smaller networks, or fewer updates per step"
+        return f"--set train_every={2 * int(config['train_every'])}", 0.5
+    return "smaller networks, or fewer updates per step", 1.0
 
 
 def _advantage(run: EndToEnd) -> Finding | None:

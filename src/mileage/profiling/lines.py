@@ -1,4 +1,4 @@
-"""Which lines of a user's network take the time: stacks of the training thread, and loops that Python goes through."""
+"""Which loops of Python in a user's network take the time, by stacks of the training thread."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 import mileage
 from mileage._interrupts import frame_of
+from mileage._loops import in_loop
 from mileage._records import PlainData
 from mileage.contracts import Learner
 from mileage.meter import PhaseClock
@@ -21,23 +21,20 @@ from mileage.meter import PhaseClock
 _INTERVAL = 0.0005
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 1.5
 _MOST_LINES = 8
-# Calls of a function whose lines are counted.
-_COUNTED_CALLS = 2
 _LIBRARIES = tuple({str(Path(mileage.__file__).parent), *sysconfig.get_paths().values()})
+_MODULE, _GRADIENT = str(Path("/torch/nn/modules/module.py")), str(Path("/torch/autograd/__init__.py"))
 
 
 @dataclass(frozen=True)
 class HotLine(PlainData):
-    """One line of a user's network."""
+    """One line of a loop in a user's network."""
 
     function: str
     """As Python calls it: "Net.forward"."""
     file: str
     line: int
     share: float
-    """Of the iterations' time, with all that the line calls."""
-    rounds: float
-    """How often it runs in one call of its function; above 1 it is in a loop."""
+    """Of the iterations' time, with all that the line calls and its part of the gradient."""
 
     @property
     def place(self) -> str:
@@ -46,36 +43,60 @@ class HotLine(PlainData):
 
 
 def hot_lines(learner: Learner, seconds: float) -> tuple[HotLine, ...]:
-    """Lines of modules outside of the libraries, by the share of iterations that is spent in them."""
-    counts, samples = _sampled(learner, min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS))
-    if not samples:
-        return ()
-    ranked = counts.most_common(_MOST_LINES)
-    rounds = _rounds(learner, {code for (code, _), _ in ranked})
+    """Lines in loops of modules outside of the libraries, by the share of iterations that is spent in them."""
+    seen = Seen()
+    _sample(learner, min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS), seen)
     return tuple(
-        HotLine(
-            code.co_qualname.rpartition("<locals>.")[2],
-            code.co_filename,
-            line,
-            count / samples,
-            rounds.get((code, line), 0.0),
-        )
-        for (code, line), count in ranked
+        HotLine(code.co_qualname.rpartition("<locals>.")[2], code.co_filename, line, seen.share(count))
+        for (code, line), count in seen.loops.most_common(_MOST_LINES)
     )
 
 
-def _sampled(learner: Learner, seconds: float) -> tuple[Counter[tuple[CodeType, int]], int]:
-    """How many samples of the stack have a line of a user's module in them, and how many samples there are."""
-    watched, found, samples = threading.get_ident(), Counter[tuple[CodeType, int]](), [0]
-    done = threading.Event()
+@dataclass
+class Seen:
+    """Samples of the training thread."""
+
+    samples: int = 0
+    gradient: int = 0
+    forward: int = 0
+    """In a user's network."""
+    loops: Counter[tuple[CodeType, int]] = field(default_factory=Counter)
+    """Of these by the outermost line that is in a loop."""
+
+    def add(self, frame: FrameType | None) -> None:
+        """One more look at its stack."""
+        own: list[FrameType] = []
+        inside = gradient = 0
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.endswith(_MODULE):
+                inside = len(own)
+            elif file.endswith(_GRADIENT):
+                gradient = 1
+            elif not file.startswith(_LIBRARIES) and not file.startswith("<"):
+                own.append(frame)
+            frame = frame.f_back
+        self.samples += 1
+        self.gradient += gradient
+        self.forward += inside > 0
+        for each in reversed(own[:inside]):
+            code, line = each.f_code, each.f_lineno or 0
+            if in_loop(code.co_filename, code.co_firstlineno, line):
+                self.loops[code, line] += 1
+                break
+
+    def share(self, count: int) -> float:
+        """Of all time: a line has the part of the gradient that it has of the forward pass."""
+        return count * (1.0 + self.gradient / self.forward) / self.samples
+
+
+def _sample(learner: Learner, seconds: float, seen: Seen) -> None:
+    """Look at the stack of this thread while it iterates."""
+    watched, done = threading.get_ident(), threading.Event()
 
     def sample() -> None:
         while not done.wait(_INTERVAL):
-            frame = frame_of(watched)
-            samples[0] += 1
-            place = _of_module(frame)
-            if place is not None:
-                found[place] += 1
+            seen.add(frame_of(watched))
 
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=sample, daemon=True)
@@ -91,43 +112,3 @@ def _sampled(learner: Learner, seconds: float) -> tuple[Counter[tuple[CodeType, 
         done.set()
         thread.join()
         sys.setswitchinterval(interval)
-    return found, samples[0]
-
-
-def _of_module(frame: FrameType | None) -> tuple[CodeType, int] | None:
-    """The innermost line that is a user's and belongs to a method of a network."""
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(_LIBRARIES) and not code.co_filename.startswith("<"):
-            return (code, frame.f_lineno) if _is_module(frame.f_locals.get("self")) else None
-        frame = frame.f_back
-    return None
-
-
-def _is_module(value: object) -> bool:
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
-def _rounds(learner: Learner, codes: set[CodeType]) -> dict[tuple[CodeType, int], float]:
-    """How often lines of these functions run per call, by watching the first calls of one iteration."""
-    lines, calls = Counter[tuple[CodeType, int]](), Counter[CodeType]()
-
-    def local(frame: FrameType, event: str, _: object) -> Any:
-        if event == "line":
-            lines[frame.f_code, frame.f_lineno] += 1
-        return local
-
-    def entered(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code not in codes or calls[frame.f_code] >= _COUNTED_CALLS:
-            return None
-        calls[frame.f_code] += 1
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(entered)
-    try:
-        learner.iterate(PhaseClock(), 0.5)
-    finally:
-        sys.settrace(before)
-    return {(code, line): count / calls[code] for (code, line), count in lines.items()}

@@ -98,6 +98,10 @@ class Profile:
             "memory_growth": None if self.grown is None else self.grown.as_dict(),
         }
         if self.calibration is not None:
+            from mileage.profiling.recommended import recommended
+
+            usual = recommended(self.run, self.workload, self.calibration)
+            found |= {"recommended": [each.as_dict() | {"rank": each.rank} for each in usual]}
             found |= calibration_dict(self.calibration)
         return found
 

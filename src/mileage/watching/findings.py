@@ -16,7 +16,7 @@ import numpy as np
 from mileage._records import Record
 from mileage.stats import trend
 from mileage.watching.evidence import Evidence
-from mileage.watching.layers import Layer, Layered
+from mileage.watching.layers import Layer, Layered, loops_in_modules
 from mileage.watching.mileage_inside.lanes import KINDS
 from mileage.watching.places import Place, WrittenSetting, hot_places
 from mileage.watching.undersized import undersized_batch
@@ -60,6 +60,7 @@ class Trouble(enum.StrEnum):
     LOADING = "loading-bound"
     WAITING = "waiting for processes"
     OWN_CODE = "python-bound"
+    LOOP = "python loop in forward"
     JAX = "jax-bound"
     THREADS = "many threads"
     DENORMALS = "denormal numbers"
@@ -149,7 +150,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         return () if shared is None else (shared,)
     run = evidence.run
     found = [each for about in _ABOUT if (each := _of_layers(about, evidence, run)) is not None]
-    found += _network(evidence, run)
+    found += _loop_and_network(evidence, run)
     found += _own_lines(evidence, run)
     found += [
         each
@@ -212,6 +213,24 @@ def _settings(evidence: Evidence, names: Sequence[Sequence[str]]) -> tuple[Writt
 
 def _with_settings(remedy: str, settings: Sequence[WrittenSetting]) -> str:
     return remedy + (f" [{'; '.join(str(each) for each in settings)}]" if settings else "")
+
+
+def _loop_and_network(evidence: Evidence, run: Layered) -> list[Finding]:
+    """A loop of Python in the forward pass, and the network; the loop alone where it is most of the network's time."""
+    loops = replace(run, own=loops_in_modules(run.process, run.is_own)[run.process.main[:, 3]])
+    forward = run.of(Layer.FORWARD)
+    chosen = forward & (loops.own > 0)
+    within, whole = float(run.seconds[chosen].sum()), float(run.seconds[forward].sum())
+    # A loop has the part of the gradient that it has of the forward pass.
+    seconds = within * (1.0 + float(run.seconds[run.of(Layer.BACKWARD)].sum()) / whole) if whole else 0.0
+    network = _network(evidence, run)
+    if seconds <= LEAST_SHARE * evidence.loop_seconds:
+        return network
+    (place,) = hot_places(loops, chosen, 1)
+    text = f"{within / whole:.0%} of the forward pass is a loop of Python at {place}; with its gradient {seconds:.1f} s"
+    remedy = "one operation on whole tensors in place of the loop"
+    loop = Finding(Trouble.LOOP, seconds, seconds / evidence.loop_seconds, text, remedy, place)
+    return [loop, *(each for each in network if each.seconds > 2.0 * seconds)]
 
 
 def _network(evidence: Evidence, run: Layered) -> list[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mileage._loops import in_loop
 from mileage._types import F64, I64
 from mileage.watching.mileage_inside.lanes import KINDS
 from mileage.watching.mileage_inside.sampler import PHASE_SHIFT
@@ -40,6 +41,7 @@ class Layer(enum.StrEnum):
 
 _ORDER = list(Layer)
 _BY_NUMBER = {number: Layer(name) for number, name in enumerate(KINDS) if name}
+_MODULE = re.compile(r"/torch/nn/modules/module\.py$")
 # The first rule that a frame of the stack meets, from the top of this list, decides; `call` is where an open call does.
 _CALL = "call"
 _RULES: tuple[tuple[Layer | str, re.Pattern[str]], ...] = (
@@ -49,7 +51,7 @@ _RULES: tuple[tuple[Layer | str, re.Pattern[str]], ...] = (
     )),
     (_CALL, re.compile(r"(?!)")),
     (Layer.LOADING, re.compile(r"/torch/utils/data/dataloader\.py$")),
-    (Layer.FORWARD, re.compile(r"/torch/nn/modules/module\.py$")),
+    (Layer.FORWARD, _MODULE),
     (Layer.JAX, re.compile(r"/jax(lib)?/|/(flax|optax|haiku|equinox)/")),
     (Layer.WAITING, re.compile(r"/multiprocessing/(connection|popen_\w+|synchronize)\.py$")),
     (Layer.TORCH, re.compile(r"/torch/")),
@@ -158,6 +160,18 @@ def _of_stacks(process: Process, is_own: tuple[bool, ...]) -> tuple[list[int], l
             by_name = next((layer for layer, rule in _NAMED if rule.search(frame.function)), by_name)
         named.append(by_name)
     return rank, named, own
+
+
+def loops_in_modules(process: Process, is_own: tuple[bool, ...]) -> I64:
+    """By stack: its outermost own frame that is in a loop of Python within a module's call, or 0, (n,) int64."""
+    inside, found = [False], [0]
+    for number in range(1, len(process.frames)):
+        frame, above = process.frames[number], process.above[number]
+        inside.append(inside[above] or bool(_MODULE.search(frame.path.replace(os.sep, "/"))))
+        own = inside[above] and is_own[number] and not found[above]
+        loops = own and in_loop(frame.path, frame.first_line, frame.line)
+        found.append(number if loops else found[above])
+    return np.array(found, np.int64)
 
 
 def _decide(rank: int, named: Layer | None, call: Layer | None) -> Layer:

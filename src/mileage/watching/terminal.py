@@ -32,6 +32,14 @@ def lines(watched: Watched, first: int | None = None) -> list[str]:
     return found
 
 
+def own_cost(watched: Watched, started_ns: int, now_ns: int) -> list[str]:
+    """What was spent on watching: within the program, which grows with it, and beside it, which does not."""
+    before, after = (watched.began_ns - started_ns) / 1e9, (now_ns - watched.began_ns) / 1e9 - watched.wall_seconds
+    share = watched.watching_seconds / max(watched.evidence.cpu_seconds, 1e-9)
+    within = f"took {watched.watching_seconds:.2f} s of CPU time ({share:.1%})"
+    return _wrapped(f"Watching {within}; mileage itself {before:.1f} s before the program and {after:.1f} s after it.")
+
+
 def _wrapped(text: str, indent: int = 0) -> list[str]:
     return textwrap.wrap(plain(text, 2000), WIDTH, subsequent_indent=" " * indent) or [""]
 

@@ -112,6 +112,8 @@ class Process:
     """Of each optimizer's state, as it was last looked at: how many numbers are denormal, and of how many."""
     phases: list[str] = field(default_factory=list)
     """Names of the phases of a clock of mileage's own, numbered from 1."""
+    watching_seconds: float = 0.0
+    """CPU time of the sampler, where the process lived to tell."""
     lost: str = ""
     """Why sampling ended, if it did."""
 
@@ -211,6 +213,8 @@ def _read_facts(process: Process, path: Path) -> None:
                 process.denormals[optimizer] = found, total
             case ("phases", list(names)):
                 process.phases += [str(name) for name in names]
+            case ("watching", int(nanoseconds)):
+                process.watching_seconds = nanoseconds / 1e9
             case ("lost", str(why)):
                 process.lost = why
             case _:

@@ -90,6 +90,11 @@ class Watched:
         """All that were watched, the one that trains first."""
         return () if self.run is None else (self.run, *self.evidence.workers)
 
+    @property
+    def watching_seconds(self) -> float:
+        """CPU time of the samplers within the program."""
+        return sum(each.process.watching_seconds for each in self.processes)
+
     def as_dict(self) -> Record:
         """As plain data."""
         resources = self.evidence.resources
@@ -101,6 +106,7 @@ class Watched:
             "verdict": self.verdict,
             "wall_seconds": self.wall_seconds,
             "cpu_seconds": self.evidence.cpu_seconds,
+            "watching_seconds": self.watching_seconds,
             "waited_for_a_core_share": self.evidence.waited_share,
             "others_cores": resources.others_cores,
             "peak_rss_gb": resources.peak_rss_gb,

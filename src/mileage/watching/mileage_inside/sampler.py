@@ -2,7 +2,8 @@
 
 A thread that wants the interpreter while another computes gets it at a call that lets go of it by itself, or after the
 interpreter's switch interval. With the usual 5 ms, samples gather at such calls and miss the Python between them; so
-the interval is short while no other thread of the program uses Python, and as it was while one does.
+the interval is short while no other thread of the program uses Python, and as it was while one does, or while the
+program imports: a library that is loaded keeps the interpreter for long, and whoever asks for it again and again spins.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Sampler:
         self._files = files
         self._main = only_this_thread()
         self._stacks: dict[tuple[int, int, int], int] = {}
+        self._imports: set[int] = set()
         self._codes: dict[int, int] = {}
         self._kept: list[object] = []
         self._threads: dict[int, _Thread] = {self._main.ident: _Thread(self._main.ident)}
@@ -53,6 +55,7 @@ class Sampler:
         self._running = True
         self._ended = allocate_lock()
         self._switch = (sys.getswitchinterval(), 0.0)
+        self._others = False
         self._taken = 0
         self._delays = _Delays("/proc/self/schedstat")
 
@@ -81,13 +84,13 @@ class Sampler:
             self._loop()
         except BaseException as error:
             self._files.say("lost", repr(error))
+        self._files.say("watching", time.thread_time_ns())
         self._ended.release()
 
     def _loop(self) -> None:
         me = get_ident()
         _sharp_timers()
         last = due = flushed = _now()
-        self._set_switch()
         interval, cost, rated = INTERVAL_NS, _Cost(), 0
         while self._running:
             due = max(due + interval, _now())
@@ -115,7 +118,12 @@ class Sampler:
             cpu = thread.used()
             if ident == main.ident:
                 kind = main.kind | settings.NOTES.phase() << PHASE_SHIFT
-                self._samples.extend((now, wall, cpu, self._stack(frame), kind, 0, self._delays.since()))
+                stack = self._stack(frame)
+                self._samples.extend((now, wall, cpu, stack, kind, 0, self._delays.since()))
+                if self._others or stack in self._imports:
+                    self._restore_switch()
+                else:
+                    self._set_switch()
             elif cpu > 0:
                 kind = next((lane.kind for lane in LANES if lane.ident == ident), 0)
                 self._samples.extend((now, wall, cpu, self._stack(frame), kind, ident & 0x7FFFFFFFFFFFFFFF, 0))
@@ -146,6 +154,8 @@ class Sampler:
             name = getattr(code, "co_qualname", code.co_name)
             self._files.say("code", number, code.co_filename, name, code.co_firstlineno)
         node = self._stacks[key] = len(self._stacks) + 1
+        if key[0] in self._imports or code.co_filename.startswith("<frozen importlib"):
+            self._imports.add(node)
         self._files.say("stack", node, key[0], number, frame.f_lineno or code.co_firstlineno)
         return node
 
@@ -166,10 +176,7 @@ class Sampler:
     def _look_round(self) -> None:
         settings.NOTES.look_at_main_at_times()
         busy = sum(thread.busy(_FLUSH_NS) for ident, thread in self._threads.items() if ident != self._main.ident)
-        if busy:
-            self._restore_switch()
-        else:
-            self._set_switch()
+        self._others = busy > 0
 
     def _set_switch(self) -> None:
         if sys.getswitchinterval() == self._switch[0]:
