@@ -221,7 +221,7 @@ def test_an_action_for_what_is_not_finite_is_refused() -> None:
 def test_short_trainings_that_python_steps_are_examined_in_fewer_episodes() -> None:
     spec = resolve("FrozenLake-v1")
     assert spec.max_steps == 100
-    for steps, episodes in ((500, 5), (80_000, 40), (400_000, 100), (10**7, 100)):
+    for steps, episodes in ((500, 5), (80_000, 26), (400_000, 100), (10**7, 100)):
         assert usual_episodes(spec, steps) == episodes
     run = mileage.PPO("FrozenLake-v1", preset="none", **SMALL).learn(64)
     assert run.final is not None

@@ -24,7 +24,7 @@ EPISODES = 100
 """Held-out episodes, where nothing else was asked for and they cost next to nothing."""
 _FEWEST = 5
 # Steps of training for one held-out episode, over the longest that it may be.
-_STEPS_PER_LIMIT = 20
+_STEPS_PER_LIMIT = 30
 
 
 def whole(name: str, value: object, least: int) -> int:
@@ -64,7 +64,7 @@ def episode_limit(spec: EnvSpec) -> int | None:
 def usual_episodes(spec: EnvSpec, steps: int) -> int:
     """Held-out episodes of a training of `steps` that Python steps, where nobody asked for a number.
 
-    From 5 to 100, as many as take a twentieth of the training's steps if all are as long as they may be.
+    From 5 to 100, as many as take a thirtieth of the training's steps if all are as long as they may be.
     """
     return min(EPISODES, max(_FEWEST, steps // (_STEPS_PER_LIMIT * (spec.max_steps or EPISODE_LIMIT))))
 
