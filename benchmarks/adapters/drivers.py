@@ -6,6 +6,7 @@ Every driver trains for a few seconds in the ledger that it is told, and returns
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import sys
@@ -326,10 +327,6 @@ def rl_games(db: str, env_id: str = "CartPole-v1") -> dict[str, Any]:
     return {"steps": observer.algo.frame, "version": version("rl-games"), "own_return": played.mean_return}
 
 
-def rl_games_continuous(db: str) -> dict[str, Any]:
-    return rl_games(db, "Pendulum-v1")
-
-
 def rllib(db: str) -> dict[str, Any]:
     from ray.rllib.algorithms.ppo import PPOConfig
 
@@ -456,12 +453,11 @@ DRIVERS: dict[str, tuple[str, Driver]] = {
     for name, module, driver in (
         ("stable_baselines3", "stable_baselines3", stable_baselines3), ("sb3_contrib", "sb3_contrib", sb3_contrib),
         ("sbx", "sbx", sbx), ("cleanrl", "tyro", cleanrl), ("leanrl", "tyro", leanrl), ("rsl_rl", "rsl_rl", rsl_rl),
-        ("rl_games", "rl_games", rl_games),
-        ("rl_games_continuous", "rl_games", rl_games_continuous), ("skrl", "skrl", skrl), ("brax", "brax", brax),
-        ("brax_sac", "brax", brax_sac),
-        ("rllib", "ray", rllib), ("torchrl", "torchrl", torchrl), ("tianshou", "tianshou", tianshou),
-        ("trl", "trl", trl),
-        ("pufferlib", "pufferlib", pufferlib), ("rltools", "rltools", rltools),
+        ("rl_games", "rl_games", rl_games), ("skrl", "skrl", skrl), ("brax", "brax", brax),
+        ("rl_games_continuous", "rl_games", functools.partial(rl_games, env_id="Pendulum-v1")),
+        ("brax_sac", "brax", brax_sac), ("rllib", "ray", rllib), ("torchrl", "torchrl", torchrl),
+        ("tianshou", "tianshou", tianshou), ("trl", "trl", trl), ("pufferlib", "pufferlib", pufferlib),
+        ("rltools", "rltools", rltools),
     )
 }  # fmt: skip
 """By name: the module that must be there, and the run."""

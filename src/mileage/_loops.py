@@ -7,7 +7,6 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-_LARGEST_SOURCE = 2_000_000
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -23,12 +22,9 @@ def in_loop(path: str, first_line: int, line: int) -> bool:
 def _loops(path: str) -> tuple[tuple[int, int], ...]:
     """First and last line of what every loop of a file repeats."""
     try:
-        if Path(path).stat().st_size > _LARGEST_SOURCE:
-            return ()
-        tree = ast.parse(Path(path).read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return tuple(_repeated(ast.parse(Path(path).read_bytes())))
+    except (OSError, ValueError, SyntaxError):  # it has no file, or another one by now
         return ()
-    return tuple(_repeated(tree))
 
 
 def _repeated(tree: ast.AST) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mileage.description import Buffer, Layer
+from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.costs import LayerTable, PhaseCost
 from mileage.profiling.recommended import Recommendation, recommended
@@ -29,7 +29,7 @@ def costs(phases: dict[str, float], python: float = 0.2, torch: float = 0.0) -> 
     ]
     each = tuple(PhaseCost(phase, "", 1.0, seconds, 0.0, 0.0) for phase, seconds in phases.items())
     layers = LayerTable(*({str(layer): value for layer, value in half.items()} for half in halves), 0.0, 0.0)
-    return calibrated(costs=each, layers=layers, buffers=(Buffer("replay", 2**20, 2**20),))
+    return calibrated(costs=each, layers=layers)
 
 
 def of(phases: dict[str, float], found: Calibration, **workload: Any) -> dict[str, Recommendation]:
@@ -67,7 +67,7 @@ def test_of_native_sac_collecting_is_open() -> None:
     assert found["many"].gain == pytest.approx(0.2 * 0.06)
     assert found["collect"].gain == pytest.approx(0.75 * 0.05)
     assert found["a"].estimate == "not measured"
-    assert found["allocate"].why == "done: replay 1 MiB"
+    assert found["allocate"].why == "done: arrays of fixed size"
     assert of(SAC, costs(SAC), config={"train_every": 1, "n_envs": 4, "capacity": 9})["collect"].why == "done: 4"
 
 

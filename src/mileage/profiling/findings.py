@@ -124,17 +124,7 @@ class Finding(PlainData):
     @property
     def estimate(self) -> str:
         """What the suggestion would save in a few words; empty where nothing is known."""
-        if self.gain_interval is not None and self.gain_interval[0] <= 0.0:
-            return "below the noise"
-        if self.estimated_gain < 0.005:
-            return ""
-        if self.at_most:
-            return f"at most −{100.0 * self.estimated_gain:.0f} % wall"
-        spread = ""
-        if self.gain_interval is not None:
-            low, high = (100.0 * each for each in self.gain_interval)
-            spread = f", {low:.0f} to {high:.0f}"
-        return f"est. −{100.0 * self.estimated_gain:.0f} % wall{spread}"
+        return in_words(self.estimated_gain, self.gain_interval, at_most=self.at_most)
 
     @property
     def line(self) -> str:
@@ -142,6 +132,18 @@ class Finding(PlainData):
         estimate = f" ({self.estimate})" if self.estimate else ""
         load = " [seen under load]" if self.under_load else ""
         return f"{self.bottleneck.label}: {self.evidence}; try {self.suggestion}{estimate}{load}"
+
+
+def in_words(gain: float, interval: tuple[float, float] | None, *, at_most: bool) -> str:
+    """A share of the wall-clock that would be saved; empty where it is next to nothing."""
+    if interval is not None and interval[0] <= 0.0:
+        return "below the noise"
+    if gain < 0.005:
+        return ""
+    if at_most:
+        return f"at most −{100.0 * gain:.0f} % wall"
+    spread = "" if interval is None else f", {100.0 * interval[0]:.0f} to {100.0 * interval[1]:.0f}"
+    return f"est. −{100.0 * gain:.0f} % wall{spread}"
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.costs import ROLLOUT, UPDATE
 from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.findings import WORTH_TRYING, Bottleneck, Finding
+from mileage.profiling.findings import WORTH_TRYING, in_words
 
 _LITTLE = 0.01
 # Four times as many environments share out what a call costs, and leave a quarter of it.
@@ -33,9 +33,7 @@ class Recommendation(PlainData):
         """In words, as findings have it."""
         if self.gain is None:
             return "not measured"
-        least = self.gain_interval is None
-        as_finding = Finding(Bottleneck.ROLLOUT_BOUND, 1.0, "", self.gain, "", None, self.gain_interval, least)
-        return as_finding.estimate or "nothing"
+        return in_words(self.gain, self.gain_interval, at_most=self.gain_interval is None) or "nothing"
 
     @property
     def rank(self) -> str:
@@ -49,14 +47,18 @@ def recommended(run: EndToEnd, workload: ReadRecord, found: Calibration) -> tupl
     config = workload.get("config", {})
     if ":" in str(workload.get("algorithm")) or not {"epochs", "train_every"} & set(config):
         return ()
+    following = "done: one call for all of them" if "tau" in config else "no target networks"
     made = [
         _fused(run, config),
         _steps_at_once(run, found),
-        _following(config),
+        *_compiled(run, workload, found),
+        *_environments(run, config, found),
+        _native(run, workload, found),
         _gpu(run, workload),
+        Recommendation("targets follow in one call (polyak)", following),
+        Recommendation("allocate what is stored once", "done: arrays of fixed size"),
+        Recommendation("choose actions without lists of Python", "done: actions stay arrays"),
     ]
-    made += [*_compiled(run, workload, found), *_environments(run, config, found), _native(run, workload, found)]
-    made += [_stored(found), Recommendation("choose actions without lists of Python", "done: actions stay arrays")]
     ranks = ("high", "medium", "low")
     return tuple(sorted(made, key=lambda each: (ranks.index(each.rank), -(each.gain or 0.0))))
 
@@ -96,11 +98,6 @@ def _steps_at_once(run: EndToEnd, found: Calibration) -> Recommendation:
     return Recommendation(what, "Python between the calls of a step", _of_layers(run, found, ROLLOUT, Layer.PYTHON))
 
 
-def _following(config: ReadRecord) -> Recommendation:
-    why = "done: one call for all of them" if "tau" in config else "no target networks"
-    return Recommendation("targets follow in one call (polyak)", why)
-
-
 def _environments(run: EndToEnd, config: ReadRecord, found: Calibration) -> list[Recommendation]:
     """Several where an off-policy learner has one, more where an on-policy learner has several."""
     what, more = ("collect with several environments", "more environments, fewer steps each"), "--set n_envs"
@@ -110,30 +107,26 @@ def _environments(run: EndToEnd, config: ReadRecord, found: Calibration) -> list
         one = Recommendation(what[0], f"{more}={_MORE}", collecting)
         several = one if n_envs == 1 else Recommendation(what[0], f"done: {n_envs}")
         return [several, Recommendation(what[1], "no rollouts: it learns from a replay buffer")]
-    made = Recommendation(what[1], f"{more}={_MORE * n_envs}", collecting)
-    shares = {phase: run.share(phase) for phase in run.phases}
-    for change in found.what_ifs:
-        if change.fix == "n_envs":
-            made = Recommendation(what[1], change.suggestion, change.gain(shares), change.gain_interval(shares))
+    tried = _tried(what[1], found, "n_envs", {phase: run.share(phase) for phase in run.phases})
+    made = tried or Recommendation(what[1], f"{more}={_MORE * n_envs}", collecting)
     return [Recommendation(what[0], f"done: {n_envs}"), made]
 
 
-def _stored(found: Calibration) -> Recommendation:
-    sizes = [
-        f"{each.name} {each.seen_bytes / 2**20:.3g} MiB" for each in found.buffers if each.name in ("rollout", "replay")
-    ]
-    return Recommendation("allocate what is stored once", f"done: {', '.join(sizes) or 'arrays of fixed size'}")
+def _tried(what: str, found: Calibration, fix: str, shares: dict[str, float]) -> Recommendation | None:
+    """What the replay of a change measured, if it was replayed."""
+    for change in found.what_ifs:
+        if change.fix == fix:
+            return Recommendation(what, change.suggestion, change.gain(shares), change.gain_interval(shares))
+    return None
 
 
 def _native(run: EndToEnd, workload: ReadRecord, found: Calibration) -> Recommendation:
-    what, shares = "gradient steps in native code", {"learn": run.share("learn")}
+    what = "gradient steps in native code"
     if workload.get("backend") == "native":
         return Recommendation(what, "done: an update is one call")
-    for change in found.what_ifs:
-        if change.fix == "backend_native":
-            return Recommendation(what, change.suggestion, change.gain(shares), change.gain_interval(shares))
     gain = _of_layers(run, found, UPDATE, Layer.TORCH, Layer.PYTHON)
-    return Recommendation(what, "all that is no matrix product", gain)
+    tried = _tried(what, found, "backend_native", {"learn": run.share("learn")})
+    return tried or Recommendation(what, "all that is no matrix product", gain)
 
 
 def _gpu(run: EndToEnd, workload: ReadRecord) -> Recommendation:
