@@ -1,7 +1,7 @@
 """Figures of the package's architecture, read from its source without importing it.
 
 ``python tools/architecture.py`` prints them, ``--check`` exits with 1 and one line for each limit that is broken,
-``--list private|hasattr|any|cycles|layers|long`` says where.
+``--list private|hasattr|any|cycles|layers|long|sole|same`` says where.
 
 What is counted:
 
@@ -23,9 +23,18 @@ capability checks
     count where x is a module or the answer is for a ``__del__``, whose object may be half made, and not where the name
     is a literal that no class of the package defines, for then x is an object of another library. Where such a name
     happens to exist here too, a comment ``# foreign: what x is`` on the line says so; those are listed apart.
+modules with one importer
+    Modules that one other module imports, of the same package; commands of ``cli`` and plug-ins are such by nature.
+fmt: skip
+    Lines that the formatter leaves alone.
+duplicate class names
+    Names of classes that more than one module defines.
+lines
+    Of all modules, at most 1 % more than the latest line ``- Source: N lines`` of CHANGELOG.md says: who adds more
+    says there what for.
 Any
     Annotations of arguments, of results and of variables in which the name ``Any``, or a name that is assigned
-    ``Any`` alone, occurs anywhere.
+    ``Any`` alone or a mapping to it, occurs anywhere.
 """
 
 from __future__ import annotations
@@ -48,8 +57,13 @@ MAX_CYCLES = 0
 MAX_FORBIDDEN_IMPORTS = 0
 MAX_PRIVATE = 20
 MAX_CAPABILITY = 0
-MAX_ANY_SHARE = 0.05
+MAX_ANY_SHARE = 0.077
 MAX_LINES = 500
+MIN_MEAN_LINES = 130
+MAX_SOLE = 120
+MAX_SKIPS = 287
+MAX_SAME_NAMES = 51
+MAX_GROWTH = 0.01
 
 # Compiled functions take pointers and records that Python's types cannot say, so these count apart.
 UNTYPED = "kernels"
@@ -166,7 +180,7 @@ def annotation_slots(modules: dict[str, Module]) -> tuple[Counter[str], list[Pla
 
 def _is_any(node: ast.stmt) -> bool:
     value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-    return value is not None and ast.unparse(value) in {"Any", "typing.Any"}
+    return value is not None and ast.unparse(value) in {"Any", "typing.Any", "dict[str, Any]", "Mapping[str, Any]"}
 
 
 def _slots(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -215,6 +229,8 @@ class Figures:
     hasattr: list[Place]
     annotations: Counter[str]
     any: list[Place]
+    declared: int | None
+    """Lines that the changelog says."""
 
     @classmethod
     def of(cls, package: Path, pyproject: Path | None = None) -> Figures:
@@ -223,12 +239,41 @@ class Figures:
         against = forbidden(modules, layers(pyproject)) if pyproject else []
         count, found = annotation_slots(modules)
         private, asked = private_accesses(modules), capability_checks(modules)
-        return cls(modules, cycles(modules), against, private, asked, count, found)
+        return cls(modules, cycles(modules), against, private, asked, count, found, declared_lines(pyproject))
 
     @property
     def long(self) -> list[Module]:
         """Modules with more lines than one may have."""
         return [module for module in self.modules.values() if module.lines > MAX_LINES]
+
+    @property
+    def lines(self) -> int:
+        """Lines of all modules."""
+        return sum(module.lines for module in self.modules.values())
+
+    @property
+    def sole(self) -> list[Module]:
+        """Modules that one other of their package imports and nobody else."""
+        importers = {
+            module.name: [other.part for other in self.modules.values() if module.name in other.edges]
+            for module in self.modules.values()
+        }
+        return [module for module in self.modules.values() if importers[module.name] == [module.part]]
+
+    @property
+    def skips(self) -> int:
+        """Lines that the formatter is told to leave alone."""
+        return sum("# fmt: skip" in line for module in self.modules.values() for line in module.text)
+
+    @property
+    def same_names(self) -> dict[str, list[str]]:
+        """Modules by the name of a public class that several of them define."""
+        found: dict[str, list[str]] = {}
+        for module in self.modules.values():
+            for node in module.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(module.name)
+        return {name: where for name, where in sorted(found.items()) if len(where) > 1}
 
     def any_share(self, *, kernels: bool) -> tuple[int, int]:
         """Annotations with ``Any`` and all annotations, of the kernels or of everything else."""
@@ -245,11 +290,21 @@ class Figures:
             (len(self.private), MAX_PRIVATE, "accesses to private names of other objects"),
             (len(_ours(self.hasattr)), MAX_CAPABILITY, "capability checks by hasattr or getattr"),
             (len(self.long), 0, f"modules of more than {MAX_LINES} lines"),
+            (len(self.sole), MAX_SOLE, "modules with one importer, of the same package"),
+            (self.skips, MAX_SKIPS, "lines with # fmt: skip"),
+            (len(self.same_names), MAX_SAME_NAMES, "duplicate class names"),
         ]
         sentences = [f"{what}: {value}, at most {limit}" for value, limit, what in rules if value > limit]
         if with_any > MAX_ANY_SHARE * total:
-            share = f"{with_any} of {total} = {with_any / total:.1%}, at most {MAX_ANY_SHARE:.0%}"
+            share = f"{with_any} of {total} = {with_any / total:.1%}, at most {MAX_ANY_SHARE:.1%}"
             sentences.append(f"annotations with Any outside {UNTYPED}: {share}")
+        if self.declared is not None:
+            most = int(self.declared * (1 + MAX_GROWTH))
+            if self.lines > most:
+                sentences.append(f"lines: {self.lines:,}, at most {most:,} until CHANGELOG.md says more, and what for")
+            mean = self.lines / len(self.modules)
+            if mean < MIN_MEAN_LINES:
+                sentences.append(f"lines of a module in the mean: {mean:.0f}, at least {MIN_MEAN_LINES}")
         return sentences
 
     def summary(self) -> str:
@@ -261,8 +316,15 @@ class Figures:
         kernels_any, kernels = self.any_share(kernels=True)
         rows = [
             ("modules", f"{len(lines)}", ""),
-            ("lines", f"{sum(lines):,}", f"median {lines[len(lines) // 2]}, longest {lines[-1]}"),
+            (
+                "lines",
+                f"{self.lines:,}",
+                f"mean {self.lines / len(lines):.0f}, median {lines[len(lines) // 2]}, longest {lines[-1]}",
+            ),
             (f"modules of more than {MAX_LINES} lines", f"{len(self.long)}", ""),
+            ("modules with one importer", f"{len(self.sole)}", "of the same package"),
+            ("duplicate class names", f"{len(self.same_names)}", ""),
+            ("lines with # fmt: skip", f"{self.skips}", ""),
             ("edges", f"{edges}", "imports inside functions included"),
             ("cycles", f"{len(self.cycles)}", ", ".join(f"{len(circle)} modules" for circle in self.cycles)),
             ("imports against the layers", f"{len(self.layers)}", ""),
@@ -276,7 +338,20 @@ class Figures:
             (f"Any outside {UNTYPED}", f"{with_any / max(total, 1):.1%}", f"{with_any} of {total:,} annotations"),
             (f"Any in {UNTYPED}", f"{kernels_any / max(kernels, 1):.1%}", f"{kernels_any} of {kernels:,} annotations"),
         ]
-        return "\n".join(f"{name:<32} {value:>8}  {note}".rstrip() for name, value, note in rows)
+        table = [f"{name:<32} {value:>8}  {note}".rstrip() for name, value, note in rows]
+        return "\n".join([*table, "", *self.by_package()])
+
+    def by_package(self) -> Iterator[str]:
+        """Modules and lines of each package, the longest first."""
+        number = Counter(module.part for module in self.modules.values())
+        packages = {module.part for module in self.modules.values() if module.is_package}
+        lines: Counter[str] = Counter()
+        alone: Counter[str] = Counter()
+        for module in self.modules.values():
+            (lines if module.part in packages and "." in module.name else alone)[module.part] += module.lines
+        for part, size in lines.most_common():
+            yield f"{part:<32} {size:>8,}  {number[part]} modules"
+        yield f"{'modules that stand alone':<32} {alone.total():>8,}  {len(alone)} modules"
 
     def listing(self, what: str) -> str:
         """Where the things of one kind stand, and how many there are in each part of the package."""
@@ -284,8 +359,11 @@ class Figures:
             return "\n".join(
                 "\n".join([f"{len(circle)} modules", *_circle(circle, self.modules)]) for circle in self.cycles
             )
-        if what == "long":
-            return "\n".join(f"{module.path}: {module.lines} lines" for module in self.long)
+        if what in {"long", "sole"}:
+            modules = self.long if what == "long" else self.sole
+            return "\n".join(f"{module.path}: {module.lines} lines" for module in modules)
+        if what == "same":
+            return "\n".join(f"{name}: {', '.join(where)}" for name, where in self.same_names.items())
         places: list[Place] = getattr(self, what)
         if what == "any":
             places = [place for place in places if self.modules[place.module].part != UNTYPED]
@@ -294,6 +372,15 @@ class Figures:
         lines = [str(place) for place in _ours(places)]
         theirs = [str(place) for place in places if place.foreign]
         return "\n".join([*lines, *(["", "of other libraries:", *theirs] if theirs else []), "", *counts])
+
+
+def declared_lines(pyproject: Path | None) -> int | None:
+    """The size of the source as the changelog beside a pyproject.toml says it last."""
+    changelog = pyproject.with_name("CHANGELOG.md") if pyproject else None
+    if changelog is None or not changelog.exists():
+        return None
+    found = re.search(r"^- Source: ([\d,]+) lines", changelog.read_text(), re.MULTILINE)
+    return int(found[1].replace(",", "")) if found else None
 
 
 def _ours(places: list[Place]) -> list[Place]:
@@ -309,7 +396,7 @@ def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] 
     """Prints what was asked for; 1 if a limit was to be checked and is broken."""
     parser = argparse.ArgumentParser(description="Figures of the package's architecture.")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is broken")
-    parser.add_argument("--list", choices=["private", "hasattr", "any", "cycles", "layers", "long"])
+    parser.add_argument("--list", choices=["private", "hasattr", "any", "cycles", "layers", "long", "sole", "same"])
     parser.add_argument("--package", type=Path, default=PACKAGE, help="the folder of the package")
     options = parser.parse_args(arguments)
     pyproject = options.package.resolve().parent.parent / "pyproject.toml"

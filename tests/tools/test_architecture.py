@@ -215,3 +215,29 @@ def test_the_package_itself_can_be_read() -> None:
     modules = read(package)
     assert modules["mileage.cli"].is_package
     assert "mileage.cli.train" in modules["mileage.cli.app"].edges
+
+
+def test_an_alias_of_a_mapping_to_any_counts_as_any(tmp_path: Path) -> None:
+    use = "from typing import Any\n\nRow = dict[str, Any]\n\n\ndef use(x: Row) -> None: ...\n"
+    assert [place.text for place in figures(tmp_path, right=use).any] == ["use(x): Row"]
+
+
+def test_a_module_with_one_importer_counts_where_both_are_of_one_package(tmp_path: Path) -> None:
+    found = figures(
+        tmp_path, right="from small.other import a, c\n", other__dot____init__="", other__dot__a="from . import b\n",
+        other__dot__b="", other__dot__c="from . import d\n", other__dot__d="from . import b\n",
+    )  # fmt: skip
+    assert found.listing("sole") == "small/other/d.py: 1 lines"
+
+
+def test_names_of_classes_that_stand_twice(tmp_path: Path) -> None:
+    found = figures(tmp_path, right="class Thing:\n    pass\n\n\nclass _Own:\n    pass\n")
+    assert found.listing("same") == "Thing: small.low, small.right"
+
+
+def test_growth_beyond_one_percent_needs_a_line_in_the_changelog(tmp_path: Path) -> None:
+    more = "x = 1\n" * 491
+    (tmp_path / "CHANGELOG.md").write_text("- Source: 495 lines.\n- Source: 9,000 lines.\n")
+    [sentence, mean] = figures(tmp_path, right=more).broken()
+    assert sentence == "lines: 501, at most 499 until CHANGELOG.md says more, and what for"
+    assert mean == "lines of a module in the mean: 100, at least 130"
