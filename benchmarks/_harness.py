@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mileage.experiments.timing import Comparison
-from mileage.meter import machine
+from mileage.measure import machine
+from mileage.measure.timing import TimingComparison
 from mileage.tables import Strong, Table
 
 # 1: first format.
@@ -117,7 +117,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return Table.of(header, rows).markdown()
 
 
-def timing_table(comparisons: Sequence[Comparison], ours: str) -> str:
+def timing_table(comparisons: Sequence[TimingComparison], ours: str) -> str:
     """Medians in microseconds, and how many times as long as `ours` each library took in the same rounds.
 
     A library has one column, whichever of its ways ("torch, 1 thread") a job was done in.

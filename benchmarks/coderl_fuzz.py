@@ -91,13 +91,12 @@ class Checker:
 
     def __init__(self, read: str = EVERYTHING) -> None:
         # Here, so that atheris can instrument what is imported.
-        from mileage.coderl.build.cache import content_key
-        from mileage.coderl.build.diagnostics import first_diagnostic
-        from mileage.coderl.completions import candidate, completion_text
-        from mileage.coderl.diffs import PatchError
-        from mileage.coderl.outcomes import Expected, read_tests
-        from mileage.coderl.outcomes.formats import READERS, recognised
+        from mileage.coderl.cache import content_key
+        from mileage.coderl.patches import PatchError
         from mileage.coderl.patching import check_path
+        from mileage.coderl.readers import READERS, Expected, read_tests, recognised
+        from mileage.coderl.sandbox.executor import first_diagnostic
+        from mileage.coderl.trainers import candidate, completion_text
 
         self.read = read
         self.tree = make_tree()

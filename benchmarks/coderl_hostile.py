@@ -105,7 +105,7 @@ class Groups:
     """Control groups of this benchmark, and what is seen in those below them."""
 
     def __init__(self) -> None:
-        from mileage.coderl.build.cgroups import find_hierarchies
+        from mileage.coderl.sandbox.limits import find_hierarchies
 
         found = find_hierarchies()
         if not {"pids", "memory"} <= set(found) or found["pids"].version != 1 or found["memory"].version != 1:

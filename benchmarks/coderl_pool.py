@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mileage.coderl import BuildReward, PatchSample, RewardConfig, RewardResult, detect
-from mileage.coderl.project.edits import source_files
+from mileage.coderl.projects.edits import source_files
 
 CANDIDATES = 40
 TURN = 4

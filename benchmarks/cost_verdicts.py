@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from cost_verdicts_plot import dots
-from mileage.meter import fingerprint
-from mileage.stats import LOOK_ALPHAS, LOOKS, RunCosts, expected_cost
-from mileage.stats.relabelling import gap, labellings, tails
-from mileage.stats.typical import ENOUGH_RUNS, LEAST_HALF_WIDTH, typical_quantile
-from mileage.stats.verdict import ERROR_SHARE
+from mileage.measure import LOOK_ALPHAS, LOOKS, RunCosts, expected_cost, fingerprint
+from mileage.measure.cost import ENOUGH_RUNS, LEAST_HALF_WIDTH, typical_quantile
+from mileage.measure.verdict import ERROR_SHARE, gap, labellings, tails
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -21,21 +21,22 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table, timing_table
-from mileage._cores import usable_cores
-from mileage.bench import clone, inputs
-from mileage.bench.inputs import ACTION_ROWS
-from mileage.bench.suite import Others
 from mileage.envs import VecEnv, native, registered, resolve
-from mileage.experiments import Arm
-from mileage.experiments.timing import Comparison, Work, compare
+from mileage.kernels.machine.frames import call_int64, pointer_to
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.pointers import call_int64, pointer_to
+from mileage.measure import Arm
+from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.profiling.bench import cases
+from mileage.profiling.bench import peers as clone
+from mileage.profiling.bench.cases import ACTION_ROWS
+from mileage.profiling.bench.suite import Others
+from mileage.system import usable_cores
 
 SIZES = (8, 64, 1024)
 OURS, NATIVE, PLAIN_C, CALLED_C = "mileage", "mileage, called natively", "plain C", "plain C called from Python"
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "custom_env.py"
 
-# The same dynamics and bookkeeping as plainly as C allows; the generator is the one of mileage.kernels.arrays.random.
+# The same dynamics and bookkeeping as plainly as C allows; the generator is the one of mileage.kernels.random.
 C_SOURCE = r"""
 #include <math.h>
 #include <stdint.h>
@@ -94,7 +95,7 @@ def in_python(name: str, step: Callable[[Any], Any], actions: Sequence[Any]) -> 
         for action in actions:
             step(action)
 
-    return Arm(name, Work(run, units=len(actions)))
+    return Arm(name, TimedWork(run, units=len(actions)))
 
 
 def started(spec: Any, n: int) -> VecEnv:
@@ -117,9 +118,9 @@ def _native_loop(address: Any, call: Any, actions: Any, n: Any, max_steps: Any) 
 def called_natively(n: int) -> Arm:
     """The environment as a collector calls it: by address, from compiled code."""
     vec = started("CartPole-v1", n)
-    call, actions = vec._call(slice(0, n)), inputs.actions(n).astype(np.float32)
+    call, actions = vec._call(slice(0, n)), cases.actions(n).astype(np.float32)
     run = functools.partial(_native_loop, int(call[0]), call[1:9], actions, n, vec.max_steps)
-    return Arm(NATIVE, Work(lambda: (run(), vec), units=ACTION_ROWS))
+    return Arm(NATIVE, TimedWork(lambda: (run(), vec), units=ACTION_ROWS))
 
 
 @functools.cache
@@ -138,14 +139,14 @@ def c_arms(n: int) -> list[Arm]:
     """The C function with all steps in one call, and with one call per step, each on arrays of its own."""
     arms = []
     for name in (PLAIN_C, CALLED_C):
-        vec, actions, function = started("CartPole-v1", n), inputs.actions(n).astype(np.float32), c_function()
+        vec, actions, function = started("CartPole-v1", n), cases.actions(n).astype(np.float32), c_function()
         arrays = (vec.state, vec.elapsed, vec.rng, actions, vec.obs, vec.reward)
         rest = (vec.terminated, vec.truncated, vec.final_obs)
         pointers = [array.ctypes.data for array in (*arrays, *rest)]
         keep = (vec, actions)
         if name == PLAIN_C:
             run = functools.partial(function, *pointers, n, 500, ACTION_ROWS, ACTION_ROWS)
-            arms.append(Arm(name, Work(lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS)))
+            arms.append(Arm(name, TimedWork(lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS)))
         else:
             rows = [pointers[3] + 4 * n * k for k in range(ACTION_ROWS)]
             head, tail = pointers[:3], (*pointers[4:], n, 500, 1, 1)
@@ -157,8 +158,8 @@ def c_arms(n: int) -> list[Arm]:
     return arms
 
 
-def cartpole(n: int, peers: Sequence[Others], rounds: int) -> Comparison:
-    arms = [in_python(OURS, started("CartPole-v1", n).step, list(inputs.actions(n))), called_natively(n), *c_arms(n)]
+def cartpole(n: int, peers: Sequence[Others], rounds: int) -> TimingComparison:
+    arms = [in_python(OURS, started("CartPole-v1", n).step, list(cases.actions(n))), called_natively(n), *c_arms(n)]
     for each in peers:
         arms += each.arms(f"{n}", "env-step", {"n_envs": n})
     comparison = compare(f"{n} environments", arms, rounds=rounds, warmups=3)
@@ -167,7 +168,7 @@ def cartpole(n: int, peers: Sequence[Others], rounds: int) -> Comparison:
     return comparison
 
 
-def other_envs(rounds: int) -> Comparison:
+def other_envs(rounds: int) -> TimingComparison:
     """`VecEnv.step` of 1,024 environments, for every native one and the example of the docs."""
     specs: list[Any] = [native(name) for name in registered()]
     if EXAMPLE.exists():
@@ -184,7 +185,7 @@ def other_envs(rounds: int) -> Comparison:
     return compare("1,024 environments", arms, rounds=rounds, warmups=3)
 
 
-def verdicts(comparison: Comparison) -> list[str]:
+def verdicts(comparison: TimingComparison) -> list[str]:
     """How this size stands against the best peer and against C, as sentences."""
     own = {OURS, NATIVE, PLAIN_C, CALLED_C}
     peers = [each.arm for each in comparison.measurements if each.arm not in own]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, timing_table
-from mileage._cores import usable_cores
-from mileage.bench import clone, inputs
-from mileage.bench import suite as bench
-from mileage.bench.cases import Case, chosen
-from mileage.bench.inputs import GAMMA, LAMBDA
 from mileage.kernels import reference
+from mileage.profiling.bench import cases as inputs
+from mileage.profiling.bench import peers as clone
+from mileage.profiling.bench import suite as bench
+from mileage.profiling.bench.cases import GAMMA, LAMBDA, Case, chosen
+from mileage.system import usable_cores
 
 PRIMITIVES = ("gae", "vtrace", "nstep", "token-kl", "groups")
 TOLERANCE = 2e-4

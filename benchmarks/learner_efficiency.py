@@ -19,11 +19,11 @@ from typing import Any
 
 import mileage
 from _harness import Report, markdown_table
-from mileage.experiments import Arm
-from mileage.experiments.timing import Comparison, Work, compare
-from mileage.kernels.learners import actor_critic
+from mileage.kernels import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.kernels.machine.gauges import product_frame, products
+from mileage.measure import Arm
+from mileage.measure.timing import TimedWork, TimingComparison, compare
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.
@@ -39,7 +39,7 @@ def product_arm(name: str, team: Any) -> tuple[Arm, float]:
     shape, repeats = PRODUCTS[name]
     frame = product_frame([shape], team.n_ranks, repeats, team.n_ranks)
     flops = 2.0 * shape[2] * shape[3] * shape[4] * repeats * team.n_ranks
-    return Arm(name, Work(lambda: team.run(products, frame.record, team.n_ranks))), flops / 1e9
+    return Arm(name, TimedWork(lambda: team.run(products, frame.record, team.n_ranks))), flops / 1e9
 
 
 def update_flops(sizes: tuple[int, ...]) -> int:
@@ -62,10 +62,10 @@ def update_arm(name: str) -> tuple[Arm, float, Any]:
         for _ in range(UPDATES):
             engine.team.run(actor_critic.update, frame.record, pieces)
 
-    return Arm(name, Work(updates, units=UPDATES)), flops / 1e9, engine
+    return Arm(name, TimedWork(updates, units=UPDATES)), flops / 1e9, engine
 
 
-def efficiency() -> tuple[Comparison, dict[str, float], int]:
+def efficiency() -> tuple[TimingComparison, dict[str, float], int]:
     """Updates and products in turn, the GFLOP of one job of each, and the number of threads."""
     learners = {name: update_arm(name) for name in SIZES}
     team = next(iter(learners.values()))[2].team
@@ -76,7 +76,7 @@ def efficiency() -> tuple[Comparison, dict[str, float], int]:
         return compare("update against matrix products", arms, rounds=ROUNDS), work, team.n_ranks
 
 
-def efficiency_table(found: Comparison, gflop: dict[str, float], threads: int) -> str:
+def efficiency_table(found: TimingComparison, gflop: dict[str, float], threads: int) -> str:
     """Rates of all arms, and what share of the two limits each is."""
     rates = {each.arm: gflop[each.arm] / each.median for each in found.measurements}
     rows = [
@@ -95,11 +95,11 @@ def training(env: str, _: int) -> tuple[float, float]:
         return 1.0 / record.steady_steps_per_second, (time.process_time() - cpu) / record.steps
 
 
-def user_envs() -> Comparison:
+def user_envs() -> TimingComparison:
     """A built-in environment and one of a user's, in turn."""
     example = f"{Path(__file__).resolve().parent.parent / 'examples' / 'custom_env.py'}:Lander"
     names = {"CartPole-v1 (built in)": "CartPole-v1", "examples/custom_env.py:Lander": example}
-    arms = [Arm(name, Work(timer=partial(training, env), units=STEPS)) for name, env in names.items()]
+    arms = [Arm(name, TimedWork(timer=partial(training, env), units=STEPS)) for name, env in names.items()]
     return compare("training, per step", arms, rounds=ROUNDS, warmups=1)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import mileage
 from mileage.ledger import queries, spool
 from mileage.ledger.store import Store
-from mileage.meter import fingerprint
+from mileage.measure import fingerprint
 
 TRAIN = ("ppo", "CartPole-v1", "--steps", "2000000000", "--threads", "1", "--price", "3600", "-q")
 """More steps than ten seconds hold, at a dollar a second."""

@@ -29,11 +29,10 @@ import numpy as np
 
 from _harness import Report, markdown_table
 from mileage import Ledger
-from mileage.experiments import Arm
-from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.jit import kernel
-from mileage.meter import PhaseClock
-from mileage.recording.recorder import RunRecorder
+from mileage.ledger.recorder import RunRecorder
+from mileage.measure import Arm, PhaseClock
+from mileage.measure.timing import TimedWork, TimingComparison, compare
 
 ROUNDS = 150
 OFF, ON = "not recorded", "recorded"
@@ -111,7 +110,7 @@ def own_time(call: Callable[[], object]) -> Callable[[int], tuple[float, float]]
     return timer
 
 
-def slow_down(found: Comparison, field: str) -> float:
+def slow_down(found: TimingComparison, field: str) -> float:
     """By how much recording slows a block down: the median over rounds."""
     pairs = zip(found[OFF].samples, found[ON].samples, strict=True)
     return statistics.median(
@@ -119,7 +118,7 @@ def slow_down(found: Comparison, field: str) -> float:
     )
 
 
-def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison, dict[str, float]]:
+def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[TimingComparison, dict[str, float]]:
     """Blocks with and without recording in turn, and what follows from them."""
     x = np.ones(1_000, np.float64)
     part = max(1, calibrate(x, mix.seconds) // mix.phases)
@@ -127,8 +126,8 @@ def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison
         time.sleep(2.0)  # the database library has been loaded
         steps = itertools.count()
         arms = [
-            Arm(OFF, Work(timer=own_time(functools.partial(block_off, mix, x, part)))),
-            Arm(ON, Work(timer=own_time(functools.partial(block_on, mix, x, part, run, steps)))),
+            Arm(OFF, TimedWork(timer=own_time(functools.partial(block_off, mix, x, part)))),
+            Arm(ON, TimedWork(timer=own_time(functools.partial(block_on, mix, x, part, run, steps)))),
         ]
         others = time.process_time() - time.thread_time()
         found = compare("block", arms, rounds=rounds)
@@ -147,7 +146,7 @@ def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[Comparison
     }
 
 
-def event_costs(db: Path, rounds: int = 100) -> Comparison:
+def event_costs(db: Path, rounds: int = 100) -> TimingComparison:
     """Seconds of the calling thread per phase and per checkpoint."""
     with Ledger(db).run("events", clock=PhaseClock()) as run:
         time.sleep(1.0)
@@ -158,8 +157,8 @@ def event_costs(db: Path, rounds: int = 100) -> Comparison:
                 pass
 
         arms = [
-            Arm("phase", Work(timer=own_time(enter))),
-            Arm("checkpoint", Work(timer=own_time(lambda: run.checkpoint(next(steps))))),
+            Arm("phase", TimedWork(timer=own_time(enter))),
+            Arm("checkpoint", TimedWork(timer=own_time(lambda: run.checkpoint(next(steps))))),
         ]
         return compare("one event", arms, rounds=rounds)
 

@@ -28,7 +28,7 @@ from mileage.ledger import liveness, queries
 from mileage.ledger.rows import Checkpoint, EndState, Phase, Run, new_run_id
 from mileage.ledger.store import Store
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
-from mileage.meter import fingerprint
+from mileage.measure import fingerprint
 from mileage.report.compare import compare_selections
 
 RUNS = 10_000

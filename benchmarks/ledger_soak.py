@@ -30,10 +30,10 @@ import sqlalchemy as sa
 
 from mileage.ledger import schema, spool
 from mileage.ledger.panels import Panel
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.store import Store
 from mileage.ledger.targets import Evaluation
-from mileage.meter import fingerprint
-from mileage.recording.recorder import Ledger
+from mileage.measure import fingerprint
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / folder) for folder in ("", "contracts")]
 WRITERS = 16

@@ -18,8 +18,8 @@ import numpy as np
 
 from _harness import Report, markdown_table
 from mileage.envs.mujoco import MujocoVecEnv
-from mileage.experiments import Arm
-from mileage.experiments.timing import Comparison, Work, compare
+from mileage.measure import Arm
+from mileage.measure.timing import TimedWork, TimingComparison, compare
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5")
 STEPS = 100
@@ -51,7 +51,7 @@ def vectors(name: str, n: int) -> dict[str, Any]:
     }
 
 
-def run_job(name: str, n: int, rounds: int) -> Comparison:
+def run_job(name: str, n: int, rounds: int) -> TimingComparison:
     envs = vectors(name, n)
     space = envs[OURS].single_action_space
     shape = (STEPS, n, *space.shape)
@@ -59,7 +59,9 @@ def run_job(name: str, n: int, rounds: int) -> Comparison:
     for each in envs.values():
         each.reset(seed=list(range(n)))
     runs = {arm: stepper(each, actions) for arm, each in envs.items()}
-    result = compare(f"{name}, {n} environments", [Arm(arm, Work(run)) for arm, run in runs.items()], rounds=rounds)
+    result = compare(
+        f"{name}, {n} environments", [Arm(arm, TimedWork(run)) for arm, run in runs.items()], rounds=rounds
+    )
     assert {measurement.repeats for measurement in result.measurements} == {1}
     last = [np.asarray(run(), np.float32) for run in runs.values()]
     for obs in last[1:]:
@@ -69,7 +71,7 @@ def run_job(name: str, n: int, rounds: int) -> Comparison:
     return result
 
 
-def table(results: list[Comparison], n: int) -> str:
+def table(results: list[TimingComparison], n: int) -> str:
     """Steps per second, and how many times as long as ours."""
     arms = [measurement.arm for measurement in results[0].measurements]
     rows = []

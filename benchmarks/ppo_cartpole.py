@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from _harness import Report, markdown_table
-from mileage.experiments import schedule
+from mileage.measure import schedule
 
 HERE = Path(__file__).resolve().parent
 OURS, OURS_COLD, RIVAL = "mileage", "mileage, empty cache", "Stable-Baselines3"

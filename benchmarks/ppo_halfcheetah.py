@@ -63,7 +63,7 @@ def learn(options: argparse.Namespace) -> None:
     """Our learning run, recorded."""
     import mileage
     from mileage.ledger import Target
-    from mileage.meter import PhaseClock
+    from mileage.measure import PhaseClock
 
     chosen = settings(options.hidden)
     with mileage.PPO(ENV, seed=options.seed, preset="none", threads=options.threads, **chosen) as agent:

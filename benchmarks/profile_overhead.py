@@ -30,14 +30,13 @@ from typing import Any, NamedTuple
 
 from _harness import Report, markdown_table
 from mileage import Ledger
-from mileage.experiments import Arm
-from mileage.experiments.timing import Comparison, Work, compare
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter import Phase, PhaseClock
-from mileage.meter.memory import ProcessTree
-from mileage.profiling.end_to_end import RunOptions, train
-from mileage.profiling.memory import PhaseMemory
+from mileage.measure import Arm, Phase, PhaseClock
+from mileage.measure.memory import ProcessTree
+from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.profiling.findings.drift import PhaseMemory
 from mileage.profiling.profile import profile_run
+from mileage.profiling.run import RunOptions, train
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
 
@@ -101,9 +100,9 @@ def timed(workload: Workload, learn: Callable[[Agent, int], None], steps: int, _
 WAYS = {PLAIN: learn_plainly, RECORDED: learn_recorded, PROFILED: learn_profiled}
 
 
-def single_iterations(name: str) -> Comparison:
+def single_iterations(name: str) -> TimingComparison:
     """Runs of one iteration in all ways, in turn."""
-    arms = [Arm(way, Work(timer=partial(timed, WORKLOADS[name], learn, 1))) for way, learn in WAYS.items()]
+    arms = [Arm(way, TimedWork(timer=partial(timed, WORKLOADS[name], learn, 1))) for way, learn in WAYS.items()]
     return compare(f"{name}, one iteration", arms, rounds=FIXED_ROUNDS, warmups=2)
 
 
@@ -135,7 +134,7 @@ class Reader:
             self._sampler._sample()
 
 
-def readings(name: str) -> tuple[Comparison, float]:
+def readings(name: str) -> tuple[TimingComparison, float]:
     """Blocks of iterations of one training with and without a reading, in turn; readings per second of a real run."""
     with WORKLOADS[name].agent() as agent, single_threaded_blas():
         # Off-policy algorithms have begun to learn.
@@ -145,8 +144,8 @@ def readings(name: str) -> tuple[Comparison, float]:
             per_second, size = _cadence(algorithm, clock)
             with Reader(clock) as reader:
                 arms = [
-                    Arm(PLAIN, Work(timer=partial(_block, algorithm, clock, size, None))),
-                    Arm(PROFILED, Work(timer=partial(_block, algorithm, clock, size, reader))),
+                    Arm(PLAIN, TimedWork(timer=partial(_block, algorithm, clock, size, None))),
+                    Arm(PROFILED, TimedWork(timer=partial(_block, algorithm, clock, size, reader))),
                 ]
                 job = f"{name}, {size} iterations"
                 return compare(job, arms, rounds=READING_ROUNDS, warmups=2, budget=READING_SECONDS), per_second
@@ -175,7 +174,7 @@ def _block(algorithm: Any, clock: PhaseClock, size: int, reader: Reader | None, 
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
+def extra_seconds(found: TimingComparison, way: str, field: str = "wall") -> float:
     """What this way takes more than the plain one: the median of the differences within rounds."""
     pairs = zip(found[PLAIN].samples, found[way].samples, strict=True)
     return statistics.median(
@@ -183,7 +182,7 @@ def extra_seconds(found: Comparison, way: str, field: str = "wall") -> float:
     )
 
 
-def cost(once: Comparison, often: Comparison, per_second: float, field: str = "wall") -> dict[str, float]:
+def cost(once: TimingComparison, often: TimingComparison, per_second: float, field: str = "wall") -> dict[str, float]:
     """What profiling costs: something fixed, something for every reading, and both in a run of `RUN_SECONDS`."""
     fixed, reading = extra_seconds(once, PROFILED, field), extra_seconds(often, PROFILED, field)
     return {"fixed": fixed, "reading": reading, "of the run": fixed / RUN_SECONDS + reading * per_second}
@@ -230,7 +229,7 @@ def percent(share: float | None, form: str = "+.1f") -> str:
     return "–" if share is None else f"{100 * share:{form}} %"
 
 
-def cost_row(name: str, once: Comparison, often: Comparison, per_second: float) -> list[str]:
+def cost_row(name: str, once: TimingComparison, often: TimingComparison, per_second: float) -> list[str]:
     """One row of the table of costs."""
     wall, cpu = (cost(once, often, per_second, field) for field in ("wall", "cpu"))
     return [

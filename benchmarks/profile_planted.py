@@ -254,7 +254,7 @@ class Fresh:
 
 def profile_here(name: str, remedied: bool = False, **how: Any) -> tuple[Profile, float]:
     """One planted run profiled in this process, and the seconds it took; `how` are arguments of `profile_run`."""
-    from mileage.meter import PhaseClock
+    from mileage.measure import PhaseClock
 
     clock = PhaseClock.for_run()
     from mileage.profiling import profile_run

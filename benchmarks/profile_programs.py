@@ -158,7 +158,7 @@ def _timeless(text: bytes) -> list[bytes]:
 
 def overhead(wanted: list[Case], cleanrl: Path | None, rounds: int) -> list[dict]:
     """Wall-clock and CPU time of a program with and without being watched, in turn."""
-    from mileage.watching.watch import watched_environment
+    from mileage.profiling.programs.watch import watched_environment
 
     rows = []
     for case in wanted:
@@ -192,7 +192,7 @@ def _of(samples: list[dict], number: int, arm: str, what: str) -> float:
 
 
 def _interval(ratios: list[float]) -> list[float]:
-    from mileage.stats import median_estimate
+    from mileage.measure import median_estimate
 
     found = median_estimate(ratios).interval
     return [float("nan")] * 2 if found is None else [found.low, found.high]

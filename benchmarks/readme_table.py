@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, markdown_table
-from mileage.bench.export import machine_line, summary_table
+from mileage.profiling.bench.peers import machine_line, summary_table
 from mileage.tables import Markdown, Strong
 from ppo_cartpole import OURS, RIVAL, by_arm, median, ratio, returns_table
 

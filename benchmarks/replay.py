@@ -24,11 +24,11 @@ import numpy as np
 import replay_plot
 from _harness import Report, markdown_table
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
-from mileage.experiments import Arm
-from mileage.experiments.timing import Work, compare
+from mileage.kernels.machine.frames import shift, u8
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.pointers import shift, u8
-from mileage.kernels.storage.ring import begin_row, commit_row, store
+from mileage.kernels.ring import begin_row, commit_row, store
+from mileage.measure import Arm
+from mileage.measure.timing import TimedWork, compare
 
 N, BATCH = 64, 256
 Call = Callable[[], Any]
@@ -60,7 +60,7 @@ class Data:
 
 def timed(arms: dict[str, Call], rounds: int) -> dict[str, dict[str, float]]:
     """Microseconds per call of every arm: median and best over alternating rounds, wall-clock and CPU."""
-    found = compare("a call", [Arm(name, Work(call)) for name, call in arms.items()], rounds=rounds)
+    found = compare("a call", [Arm(name, TimedWork(call)) for name, call in arms.items()], rounds=rounds)
     return {
         each.arm: {"median_us": 1e6 * each.median, "best_us": 1e6 * each.best, "median_cpu_us": 1e6 * each.median_cpu}
         for each in found.measurements

@@ -51,8 +51,8 @@ def update_flops() -> int:
 def blas_rate(threads: int, seconds: float = 0.5) -> float:
     """Floating-point operations per second of (256, 256) by (256, 256) products, one per thread at a time."""
     from mileage.kernels.machine.blas import sgemm, single_threaded_blas
+    from mileage.kernels.machine.frames import pointer_to
     from mileage.kernels.machine.jit import kernel
-    from mileage.kernels.machine.pointers import pointer_to
 
     @kernel
     def products(a: Any, b: Any, out: Any, times: Any) -> None:

@@ -32,7 +32,7 @@ from _harness import write_json
 from ledger_scale import CHECKPOINTS, RUNS, fill
 from mileage.ledger import queries
 from mileage.ledger.store import Store
-from mileage.meter import fingerprint
+from mileage.measure import fingerprint
 
 REPEATS = 7
 WATCHERS = 50

@@ -21,7 +21,7 @@ from typing import Any
 from _harness import shown_command
 from _presets import TARGETS
 from mileage.ledger.runs import RecordedRun
-from mileage.meter import fingerprint
+from mileage.measure import fingerprint
 from mileage.training.agents import agent_class
 
 # No seed of a report, and none of a search.

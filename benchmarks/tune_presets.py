@@ -29,7 +29,7 @@ from typing import Any
 
 from _harness import shown_command
 from mileage.algorithms.registry import find_algorithm
-from mileage.meter import fingerprint
+from mileage.measure import fingerprint
 from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
 

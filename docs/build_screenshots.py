@@ -24,9 +24,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from mileage.charts.markup import Html, tag
-from mileage.charts.palette import ARMS
-from mileage.pages.replay import DRAWINGS
+from mileage.report.markup import Html, tag
+from mileage.report.palette import ARMS
+from mileage.report.replay import DRAWINGS
 
 IMAGES = Path(__file__).with_name("images")
 FLAGS = [

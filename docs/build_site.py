@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TAKEN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "docs/**/*.md", "docs/images/**/*", "docs/reports/**/*",
     "benchmarks/*.md", "benchmarks/**/*.md", "benchmarks/*.py", "benchmarks/results/**/*", "examples/*.py", "docs/*.py",
-    "src/mileage/racing/*.json",
+    "src/mileage/external/race/*.json",
 )  # fmt: skip
 """What pages are made of or link to."""
 CONFIG = """

@@ -27,10 +27,8 @@ from safetensors.torch import save_file
 
 import mileage
 from mileage.coderl import BenchConfig, BuildReward, PatchSample, RewardConfig, detect, run_bench, to_markdown
-from mileage.coderl.grpo import GRPO, Answers, GRPOConfig
-from mileage.coderl.transformer import Transformer, TransformerConfig
-from mileage.ledger import Evaluation, Panel
-from mileage.recording import RunRecorder
+from mileage.coderl.grpo import GRPO, Answers, GRPOConfig, Transformer, TransformerConfig
+from mileage.ledger import Evaluation, Panel, RunRecorder
 
 VARIABLES = ("a", "b", "c", "d", "e", "g")
 TYPES = ("int", "int*")

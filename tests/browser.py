@@ -42,7 +42,7 @@ def served(db: Path) -> Iterator[str]:
     import uvicorn
 
     from mileage.ledger.store import Store
-    from mileage.pages.web.app import make_app
+    from mileage.report.web.app import make_app
 
     with Store.viewer(db) as store:
         config = uvicorn.Config(make_app(store), port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import mileage
-from mileage.kernels.reference.optim import Adam
-from mileage.kernels.reference.twin_critic import Networks, Transitions
+from mileage.kernels.reference.losses import Networks, Transitions
+from mileage.kernels.reference.networks import Adam
 
 RATE = 1e-2
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from mileage.ledger import queries
+from mileage.ledger.queries import Selector
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.selectors import Selector
 from mileage.ledger.store import Store
 
 

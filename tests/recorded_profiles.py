@@ -12,12 +12,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sample_rows import make_end, make_phases, make_run
 
-from mileage._records import strict_json
 from mileage.ledger.runs import RecordedRun
 from mileage.profiling.calibration import NONE, Calibration
 from mileage.profiling.costs import LayerTable
-from mileage.profiling.end_to_end import EndToEnd
 from mileage.profiling.profile import Profile
+from mileage.profiling.run import EndToEnd
+from mileage.types import strict_json
 
 RECORDED = Path(__file__).parent / "profiling/recorded/planted.json"
 _TOTALS = ("phases", "entries", "env_steps")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from sample_rows import make_end, make_phases, make_run
 
-from mileage.experiments import Arm, Outcome, Turn
 from mileage.ledger.runs import RecordedRun
-from mileage.trying.runs import Setup, Trial
+from mileage.measure import Arm, Outcome, Turn
+from mileage.profiling.tuning.runs import Setup, Trial
 
 Script = Callable[[Setup, int], tuple[float, float]]
 """Setup and seed to (steps per second, steps to target); infinitely many steps if it is never reached."""

@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from mileage import _errors
-from mileage._errors import MileageError, MissingExtraError, UnknownNameError, UsageError, looked_up
+from mileage import errors
+from mileage.errors import MileageError, MissingExtraError, UnknownNameError, UsageError, looked_up
 
-CLASSES = [item for _, item in inspect.getmembers(_errors, inspect.isclass) if item.__module__ == _errors.__name__]
+CLASSES = [item for _, item in inspect.getmembers(errors, inspect.isclass) if item.__module__ == errors.__name__]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_error_is_a_mileage_error_in_the_drawn_tree(kind: type) -> None:
     assert issubclass(kind, MileageError)
-    assert kind.__name__ in (_errors.__doc__ or "")
+    assert kind.__name__ in (errors.__doc__ or "")
     assert inspect.getdoc(kind)
 
 

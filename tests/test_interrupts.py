@@ -14,7 +14,7 @@ import pytest
 
 import broken_envs
 import mileage
-from mileage._interrupts import none_swallowed
+from mileage.system import none_swallowed
 from waiting import MINUTES, until
 
 HEAD = f"""

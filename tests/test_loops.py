@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage._loops import in_loop
+from mileage.user_code import in_loop
 
 SOURCE = """\
 def features(x, parts):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mileage import meter
-from mileage._errors import UsageError
-from mileage.meter import PhaseTimes
+from mileage import measure
+from mileage.errors import UsageError
+from mileage.measure import PhaseTimes
 from mileage.metrics import METRICS, Over, Totals
 
 # 1.2 billion steps in 42 minutes of training and 6 minutes of evaluation, at $2.20 an hour.
@@ -21,44 +21,44 @@ WORKED = Totals(
 
 
 def test_worked_example_to_the_printed_digit() -> None:
-    assert f"{meter.steps_per_second(WORKED):,.0f}" == "476,190"
+    assert f"{measure.steps_per_second(WORKED):,.0f}" == "476,190"
     assert f"{WORKED.wall_seconds / 60:.1f}" == "48.0"
-    assert f"{meter.train_seconds(WORKED) / 60:.1f}" == "42.0"
-    assert f"{meter.cost_usd(WORKED):.2f}" == "1.76"
-    assert f"{meter.cost_per_billion_steps(WORKED):.2f}" == "1.47"
-    assert meter.wall_to_target(WORKED) == 2880.0
-    assert meter.eval_overhead(WORKED) == 0.125
+    assert f"{measure.train_seconds(WORKED) / 60:.1f}" == "42.0"
+    assert f"{measure.cost_usd(WORKED):.2f}" == "1.76"
+    assert f"{measure.cost_per_billion_steps(WORKED):.2f}" == "1.47"
+    assert measure.wall_to_target(WORKED) == 2880.0
+    assert measure.eval_overhead(WORKED) == 0.125
 
 
 def test_steady_rate_leaves_out_init_and_compile() -> None:
-    assert meter.steady_steps_per_second(WORKED) == 1_200_000_000 / (40 * 60)
+    assert measure.steady_steps_per_second(WORKED) == 1_200_000_000 / (40 * 60)
 
 
 def test_billable_time_and_cost_count_every_instance() -> None:
     cluster = Totals(1800.0, {"learn": 1800.0}, instances=4, price_usd_per_hour=3.0, target_reached_seconds=600.0)
-    assert meter.billable_seconds(cluster) == 7200.0
-    assert meter.cost_usd(cluster) == 6.0
-    assert meter.cost_to_target(cluster) == 2.0
+    assert measure.billable_seconds(cluster) == 7200.0
+    assert measure.cost_usd(cluster) == 6.0
+    assert measure.cost_to_target(cluster) == 2.0
 
 
 def test_what_a_run_does_not_have_is_none() -> None:
     empty = Totals(0.0, {})
-    assert meter.steps_per_second(empty) is None
-    assert meter.steady_steps_per_second(Totals(5.0, {"init": 5.0}, env_steps=10)) is None
-    assert meter.eval_overhead(empty) is None
-    assert meter.other_share(empty) is None
-    assert meter.cost_per_billion_steps(Totals(1.0, {"other": 1.0}, price_usd_per_hour=1.0)) is None
-    assert meter.wall_to_target(empty) is None
-    assert meter.cost_to_target(empty) is None
-    assert meter.cost_usd(Totals(3600.0, {"other": 3600.0})) == 0.0
+    assert measure.steps_per_second(empty) is None
+    assert measure.steady_steps_per_second(Totals(5.0, {"init": 5.0}, env_steps=10)) is None
+    assert measure.eval_overhead(empty) is None
+    assert measure.other_share(empty) is None
+    assert measure.cost_per_billion_steps(Totals(1.0, {"other": 1.0}, price_usd_per_hour=1.0)) is None
+    assert measure.wall_to_target(empty) is None
+    assert measure.cost_to_target(empty) is None
+    assert measure.cost_usd(Totals(3600.0, {"other": 3600.0})) == 0.0
 
 
 def test_totals_come_from_a_clock() -> None:
     times = PhaseTimes(4_000_000_000, {"learn": 3_000_000_000, "other": 1_000_000_000}, {"learn": 1})
     totals = Totals.of(times, env_steps=8)
-    assert meter.steps_per_second(totals) == 2.0
-    assert meter.other_share(totals) == 0.25
-    assert meter.other_share(totals) > meter.OTHER_SHARE_LIMIT
+    assert measure.steps_per_second(totals) == 2.0
+    assert measure.other_share(totals) == 0.25
+    assert measure.other_share(totals) > measure.OTHER_SHARE_LIMIT
 
 
 def test_phases_that_leave_a_hole_are_refused() -> None:
@@ -101,7 +101,7 @@ def test_several_runs_as_one() -> None:
     first = Totals(10.0, {"learn": 8.0, "eval": 2.0}, 100, peaks={"peak_rss_gb": 1.0, "peak_gpu_gb": None})
     second = Totals(30.0, {"learn": 30.0}, 300, peaks={"peak_rss_gb": 3.0, "peak_gpu_gb": None})
     both = Totals.together([first, second])
-    assert (both.wall_seconds, both.env_steps, meter.eval_overhead(both)) == (40.0, 400, 2.0 / 40.0)
+    assert (both.wall_seconds, both.env_steps, measure.eval_overhead(both)) == (40.0, 400, 2.0 / 40.0)
     assert both.peaks == {"peak_rss_gb": 3.0, "peak_gpu_gb": None}
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mileage import _places
-from mileage._errors import UsageError
+from mileage import user_code
+from mileage.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from mileage._errors import UsageError
 def test_a_file_that_cannot_be_imported_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(UsageError, match=sentence):
-        _places.load(str(tmp_path / "mine.py"), "environment")
+        user_code.load(str(tmp_path / "mine.py"), "environment")
 
 
 def test_what_a_file_refuses_itself_is_said_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import mileage\nmileage.PPO('MlpPolicy')\n")
     with pytest.raises(UsageError, match=r"^'MlpPolicy' is the name of a network"):
-        _places.load(str(tmp_path / "mine.py"), "environment")
+        user_code.load(str(tmp_path / "mine.py"), "environment")

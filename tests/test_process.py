@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mileage import _process as process
+from mileage import system as process
 
 
 def test_start_time_is_field_22_even_if_the_command_name_looks_like_fields() -> None:
@@ -17,7 +17,7 @@ def test_start_time_is_field_22_even_if_the_command_name_looks_like_fields() -> 
 
 
 def test_start_lies_between_the_moments_before_and_after_it() -> None:
-    program = "from mileage._process import process_start_ns as s; print(s())"
+    program = "from mileage.system import process_start_ns as s; print(s())"
     before = time.perf_counter_ns()
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     after = time.perf_counter_ns()

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
-from mileage._seeding import HELD_OUT_START, HELD_OUT_STOP, check_training_seed, held_out_seeds
+from mileage.errors import UsageError
+from mileage.seeding import HELD_OUT_START, HELD_OUT_STOP, check_training_seed, held_out_seeds
 
 
 @pytest.mark.parametrize("seed", [0, 1, HELD_OUT_START - 1])

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from mileage._errors import UsageError
-from mileage.tables import Column, Markdown, Strong, Table
-from mileage.text import from_spreadsheet_cell, plain
+from mileage.errors import UsageError
+from mileage.tables import Column, Markdown, Strong, Table, from_spreadsheet_cell, plain
 
 TABLE = Table.of(
     ("name", "n", "ratio"), [("a", 1, "2.0×"), ("b", "1,200.5", "–")], title="Speed", note="Of one run.", key="speed"

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage.text import from_spreadsheet_cell, markdown, plain, spreadsheet_cell
+from mileage.tables import from_spreadsheet_cell, markdown, plain, spreadsheet_cell
 
 
 def test_plain_keeps_words_and_drops_what_a_terminal_acts_on() -> None:

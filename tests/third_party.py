@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.contracts import Clock, EnvSpec, Learner, Policy, Saved, Team, VectorEnv
+from mileage.contracts import Clock, EnvSpec, Learner, Policy, Saved, VectorEnv
+from mileage.types import Team
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mileage._types import Array, Team
 from mileage.contracts import Clock, EnvSpec, Learner, Policy, Saved, VectorEnv
 from mileage.description import ACT, Boundary, Buffer, Call, Description, Layer, Product, Stages, Variant, Work
+from mileage.types import Array, Team
 
 WIDTH = 16
 STAGES = ("loop", "multiply", "step")

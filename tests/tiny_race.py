@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mileage.outside.sitting
+import mileage.external.exam.client
 
 PROGRAM = """
 import sys, time
@@ -52,7 +52,7 @@ def tiny_race(
     folder: Path, *, seeds: int = 3, race: str = "", budget: str = "", pause: float = 0.05, second: int = 1
 ) -> Path:
     """Write the race's file and its program into `folder`."""
-    place = str(Path(mileage.outside.sitting.__file__).parent)
+    place = str(Path(mileage.external.exam.client.__file__).parent)
     (folder / "program.py").write_text(PROGRAM.format(place=place))
     path = folder / "tiny.toml"
     path.write_text(SPEC.format(seeds=seeds, race=race, budget=budget, pause=pause, second=second))

@@ -30,7 +30,7 @@ def version(package: str) -> str:
 def stable_baselines3(db: str) -> dict[str, Any]:
     from stable_baselines3 import PPO
 
-    from mileage.adapters import stable_baselines3 as adapter
+    from mileage.external.adapters import stable_baselines3 as adapter
 
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=256, seed=1, device="cpu")
     with adapter.recorded(
@@ -43,7 +43,7 @@ def stable_baselines3(db: str) -> dict[str, Any]:
 def sb3_contrib(db: str) -> dict[str, Any]:
     from sb3_contrib import RecurrentPPO
 
-    from mileage.adapters import stable_baselines3 as adapter
+    from mileage.external.adapters import stable_baselines3 as adapter
 
     model = RecurrentPPO("MlpLstmPolicy", "CartPole-v1", n_steps=128, seed=1, device="cpu")
     with adapter.recorded(model, panel="CartPole-v1", target="mean_return>=475", ledger=db) as callback:
@@ -54,7 +54,7 @@ def sb3_contrib(db: str) -> dict[str, Any]:
 def sbx(db: str) -> dict[str, Any]:
     from sbx import PPO
 
-    from mileage.adapters import stable_baselines3 as adapter
+    from mileage.external.adapters import stable_baselines3 as adapter
 
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=256, seed=1)
     with adapter.recorded(
@@ -73,7 +73,7 @@ def skrl(db: str) -> dict[str, Any]:
     from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
     from skrl.trainers.torch import SequentialTrainer
 
-    from mileage.adapters import skrl as adapter
+    from mileage.external.adapters import skrl as adapter
 
     class Policy(GaussianMixin, Model):  # type: ignore[misc]
         def __init__(self, observation_space: Any, action_space: Any, device: Any) -> None:
@@ -113,7 +113,7 @@ def rsl_rl(db: str) -> dict[str, Any]:
     from rsl_rl.runners import OnPolicyRunner
     from tensordict import TensorDict
 
-    from mileage.adapters import rsl_rl as adapter
+    from mileage.external.adapters import rsl_rl as adapter
 
     class Pendulums(VecEnv):  # type: ignore[misc]
         def __init__(self, n: int) -> None:
@@ -151,7 +151,7 @@ def brax(db: str) -> dict[str, Any]:
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
-    from mileage.adapters import brax as adapter
+    from mileage.external.adapters import brax as adapter
 
     seen = []
     with adapter.recorded(ledger=db) as hooks:
@@ -170,7 +170,7 @@ def brax_sac(db: str) -> dict[str, Any]:
     from brax import envs
     from brax.training.agents.sac import train as sac
 
-    from mileage.adapters import brax as adapter
+    from mileage.external.adapters import brax as adapter
 
     seen = []
     with adapter.recorded(algorithm="sac", ledger=db) as hooks:
@@ -193,7 +193,7 @@ def tianshou(db: str) -> dict[str, Any]:
     from tianshou.trainer import OffPolicyTrainerParams
     from tianshou.utils.net.common import Net
 
-    from mileage.adapters import tianshou as adapter
+    from mileage.external.adapters import tianshou as adapter
 
     envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1") for _ in range(4)])
     test = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")])
@@ -228,7 +228,7 @@ def torchrl(db: str) -> dict[str, Any]:
     from torchrl.objectives.value import GAE
     from torchrl.trainers import Trainer
 
-    from mileage.adapters import torchrl as adapter
+    from mileage.external.adapters import torchrl as adapter
 
     env = GymEnv("Pendulum-v1")
     net = torch.nn.Sequential(torch.nn.Linear(3, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2), NormalParamExtractor())
@@ -261,8 +261,8 @@ def rl_games(db: str, env_id: str = "CartPole-v1") -> dict[str, Any]:
     from rl_games.common import env_configurations, vecenv
     from rl_games.torch_runner import Runner
 
-    import mileage.exam
-    from mileage.adapters import rl_games as adapter
+    import mileage.external.exam
+    from mileage.external.adapters import rl_games as adapter
 
     class Several(vecenv.IVecEnv):  # type: ignore[misc]
         def __init__(self, config_name: str, num_actors: int, **_: Any) -> None:
@@ -322,7 +322,7 @@ def rl_games(db: str, env_id: str = "CartPole-v1") -> dict[str, Any]:
         found = player.get_action(torch.as_tensor(observations).float(), True)
         return found.cpu().numpy().reshape(len(observations), *shape)
 
-    with mileage.exam.Examiner(panel) as examiner:
+    with mileage.external.exam.Examiner(panel) as examiner:
         played = examiner.examine(act)
     return {"steps": observer.algo.frame, "version": version("rl-games"), "own_return": played.mean_return}
 
@@ -330,7 +330,7 @@ def rl_games(db: str, env_id: str = "CartPole-v1") -> dict[str, Any]:
 def rllib(db: str) -> dict[str, Any]:
     from ray.rllib.algorithms.ppo import PPOConfig
 
-    from mileage.adapters import rllib as adapter
+    from mileage.external.adapters import rllib as adapter
 
     config = (
         PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0).learners(num_learners=0)
@@ -351,7 +351,7 @@ def trl(db: str) -> dict[str, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
     from trl import SFTConfig, SFTTrainer
 
-    from mileage.adapters import trl as adapter
+    from mileage.external.adapters import trl as adapter
 
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", *"abcdefgh"])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
@@ -376,7 +376,7 @@ def pufferlib(db: str) -> dict[str, Any]:
     import pufferlib.vector
     from pufferlib import pufferl
 
-    from mileage.adapters import pufferlib as adapter
+    from mileage.external.adapters import pufferlib as adapter
 
     def make(**kwargs: Any) -> Any:
         return pufferlib.emulation.GymnasiumPufferEnv(env_creator=lambda: gymnasium.make("CartPole-v1"), **kwargs)
@@ -402,7 +402,7 @@ def rltools(db: str) -> dict[str, Any]:
     import gymnasium
     import rltools as package
 
-    from mileage.adapters import rltools as adapter
+    from mileage.external.adapters import rltools as adapter
 
     class Counted(gymnasium.wrappers.RescaleAction):  # type: ignore[type-arg]
         """Actions from -1 to 1, as RLtools wants them."""
@@ -437,7 +437,7 @@ def leanrl(db: str) -> dict[str, Any]:
 
 
 def _script(db: str, script: str, env: str, arguments: list[str]) -> dict[str, Any]:
-    from mileage.adapters import cleanrl as adapter
+    from mileage.external.adapters import cleanrl as adapter
 
     here = Path.cwd()
     os.chdir(tempfile.mkdtemp())

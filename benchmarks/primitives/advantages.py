@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.bench import inputs, plain
-from mileage.bench.inputs import GAMMA, LAMBDA
-from mileage.bench.ways import Way
+from mileage.profiling.bench import cases, plain
+from mileage.profiling.bench.cases import GAMMA, LAMBDA, Way
 
 from .arms import on_jax_device, torch_threads
 
@@ -48,7 +47,7 @@ def _gae_by_torch(rewards: Any, values: Any, terminated: Any, last_values: Any) 
 
 def gae_torch(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """Torch operations, one row at a time."""
-    yield from _torch(_gae_by_torch, inputs.plain_rollout(n_envs, horizon), threads)
+    yield from _torch(_gae_by_torch, cases.plain_rollout(n_envs, horizon), threads)
 
 
 def gae_jax(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
@@ -67,14 +66,14 @@ def gae_jax(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
 
         return run
 
-    yield from _jax(build, inputs.plain_rollout(n_envs, horizon))
+    yield from _jax(build, cases.plain_rollout(n_envs, horizon))
 
 
 def gae_rlox(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """The batched call of rlox, on the environment-major arrays it wants."""
     from rlox import compute_gae_batched_f32
 
-    *arrays, last = inputs.plain_rollout(n_envs, horizon)
+    *arrays, last = cases.plain_rollout(n_envs, horizon)
     flat = [np.ascontiguousarray(array.T.astype(np.float32)).reshape(-1) for array in arrays]
     yield Way(
         lambda: compute_gae_batched_f32(*flat, last, horizon, GAMMA, LAMBDA),
@@ -87,7 +86,7 @@ def gae_torchrl(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     import torch
     from torchrl.objectives.value import functional
 
-    rewards, values, terminated, last = inputs.plain_rollout(n_envs, horizon)
+    rewards, values, terminated, last = cases.plain_rollout(n_envs, horizon)
     following = np.concatenate([values[1:], last[None]])
     tensors = [torch.from_numpy(np.ascontiguousarray(a.T))[..., None] for a in (values, following, rewards, terminated)]
 
@@ -126,7 +125,7 @@ def _vtrace_by_torch(log_ratios: Any, rewards: Any, values: Any, terminated: Any
 
 def vtrace_torch(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """Torch operations, one row at a time."""
-    yield from _torch(_vtrace_by_torch, tuple(inputs.rollout(n_envs, horizon).values()), threads)
+    yield from _torch(_vtrace_by_torch, tuple(cases.rollout(n_envs, horizon).values()), threads)
 
 
 def vtrace_jax(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
@@ -148,14 +147,14 @@ def vtrace_jax(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
 
         return run
 
-    yield from _jax(build, tuple(inputs.rollout(n_envs, horizon).values()))
+    yield from _jax(build, tuple(cases.rollout(n_envs, horizon).values()))
 
 
 def vtrace_rlox(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     """The call of rlox, which takes one environment at a time."""
     from rlox import compute_vtrace
 
-    *arrays, last_values = inputs.rollout(n_envs, horizon).values()
+    *arrays, last_values = cases.rollout(n_envs, horizon).values()
     rows = [np.ascontiguousarray(array.T.astype(np.float32)) for array in arrays]
     last = [float(value) for value in last_values]
     yield Way(
@@ -169,7 +168,7 @@ def vtrace_torchrl(n_envs: int, horizon: int, threads: int) -> Iterator[Way]:
     import torch
     from torchrl.objectives.value.functional import vtrace_advantage_estimate
 
-    log_ratios, rewards, values, terminated, last = inputs.rollout(n_envs, horizon).values()
+    log_ratios, rewards, values, terminated, last = cases.rollout(n_envs, horizon).values()
     following = np.concatenate([values[1:], last[None]])
     arrays = (log_ratios, np.zeros_like(log_ratios), values, following, rewards, terminated)
     pi, mu, value, after, reward, done = (torch.from_numpy(np.ascontiguousarray(a.T))[..., None] for a in arrays)

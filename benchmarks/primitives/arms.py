@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mileage.bench.ways import Way
+from mileage.profiling.bench.cases import Way
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.bench import inputs
-from mileage.bench.inputs import ACTION_ROWS
-from mileage.bench.ways import Way, in_python
+from mileage.profiling.bench import cases
+from mileage.profiling.bench.cases import ACTION_ROWS, Way, in_python
 
 
 def step_gymnasium(n_envs: int, threads: int) -> Iterator[Way]:
@@ -19,7 +18,7 @@ def step_gymnasium(n_envs: int, threads: int) -> Iterator[Way]:
 
     envs = gymnasium.make_vec("CartPole-v1", num_envs=n_envs, vectorization_mode="vector_entry_point")
     envs.reset(seed=0)
-    yield in_python(envs.step, inputs.actions(n_envs))
+    yield in_python(envs.step, cases.actions(n_envs))
 
 
 def step_rlox(n_envs: int, threads: int) -> Iterator[Way]:
@@ -28,7 +27,7 @@ def step_rlox(n_envs: int, threads: int) -> Iterator[Way]:
 
     envs = rlox.VecEnv(n_envs, seed=0, env_id="CartPole-v1")
     envs.reset_all(seed=0)
-    yield in_python(envs.step_all, inputs.actions(n_envs).astype(np.uint32))
+    yield in_python(envs.step_all, cases.actions(n_envs).astype(np.uint32))
 
 
 def step_envpool(n_envs: int, threads: int) -> Iterator[Way]:
@@ -38,7 +37,7 @@ def step_envpool(n_envs: int, threads: int) -> Iterator[Way]:
     for n in dict.fromkeys((1, threads)):
         envs = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=n_envs, num_threads=n, seed=0)
         envs.reset()
-        arm = in_python(envs.step, inputs.actions(n_envs).astype(np.int32))
+        arm = in_python(envs.step, cases.actions(n_envs).astype(np.int32))
         yield Way(arm.run, arm.units, label=f"{n} thread{'s' * (n > 1)}")
 
 
@@ -52,7 +51,7 @@ def step_gymnax(n_envs: int, threads: int) -> Iterator[Way]:
     env, params = gymnax.make("CartPole-v1")
     keys = jax.random.split(jax.random.PRNGKey(0), n_envs)
     _, state = jax.vmap(env.reset, in_axes=(0, None))(keys, params)
-    actions = jnp.asarray(inputs.actions(n_envs))
+    actions = jnp.asarray(cases.actions(n_envs))
     stepped = jax.vmap(env.step, in_axes=(0, 0, 0, None))
 
     def step(carry: Any, action: Any) -> Any:

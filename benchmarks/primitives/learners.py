@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.bench import inputs, plain
-from mileage.bench.ways import Way
+from mileage.profiling.bench import cases, plain
+from mileage.profiling.bench.cases import Way
 
 from .arms import on_jax_device, torch_threads
 
@@ -23,11 +23,11 @@ def mlp_torch(rows: int, sizes: list[int], threads: int) -> Iterator[Way]:
     import torch
 
     parts: list[Any] = []
-    for weights, bias in inputs.layers(sizes):
+    for weights, bias in cases.layers(sizes):
         layer = torch.nn.Linear(*weights.shape)
         layer.weight.data, layer.bias.data = torch.from_numpy(weights.T.copy()), torch.from_numpy(bias)
         parts += [layer, torch.nn.Tanh()]
-    network, x = torch.nn.Sequential(*parts[:-1]), torch.from_numpy(inputs.batch(rows, sizes[0]))
+    network, x = torch.nn.Sequential(*parts[:-1]), torch.from_numpy(cases.batch(rows, sizes[0]))
 
     def run() -> Any:
         with torch.inference_mode():
@@ -42,7 +42,7 @@ def mlp_jax(rows: int, sizes: list[int], threads: int) -> Iterator[Way]:
     import jax
     import jax.numpy as jnp
 
-    (x,), layers = on_jax_device(inputs.batch(rows, sizes[0])), inputs.layers(sizes)
+    (x,), layers = on_jax_device(cases.batch(rows, sizes[0])), cases.layers(sizes)
 
     def forward(x: Any, layers: Any) -> Any:
         for weights, bias in layers[:-1]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.bench import inputs
-from mileage.bench.inputs import BATCH
-from mileage.bench.ways import Way
+from mileage.profiling.bench import cases
+from mileage.profiling.bench.cases import BATCH, Way
 
 _FIELDS = {"obs": {"shape": 4}, "next_obs": {"shape": 4}, "act": {"shape": 1}, "rew": {}, "done": {}}
 
@@ -22,7 +21,7 @@ def _turns(rows: int, n: int) -> range:
 def _rlox(rows: int, n: int, size: int) -> tuple[Any, Any]:
     import rlox
 
-    data, buffer = inputs.transitions(n, size), rlox.ReplayBuffer(rows, size, 1)
+    data, buffer = cases.transitions(n, size), rlox.ReplayBuffer(rows, size, 1)
     flags = data["flags"].astype(np.uint8)
     arrays = (data["obs"], data["next_obs"], data["actions"])
     batch = (*(array.ravel() for array in arrays), data["rewards"], flags, flags)
@@ -48,7 +47,7 @@ def _sb3(rows: int, n: int, size: int) -> tuple[Any, Any]:
     from stable_baselines3.common.buffers import ReplayBuffer
 
     spaces = Box(-np.inf, np.inf, (size,), np.float32), Box(-1, 1, (1,), np.float32)
-    data, buffer = inputs.transitions(n, size), ReplayBuffer(rows, *spaces, device="cpu", n_envs=n)
+    data, buffer = cases.transitions(n, size), ReplayBuffer(rows, *spaces, device="cpu", n_envs=n)
     infos: list[dict[str, Any]] = [{} for _ in range(n)]
     batch = (data["obs"], data["next_obs"], data["actions"], data["rewards"], data["flags"], infos)
     for _ in _turns(rows, n):
@@ -72,7 +71,7 @@ def _cpprb(rows: int, n: int, size: int) -> tuple[Any, Any]:
 
     shape = {"shape": size, "dtype": np.float32}
     buffer = cpprb.ReplayBuffer(rows, _FIELDS | {"obs": shape, "next_obs": shape, "cut": {}})
-    data = inputs.transitions(n, size)
+    data = cases.transitions(n, size)
     flags = data["flags"].astype(np.float32)
     batch = {"obs": data["obs"], "next_obs": data["next_obs"], "act": data["actions"], "rew": data["rewards"]}
     batch |= {"done": flags, "cut": flags}
@@ -95,7 +94,7 @@ def sample_cpprb(rows: int, n: int, size: int, threads: int) -> Iterator[Way]:
 def _tianshou(rows: int, n: int, size: int) -> tuple[Any, Any]:
     from tianshou.data import Batch, VectorReplayBuffer
 
-    data, buffer, environments = inputs.transitions(n, size), VectorReplayBuffer(rows, n), np.arange(n)
+    data, buffer, environments = cases.transitions(n, size), VectorReplayBuffer(rows, n), np.arange(n)
     flags = {"terminated": data["flags"], "truncated": data["flags"], "info": Batch()}
     batch = Batch(obs=data["obs"], act=data["actions"], rew=data["rewards"], obs_next=data["next_obs"], **flags)
     for _ in _turns(rows, n):
@@ -118,7 +117,7 @@ def _torchrl_data(n: int, size: int) -> Any:
     import torch
     from tensordict import TensorDict
 
-    data = {name: torch.from_numpy(array) for name, array in inputs.transitions(n, size).items()}
+    data = {name: torch.from_numpy(array) for name, array in cases.transitions(n, size).items()}
     return TensorDict(data, batch_size=[n])
 
 
@@ -156,7 +155,7 @@ def prioritized_rlox(entries: int, threads: int) -> Iterator[Way]:
     buffer = rlox.PrioritizedReplayBuffer(entries, 4, 1, 0.6, 0.4)
     for i in range(entries):
         buffer.push(obs[i], one[:1], 1.0, False, False, obs[i])
-    fresh = itertools.cycle([priorities.astype(np.float64) for priorities in inputs.priorities()])
+    fresh = itertools.cycle([priorities.astype(np.float64) for priorities in cases.priorities()])
     seeds = itertools.count()
     yield Way(lambda: buffer.update_priorities(buffer.sample(BATCH, next(seeds))["indices"], next(fresh)))
 
@@ -168,7 +167,7 @@ def prioritized_cpprb(entries: int, threads: int) -> Iterator[Way]:
     obs, one, _ = _flat(entries)
     buffer = cpprb.PrioritizedReplayBuffer(entries, _FIELDS)
     buffer.add(obs=obs, next_obs=obs, act=one[:, None], rew=one, done=one)
-    fresh = itertools.cycle(inputs.priorities())
+    fresh = itertools.cycle(cases.priorities())
     yield Way(lambda: buffer.update_priorities(buffer.sample(BATCH, 0.4)["indexes"], next(fresh)))
 
 
@@ -179,7 +178,7 @@ def prioritized_tianshou(entries: int, threads: int) -> Iterator[Way]:
     obs, one, flags = _flat(entries)
     buffer = PrioritizedReplayBuffer(entries, alpha=0.6, beta=0.4)
     buffer.update(ReplayBuffer.from_data(obs, one, one, flags, flags, flags, obs))
-    fresh = itertools.cycle(inputs.priorities())
+    fresh = itertools.cycle(cases.priorities())
     yield Way(lambda: buffer.update_weight(buffer.sample(BATCH)[1], next(fresh)))
 
 
@@ -193,7 +192,7 @@ def prioritized_torchrl(entries: int, threads: int) -> Iterator[Way]:
     )
     for _ in _turns(entries, 10_000):
         buffer.extend(_torchrl_data(10_000, 4))
-    fresh = itertools.cycle([torch.from_numpy(priorities) for priorities in inputs.priorities()])
+    fresh = itertools.cycle([torch.from_numpy(priorities) for priorities in cases.priorities()])
 
     def run() -> None:
         batch = buffer.sample()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mileage.bench import inputs, plain
-from mileage.bench.ways import Way
+from mileage.profiling.bench import cases, plain
+from mileage.profiling.bench.cases import Way
 
 from .arms import on_jax_device, torch_threads
 
@@ -32,7 +32,7 @@ def kl_torch(rows: int, length: int, estimator: str, threads: int) -> Iterator[W
     """Torch operations."""
     import torch
 
-    p, q = (torch.from_numpy(array) for array in inputs.log_probs(rows, length))
+    p, q = (torch.from_numpy(array) for array in cases.log_probs(rows, length))
     for label, prepare in torch_threads(threads):
         yield Way(lambda: _kl(torch, p, q, estimator), answer=np.asarray, label=label, prepare=prepare)
 
@@ -42,7 +42,7 @@ def kl_jax(rows: int, length: int, estimator: str, threads: int) -> Iterator[Way
     import jax
     import jax.numpy as jnp
 
-    p, q = on_jax_device(*inputs.log_probs(rows, length))
+    p, q = on_jax_device(*cases.log_probs(rows, length))
     function = jax.jit(lambda p, q: _kl(jnp, p, q, estimator))
     yield Way(lambda: jax.block_until_ready(function(p, q)), answer=np.asarray)
 
@@ -51,7 +51,7 @@ def kl_rlox(rows: int, length: int, estimator: str, threads: int) -> Iterator[Wa
     """The batched calls of rlox."""
     import rlox
 
-    p, q = (array.reshape(-1) for array in inputs.log_probs(rows, length))
+    p, q = (array.reshape(-1) for array in cases.log_probs(rows, length))
     if estimator == "exact":
         yield Way(lambda: rlox.compute_batch_token_kl_f32(p, q, length), answer=np.asarray)
     else:
@@ -68,7 +68,7 @@ def groups_torch(groups: int, size: int, threads: int) -> Iterator[Way]:
     """Torch operations."""
     import torch
 
-    rewards = torch.from_numpy(inputs.rewards(groups, size))
+    rewards = torch.from_numpy(cases.rewards(groups, size))
 
     def run() -> Any:
         std, mean = torch.std_mean(rewards, 1, correction=0, keepdim=True)
@@ -83,7 +83,7 @@ def groups_jax(groups: int, size: int, threads: int) -> Iterator[Way]:
     import jax
     import jax.numpy as jnp
 
-    (rewards,) = on_jax_device(inputs.rewards(groups, size))
+    (rewards,) = on_jax_device(cases.rewards(groups, size))
     function = jax.jit(lambda r: (r - r.mean(1, keepdims=True)) / (jnp.std(r, 1, keepdims=True) + _EPSILON))
     yield Way(lambda: jax.block_until_ready(function(rewards)), answer=np.asarray)
 
@@ -92,13 +92,13 @@ def groups_rlox(groups: int, size: int, threads: int) -> Iterator[Way]:
     """The batched call of rlox, in the float64 it wants."""
     from rlox import compute_batch_group_advantages
 
-    flat = inputs.rewards(groups, size).astype(np.float64).reshape(-1)
+    flat = cases.rewards(groups, size).astype(np.float64).reshape(-1)
     yield Way(lambda: compute_batch_group_advantages(flat, size), answer=lambda r: np.asarray(r).reshape(groups, size))
 
 
 def moments_numpy(rows: int, width: int, threads: int) -> Iterator[Way]:
     """Mean and variance of a batch, not yet merged with what came before."""
-    batch = inputs.batch(rows, width)
+    batch = cases.batch(rows, width)
     yield Way(lambda: (batch.mean(0), batch.var(0)))
 
 
@@ -106,5 +106,5 @@ def moments_sb3(rows: int, width: int, threads: int) -> Iterator[Way]:
     """What VecNormalize does with a batch."""
     from stable_baselines3.common.running_mean_std import RunningMeanStd
 
-    batch, moments = inputs.batch(rows, width), RunningMeanStd(shape=(width,))
+    batch, moments = cases.batch(rows, width), RunningMeanStd(shape=(width,))
     yield Way(lambda: moments.update(batch))

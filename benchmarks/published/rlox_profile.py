@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mileage import description
-from mileage.meter import PhaseClock
+from mileage.measure import PhaseClock
 from mileage.profiling import primitives as p
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.export import markdown
 from mileage.profiling.profile import Profile, profile_run
 from mileage.profiling.recommended import recommended
-from mileage.profiling.tables import percent, seconds, table
+from mileage.profiling.report import percent, seconds_with_unit, table
 from mileage.tables import Table
 
 ABOUT = (
@@ -109,7 +109,7 @@ def _measured(found: Calibration, rows: Sequence[tuple[str, str | None, str]]) -
     made = []
     for name, ours, theirs in rows:
         value = found.primitives.get(ours) if ours is not None else None
-        made.append((name, "none" if ours is None else "–" if value is None else seconds(value), theirs))
+        made.append((name, "none" if ours is None else "–" if value is None else seconds_with_unit(value), theirs))
     return made
 
 
@@ -175,14 +175,16 @@ def _sac_update(profile: Profile, found: Calibration) -> Table:
     }
     ours["Loop and barriers"] = sum(stages.values())
     whole = sum(ours.values()) or 1.0
-    rows = [(name, f"{seconds(value)} ({percent(value / whole)})", theirs[name]) for name, value in ours.items()]
-    rows.append(("Total", f"{seconds(whole)} (100.0 %)", "4,708 µs (100 %)"))
+    rows = [
+        (name, f"{seconds_with_unit(value)} ({percent(value / whole)})", theirs[name]) for name, value in ours.items()
+    ]
+    rows.append(("Total", f"{seconds_with_unit(whole)} (100.0 %)", "4,708 µs (100 %)"))
     return _table("sac_update", "Inside one SAC update", rows, "", "component")
 
 
 def _crossings(profile: Profile, found: Calibration, theirs: Mapping[str, str], title: str, note: str) -> Table:
     calls = [call for cost in found.costs for call in cost.calls]
-    rows = [(call.label, f"{call.per_iteration:g} × {seconds(call.seconds_each)}", "") for call in calls]
+    rows = [(call.label, f"{call.per_iteration:g} × {seconds_with_unit(call.seconds_each)}", "") for call in calls]
     count = sum(call.per_iteration for call in calls)
     rows += [(name, "", published) for name, published in theirs.items()]
     whole = sum(cost.seconds for cost in found.costs) or 1.0
@@ -190,7 +192,7 @@ def _crossings(profile: Profile, found: Calibration, theirs: Mapping[str, str], 
     rows.append(
         (
             "Total crossings Python ↔ native",
-            f"{count:g} at {seconds(found.limits.crossing_seconds)} ({percent(share)})",
+            f"{count:g} at {seconds_with_unit(found.limits.crossing_seconds)} ({percent(share)})",
             note,
         )
     )
@@ -229,9 +231,9 @@ def _layers(found: Calibration, theirs: Mapping[str, str], total: str, title: st
     rows = []
     for name, layer in ours.items():
         value = split.rollout.get(layer, 0.0) + split.update.get(layer, 0.0)
-        rows.append((name, f"{seconds(value)} ({percent(value / whole)})", ""))
+        rows.append((name, f"{seconds_with_unit(value)} ({percent(value / whole)})", ""))
     rows += [(name, "", published) for name, published in theirs.items()]
-    rows.append(("Total", seconds(whole), total))
+    rows.append(("Total", seconds_with_unit(whole), total))
     return _table("layers", title, rows, "", "layer")
 
 

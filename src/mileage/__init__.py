@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mileage._version import __version__ as __version__
+from mileage.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than a process may live that is to leave a trace
 
 # Loaded on first use, so that `import mileage` is quick.
 _OTHERS = {
-    "Ledger": "mileage.recording.recorder",
-    "MileageError": "mileage._errors",
+    "Ledger": "mileage.ledger.recorder",
+    "MileageError": "mileage.errors",
     "Panel": "mileage.ledger.panels",
     "RecordedRun": "mileage.ledger.runs",
     "RunRecord": "mileage.ledger.runs",
@@ -17,7 +17,7 @@ _OTHERS = {
     "VecEnv": "mileage.envs.native.vector",
     "agent_class": "mileage.training.agents",
     "compare": "mileage.report.compare",
-    "env": "mileage.envs.native.env",
+    "env": "mileage.envs.native.spec",
     "load": "mileage.training.agents",
     "register_algorithm": "mileage.algorithms.registry",
 }
@@ -33,15 +33,15 @@ def _homes() -> dict[str, str]:
 if TYPE_CHECKING:
     from typing import Any
 
-    from mileage._errors import MileageError as MileageError
     from mileage.algorithms.registry import register_algorithm as register_algorithm
-    from mileage.envs.native.env import env as env
+    from mileage.envs.native.spec import env as env
     from mileage.envs.native.vector import VecEnv as VecEnv
+    from mileage.errors import MileageError as MileageError
     from mileage.ledger.panels import Panel as Panel
+    from mileage.ledger.recorder import Ledger as Ledger
     from mileage.ledger.runs import RecordedRun as RecordedRun
     from mileage.ledger.runs import RunRecord as RunRecord
     from mileage.ledger.targets import Target as Target
-    from mileage.recording.recorder import Ledger as Ledger
     from mileage.report.compare import compare as compare
     from mileage.training.agents import A2C as A2C
     from mileage.training.agents import DQN as DQN

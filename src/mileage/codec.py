@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mileage._errors import EnvError, UsageError
-from mileage._records import Record
-from mileage._types import U8, Allowed, Array, ObsLeaf, Shown, Taken
+from mileage.errors import EnvError, UsageError
+from mileage.types import U8, Allowed, Array, ObsLeaf, Record, Shown, Taken
 
 
 class Codec:

@@ -21,11 +21,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from mileage._errors import UsageError
-from mileage._records import Record
-from mileage._types import F32, U8, Array, Bool, Memory, ObsLeaf
-from mileage._types import Team as Team
 from mileage.codec import Codec
+from mileage.errors import UsageError
+from mileage.types import F32, U8, Array, Bool, Memory, ObsLeaf, Record
+from mileage.types import Team as Team
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mileage._types import Team
+from mileage.types import Team
 
 Action = Callable[[], object]
 """Does something that can be done again."""

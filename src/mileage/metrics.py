@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, Flag, StrEnum, auto
 from typing import Protocol
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 
 
 class Phase(StrEnum):

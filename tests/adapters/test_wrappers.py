@@ -14,9 +14,9 @@ import pytest
 import mileage
 import wrapped_envs
 from extras import TORCH
-from mileage._errors import UsageError
-from mileage.adapters.wrappers import View
-from mileage.exam import find_panel
+from mileage.errors import UsageError
+from mileage.external.adapters.wrappers import View
+from mileage.external.exam import find_panel
 from wrapped_envs import Gain, Odd, bare, rescaled, trained, wrapped
 
 ENVS = Path(wrapped_envs.__file__)
@@ -40,7 +40,7 @@ def own_play(envs: Any, act: Callable[[Any], Any]) -> list[float]:
 
 
 def exam(act: Callable[[Any], Any]) -> list[float]:
-    return list(mileage.exam.examine(act, PANEL).returns)
+    return list(mileage.external.exam.examine(act, PANEL).returns)
 
 
 def test_observations_and_actions_pass_the_wrappers_of_training() -> None:
@@ -114,7 +114,7 @@ envs.close()
 
 @TORCH
 def test_a_script_of_cleanrl_with_normalised_observations(tmp_path: Path) -> None:
-    from mileage.adapters import cleanrl
+    from mileage.external.adapters import cleanrl
 
     (tmp_path / "ppo.py").write_text(SCRIPT)
     db = tmp_path / "ledger.db"
@@ -130,19 +130,19 @@ def test_stable_baselines3_acts_through_wrappers_of_single_environments() -> Non
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    from mileage.adapters.stable_baselines3 import Policy
+    from mileage.external.adapters.stable_baselines3 import SB3Policy
 
     model = PPO("MlpPolicy", DummyVecEnv([rescaled]), n_steps=256, seed=1, device="cpu")
     model.learn(512)
     envs = model.get_env()
-    policy = Policy(model, True, View(envs, PANEL))
-    found = list(mileage.exam.examine(policy, PANEL).returns)
+    policy = SB3Policy(model, True, View(envs, PANEL))
+    found = list(mileage.external.exam.examine(policy, PANEL).returns)
     assert found == pytest.approx(own_play(envs, lambda obs: model.predict(obs, deterministic=True)[0]), rel=1e-4)
 
 
 @TORCH
 def test_a_script_whose_wrappers_cannot_be_applied_is_recorded_without_an_exam(tmp_path: Path) -> None:
-    from mileage.adapters import cleanrl
+    from mileage.external.adapters import cleanrl
 
     (tmp_path / "ppo.py").write_text(SCRIPT.replace("SyncVectorEnv([wrapped])", "AsyncVectorEnv([wrapped])"))
     with pytest.warns(UserWarning, match="no exam: AsyncVectorEnv"):

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UnknownNameError, UsageError
-from mileage.algorithms._config import checked, scheduled
 from mileage.algorithms.a2c import A2CConfig
+from mileage.algorithms.configs import checked, scheduled
 from mileage.algorithms.dqn import DQNConfig
 from mileage.algorithms.impala import IMPALAConfig
 from mileage.algorithms.ppo import PPOConfig
 from mileage.algorithms.rpo import RPOConfig
 from mileage.algorithms.sac import SACConfig
 from mileage.algorithms.td3 import TD3Config
+from mileage.errors import UnknownNameError, UsageError
 
 BOTH: list[tuple[str, Any, str]] = [
     ("n_envs", 0, "n_envs must be at least 1, not 0"),

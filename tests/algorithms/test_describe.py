@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 import mileage
-from mileage.algorithms._describe import backward, forward, input_gradient, one_forward
+from mileage.algorithms.describe import backward, forward, input_gradient, one_forward
 from mileage.description import Product, Work
 from mileage.training.agent import Agent
 

@@ -14,14 +14,13 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, EnvError, UsageError
-from mileage.algorithms._collectors import SlotState
-from mileage.algorithms.impala import IMPALA, IMPALAConfig
+from mileage.algorithms.impala import IMPALA, IMPALAConfig, SlotState
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.errors import CheckpointError, EnvError, UsageError
 from mileage.kernels import reference
 from mileage.kernels.machine.team import Team
-from mileage.meter import Phase, PhaseClock
+from mileage.measure import Phase, PhaseClock
 from mileage.policies import ActorCritic
 
 FAST: dict[str, Any] = {"preset": "none", "n_envs": 8, "n_steps": 4, "learning_rate": 1e-2}
@@ -208,8 +207,8 @@ def test_collectors_are_measured_beside_the_wall_clock() -> None:
 
 def test_the_ledger_keeps_lag_and_collectors(tmp_path: Path) -> None:
     from mileage.ledger import queries
+    from mileage.ledger.recorder import Ledger
     from mileage.ledger.store import Store
-    from mileage.recording.recorder import Ledger
 
     db = str(tmp_path / "runs.db")
     with mileage.IMPALA("CartPole-v1", n_envs=4, n_steps=8, preset="none") as agent:

@@ -12,11 +12,11 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import UsageError
 from mileage.algorithms.dqn import DQNConfig
 from mileage.algorithms.sac import SACConfig
 from mileage.algorithms.td3 import TD3Config
-from mileage.meter import PhaseClock
+from mileage.errors import UsageError
+from mileage.measure import PhaseClock
 
 ALL: list[tuple[str, Any, str]] = [
     ("n_envs", 0, "n_envs must be at least 1, not 0"),

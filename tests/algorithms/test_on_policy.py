@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import tiny_envs
-from mileage._errors import UsageError
-from mileage.algorithms._native_on_policy import NativeOnPolicy
 from mileage.algorithms.a2c import A2C, A2CConfig
 from mileage.algorithms.ppo import PPO, PPOConfig
+from mileage.algorithms.rollouts import NativeOnPolicy
 from mileage.contracts import Saved, VectorEnv
 from mileage.envs import VecEnv, env, make_vec
+from mileage.errors import UsageError
 from mileage.kernels import reference
-from mileage.kernels.arrays.moments import merged
 from mileage.kernels.machine.team import Team
-from mileage.meter import Phase, PhaseClock
+from mileage.kernels.moments import merged
+from mileage.measure import Phase, PhaseClock
 from mileage.policies import ActorCritic
 from mileage.training.agents import agent_class
 

@@ -16,10 +16,10 @@ import pytest
 
 import mileage
 import third_party
-from mileage._errors import CheckpointError, UnknownNameError, UsageError
 from mileage.algorithms import registry
 from mileage.algorithms.registry import BUILT_IN, Algorithm, find_algorithm
 from mileage.contracts import Learner
+from mileage.errors import CheckpointError, UnknownNameError, UsageError
 from mileage.training import agents
 
 SOURCE = Path(mileage.__file__).parent
@@ -51,7 +51,7 @@ def test_every_algorithm_is_a_learner_with_an_agent(algorithm: Algorithm) -> Non
 @pytest.mark.parametrize("algorithm", [each for each in BUILT_IN if each.torch_home], ids=lambda each: each.name)
 def test_learners_on_torch_are_configured_as_native_ones(algorithm: Algorithm) -> None:
     pytest.importorskip("torch")
-    from mileage.algorithms.torch.learner import TorchLearner
+    from mileage.algorithms.torch import TorchLearner
 
     learner = algorithm.learner("torch")
     assert issubclass(learner, TorchLearner)

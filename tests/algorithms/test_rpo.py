@@ -10,11 +10,11 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import UsageError
 from mileage.algorithms.rpo import RPO, RPOConfig
-from mileage.kernels.arrays import random
-from mileage.kernels.reference.actor_critic import Batch, Optimisation, Shape, update
-from mileage.meter import PhaseClock
+from mileage.errors import UsageError
+from mileage.kernels import random
+from mileage.kernels.reference.losses import Optimisation, ReferenceBatch, Shape, update
+from mileage.measure import PhaseClock
 
 SMALL: dict[str, Any] = {"n_envs": 2, "n_steps": 16, "epochs": 3, "minibatch": 8, "hidden": (8,), "preset": "none"}
 
@@ -50,7 +50,7 @@ def test_one_epoch_descends_the_loss_of_perturbed_means() -> None:
         shifted = learner.actions - np.float32(config.perturbation) * (2.0 * draws - 1.0)
         arrays = (learner.obs, shifted, learner.log_probs, learner.values, learner.advantages, learner.returns)
         how = Optimisation(entropy_coef=config.entropy_coef, rate=1e-3, eps=config.adam_eps)
-        expected, _, _ = update(before, shape, Batch(*arrays), how, [np.arange(32)], 32)
+        expected, _, _ = update(before, shape, ReferenceBatch(*arrays), how, [np.arange(32)], 32)
     np.testing.assert_allclose(agent.policy.params, expected, atol=2e-5)
     assert np.abs(agent.policy.params - before).max() > 1e-4
 

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.bench import baseline as bench_baseline
-from mileage.bench.baseline import Change
-from mileage.bench.cases import CASES
-from mileage.bench.machine import Reading
-from mileage.bench.suite import BenchReport, CaseResult
-from mileage.experiments import Sample
-from mileage.experiments.timing import Comparison, Measurement
+from mileage.errors import UsageError
+from mileage.measure import Sample
+from mileage.measure.surroundings import Reading
+from mileage.measure.timing import Measurement, TimingComparison
+from mileage.profiling.bench import baseline as bench_baseline
+from mileage.profiling.bench.baseline import Change
+from mileage.profiling.bench.cases import CASES
+from mileage.profiling.bench.suite import CaseResult, PrimitivesReport
 
 READING = Reading(0.1, 0.0, None, None, None, 1e-3, 0.0)
 
 
-def report(hardware: str = "here", numpy: str = "2.0", **walls: tuple[float, ...]) -> BenchReport:
+def report(hardware: str = "here", numpy: str = "2.0", **walls: tuple[float, ...]) -> PrimitivesReport:
     """A run with the given samples of cases by primitive."""
     results = []
     for primitive, times in walls.items():
         case = next(case for case in CASES if case.primitive == primitive)
         samples = tuple(Sample("mileage", wall, wall) for wall in times)
-        results.append(CaseResult(case, Comparison(case.title, (Measurement("mileage", 1, (), samples),))))
+        results.append(CaseResult(case, TimingComparison(case.title, (Measurement("mileage", 1, (), samples),))))
     machine = {"cpu": "Abacus", "cores": 2, "python": "3.11", "versions": {"numpy": numpy}}
-    return BenchReport(tuple(results), machine, hardware, (READING, READING), (), {})
+    return PrimitivesReport(tuple(results), machine, hardware, (READING, READING), (), {})
 
 
-def saved(directory: Path, run: BenchReport) -> Any:
+def saved(directory: Path, run: PrimitivesReport) -> Any:
     bench_baseline.save(run, directory / "new" / "baseline.json")
     return bench_baseline.load(directory / "new" / "baseline.json", "here")
 

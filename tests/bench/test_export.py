@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from mileage.bench.cases import CASES
-from mileage.bench.export import ExportFormat, duration, rate, times, to_text, warning_lines
-from mileage.bench.machine import Reading
-from mileage.bench.suite import BenchReport, CaseResult
-from mileage.experiments import Cause, Caveat, Sample
-from mileage.experiments.timing import Comparison, Measurement
+from mileage.measure import Cause, Caveat, Sample
+from mileage.measure.surroundings import Reading
+from mileage.measure.timing import Measurement, TimingComparison
+from mileage.profiling.bench import ExportFormat
+from mileage.profiling.bench.cases import CASES
+from mileage.profiling.bench.peers import duration, rate, times, to_text, warning_lines
+from mileage.profiling.bench.suite import CaseResult, PrimitivesReport
 
 READING = Reading(0.3, 0.0, None, None, None, 1e-3, 0.0)
 GROUPS = next(case for case in CASES if case.primitive == "groups")
@@ -21,15 +22,15 @@ def measurement(name: str, *walls: float) -> Measurement:
     return Measurement(name, 1, (), tuple(Sample(name, wall, wall) for wall in walls))
 
 
-def report() -> BenchReport:
+def report() -> PrimitivesReport:
     arms = (
         measurement("mileage", 2e-6, 2e-6, 2e-6, 2e-6, 2e-6),
         measurement("torch, 1 thread", 2e-5, 2e-5, 2e-5, 2e-5, 2e-5),
         measurement("rlox", 3e-6, 3e-6, 3e-6, 3e-6, 9e-6),
     )
     machine = {"cpu": "Abacus", "cores": 2, "python": "3.11", "versions": {"numpy": "2.0"}}
-    return BenchReport(
-        (CaseResult(GROUPS, Comparison(GROUPS.title, arms)),), machine, "here", (READING, READING),
+    return PrimitivesReport(
+        (CaseResult(GROUPS, TimingComparison(GROUPS.title, arms)),), machine, "here", (READING, READING),
         (Caveat(Cause.BUSY, "half was in use"),), {"rlox": "1.2"}, {(GROUPS.title, "JAX"): "ImportError: x"},
         "mileage bench groups", "2026-09-01 12:00 UTC",
     )  # fmt: skip

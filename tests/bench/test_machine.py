@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mileage.bench import machine as bench_machine
-from mileage.bench.machine import Reading, conditions
-from mileage.experiments import Cause, Caveat
+from mileage.measure import Cause, Caveat
+from mileage.measure import surroundings as bench_machine
+from mileage.measure.surroundings import Reading, conditions
 
 QUIET = Reading(0.1, 0.02, 3000.0, "performance", 100.0, 1e-3, 1000.0)
 LATER = replace(QUIET, at=1060.0)

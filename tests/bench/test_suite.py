@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UnknownNameError, UsageError
-from mileage.bench import cases as bench_cases
-from mileage.bench import clone
-from mileage.bench import own as bench_own
-from mileage.bench import suite as bench
-from mileage.bench.cases import CASES, Case, chosen, primitives
-from mileage.bench.machine import Reading
-from mileage.bench.suite import BenchOptions
-from mileage.bench.ways import Way
-from mileage.experiments import Cause, MockExecutor, Sample, Turn
-from mileage.experiments.timing import ClockExecutor
+from mileage.errors import UnknownNameError, UsageError
+from mileage.measure import Cause, MockExecutor, Sample, Turn
+from mileage.measure.surroundings import Reading
+from mileage.measure.timing import ClockExecutor
+from mileage.profiling.bench import cases as bench_cases
+from mileage.profiling.bench import own as bench_own
+from mileage.profiling.bench import peers as clone
+from mileage.profiling.bench import suite as bench
+from mileage.profiling.bench.cases import CASES, Case, Way, chosen, primitives
+from mileage.profiling.bench.suite import BenchOptions
 from primitives import PEERS, PeerLibraries
 
 PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
@@ -68,7 +67,7 @@ class FakeChannel:
         self.log.append({"do": "close"})
 
 
-def run(cases: list[Case], seconds: dict[str, Any], **options: Any) -> bench.BenchReport:
+def run(cases: list[Case], seconds: dict[str, Any], **options: Any) -> bench.PrimitivesReport:
     return bench.run(cases, BenchOptions(**options), executor=MockExecutor(seconds), read=lambda: READING)
 
 

@@ -10,15 +10,15 @@ import learner_efficiency
 import ledger_overhead
 import meter_cost
 import profile_overhead
-from mileage.experiments import Arm, MockExecutor
-from mileage.experiments.timing import Comparison, Work, compare
+from mileage.measure import Arm, MockExecutor
+from mileage.measure.timing import TimedWork, TimingComparison, compare
 
 
-def scripted(seconds: Mapping[str, Sequence[float]]) -> Comparison:
+def scripted(seconds: Mapping[str, Sequence[float]]) -> TimingComparison:
     """A comparison whose arms took these times, after a warm-up of the same length as the first."""
     rounds = len(next(iter(seconds.values())))
     executor = MockExecutor({name: [taken[0], *taken] for name, taken in seconds.items()})
-    return compare("job", [Arm(name, Work()) for name in seconds], rounds=rounds, warmups=1, executor=executor)
+    return compare("job", [Arm(name, TimedWork()) for name in seconds], rounds=rounds, warmups=1, executor=executor)
 
 
 def test_profiling_costs_something_fixed_and_something_for_every_reading() -> None:

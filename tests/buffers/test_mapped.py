@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mileage._errors import CheckpointError, UsageError
 from mileage.buffers import MappedReplay
+from mileage.errors import CheckpointError, UsageError
 
 
 def push_some(buffer: MappedReplay, start: int, n: int) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
 from mileage.buffers import PrioritizedReplay
+from mileage.errors import UsageError
 
 
 def filled(n: int = 8, **kwargs: Any) -> PrioritizedReplay:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mileage._errors import UsageError
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.errors import UsageError
 
 OBS_DTYPES, ACTION_DTYPES = ("float32", "uint8"), ("float32", "int64", "int32", "uint8")
 FLAG_DTYPES, REWARD_DTYPES = (np.bool_, np.uint8), (np.float32, np.float64)

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mileage._errors import CheckpointError, UsageError
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.errors import CheckpointError, UsageError
 
 CAPACITY, N_ENVS = 5, 2
 
@@ -177,7 +177,7 @@ def test_large_batches_are_the_same_on_several_threads(monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     draws = []
     for cores in (1, 4):
-        monkeypatch.setattr("mileage.kernels.machine.shards._cores", lambda cores=cores: cores)
+        monkeypatch.setattr("mileage.kernels.machine.team._cores", lambda cores=cores: cores)
         buffer = ReplayBuffer(40, 60_000, obs_dtype=np.uint8, seed=1)
         rng = np.random.default_rng(0)
         for _ in range(40):

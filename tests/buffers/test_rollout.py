@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
 from mileage.buffers import RolloutBuffer
+from mileage.errors import UsageError
 
 
 def step(rollout: RolloutBuffer, t: int, **changes: Any) -> None:

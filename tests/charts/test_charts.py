@@ -5,12 +5,22 @@ import xml.dom.minidom
 
 import pytest
 
-from mileage.charts.bars import Span, interval_chart, ordered_phases, phase_bars, phase_class, phases_over_time
-from mileage.charts.curves import Axis, Curve, Steps, curve_chart, profile_chart
-from mileage.charts.palette import ARMS, theme
-from mileage.charts.plot import Area, legend
-from mileage.charts.scales import Scale, compact, decades, padded, seconds, ticks, usd
-from mileage.charts.text import phase_bar, sparkline
+from mileage.report.axes import Area, Scale, compact, decades, legend, padded, seconds, ticks, usd
+from mileage.report.bars import (
+    Axis,
+    BarSpan,
+    Curve,
+    Steps,
+    curve_chart,
+    interval_chart,
+    ordered_phases,
+    phase_bars,
+    phase_class,
+    phases_over_time,
+    profile_chart,
+)
+from mileage.report.palette import ARMS, theme
+from mileage.report.text import phase_bar, sparkline
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -64,7 +74,7 @@ def test_names_of_others_do_nothing_in_a_chart() -> None:
     charts = (
         curve_chart(curves, Axis(evil), Axis(evil)),
         phase_bars([(evil, {evil: 1.0, "learn": 2.0})]),
-        interval_chart([Span(evil, 1.0, 0.5, 2.0, ((1.0, True), (2.0, False)), evil)], evil, str),
+        interval_chart([BarSpan(evil, 1.0, 0.5, 2.0, ((1.0, True), (2.0, False)), evil)], evil, str),
         profile_chart([Steps(evil, (0.0, 1.0), (1.0, 0.0))], Axis(evil)),
         phases_over_time([(1.0, {evil: 1.0}), (2.0, {evil: 1.5, "learn": 0.5})]),
     )
@@ -88,12 +98,14 @@ def test_phases_are_in_the_order_of_a_run_and_other_is_last() -> None:
 
 
 def test_an_interval_without_an_upper_end_reaches_the_edge() -> None:
-    svg = interval_chart([Span("a", 1.0, 0.5, None, said="1")], "cost", str)
+    svg = interval_chart([BarSpan("a", 1.0, 0.5, None, said="1")], "cost", str)
     assert f'x2="{720 - 18}"' in svg
 
 
 def test_a_failed_run_is_at_the_edge_whatever_it_spent() -> None:
-    svg = interval_chart([Span("a", 10.0, samples=((10.0, True), (0.1, False), (0.2, False)), said="10")], "cost", str)
+    svg = interval_chart(
+        [BarSpan("a", 10.0, samples=((10.0, True), (0.1, False), (0.2, False)), said="10")], "cost", str
+    )
     assert svg.count('class="failed c0"') == 1
     assert f'd="M{720 - 18 - 3.5}' in svg
     assert "2 failed" in svg

@@ -5,7 +5,7 @@ import xml.dom.minidom
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage.charts.markup import Html, join, number, tag, text
+from mileage.report.markup import Html, join, number, tag, text
 
 
 def test_text_is_escaped_once_and_markup_not_again() -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mileage._errors import MileageError
-from mileage.bench import clone, controls
-from mileage.bench import suite as bench
-from mileage.bench.machine import Reading
 from mileage.cli import bench as cli_bench
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
-from mileage.experiments import MockExecutor
+from mileage.errors import MileageError
+from mileage.measure import MockExecutor
+from mileage.measure.surroundings import Reading
+from mileage.profiling.bench import peers, suite
+from mileage.profiling.bench import suite as bench
 
 PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
 runner = CliRunner()
@@ -31,8 +31,8 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1e-6]
     run = bench.run
 
-    def played(*args: Any, **options: Any) -> bench.BenchReport:
-        times = {"mileage": now[0], controls.ONE: 1e-3, controls.ALL: 1e-3}
+    def played(*args: Any, **options: Any) -> bench.PrimitivesReport:
+        times = {"mileage": now[0], suite.ONE: 1e-3, suite.ALL: 1e-3}
         executor = MockExecutor({arm: itertools.repeat(time) for arm, time in times.items()})
         reading = Reading(0.1, 0.0, None, None, None, 1e-3, 0.0)
         return run(*args, **options, executor=executor, read=lambda: reading)
@@ -55,7 +55,7 @@ def test_list_names_primitives_and_libraries() -> None:
 
 
 def test_without_a_clone_peers_are_one_sentence_and_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clone, "_BESIDE", tmp_path)
+    monkeypatch.setattr(peers, "_BESIDE", tmp_path)
     refused = runner.invoke(app, ["bench", "phase-event", "--peers"])
     assert isinstance(refused.exception, MileageError)
     assert str(refused.exception) == (

@@ -11,10 +11,9 @@ import pytest
 
 import mileage
 from mileage.cli import birth
-from mileage.ledger import liveness, spool
+from mileage.ledger import announce, liveness, spool
 from mileage.ledger.rows import Run, field_types
 from mileage.ledger.store import Store
-from mileage.recording import announce
 from waiting import until
 
 

@@ -135,7 +135,7 @@ def test_help_imports_neither_numba_nor_sqlalchemy_nor_gymnasium() -> None:
 def test_a_short_training_loads_no_database_library(tmp_path: Path) -> None:
     """The courier, a process of its own, brings its rows to the database."""
     code = (
-        "import sys; from mileage.cli import main; from mileage.recording.writer import Writer\n"
+        "import sys; from mileage.cli import main; from mileage.ledger.writer import Writer\n"
         "Writer.__init__.__kwdefaults__['load_after'] = 3600.0\n"  # as short as that, however long kernels compile
         "try: main()\n"
         "except SystemExit: pass\n"

@@ -10,8 +10,8 @@ from sample_rows import make_checkpoint, make_end, make_phases, make_run
 from typer.testing import CliRunner
 
 import extras
-from mileage._errors import LedgerError, MileageError, UnmatchedError, UsageError
 from mileage.cli.ledger import FORMATS, app
+from mileage.errors import LedgerError, MileageError, UnmatchedError, UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store

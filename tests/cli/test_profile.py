@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mileage._errors import MileageError
 from mileage.cli.app import app
+from mileage.errors import MileageError
 
 SMALL = ["-s", "n_envs=4", "-s", "n_steps=16", "-s", "hidden=[8,8]", "--preset", "none", "--episodes", "2"]
 
@@ -79,7 +79,7 @@ def test_two_profiles_compare_by_run_and_by_file(tmp_path: Path) -> None:
 
 
 def test_the_start_of_the_process_is_part_of_starting_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mileage.meter.clock._process_start_claimed", 0)
+    monkeypatch.setattr("mileage.measure.clock._process_start_claimed", 0)
     found = run("ppo", "CartPole-v1", "--steps", "128", *SMALL, "--no-ledger", "--no-replay", "--json")
     phases = json.loads(found.stdout)["run"]["phases"]
     assert phases["other"] < 0.1 * phases["init"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.build.isolation import isolation_problem
+from mileage.coderl.sandbox.isolation import isolation_problem
 
 CARGO_FILES = {
     "Cargo.toml": '[workspace]\nmembers = ["core", "app"]\nresolver = "2"\n',

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mileage.coderl.build.executor import Job, JobResult, StepOutcome, StepResult
+from mileage.coderl.sandbox.executor import BuildJob, BuildResult, StepOutcome, StepResult
 
 
 class FakeExecutor:
     """Answers jobs from a function and remembers them; for tests of the harness."""
 
-    def __init__(self, answer: Callable[[Job], JobResult]) -> None:
+    def __init__(self, answer: Callable[[BuildJob], BuildResult]) -> None:
         self._answer = answer
-        self.jobs: list[Job] = []
+        self.jobs: list[BuildJob] = []
 
-    def run(self, job: Job) -> JobResult:
+    def run(self, job: BuildJob) -> BuildResult:
         """What the function says about `job`."""
         self.jobs.append(job)
         return self._answer(job)
@@ -22,6 +22,6 @@ class FakeExecutor:
 
 def fake_result(
     wall_seconds: float, exit_code: int = 0, outcome: StepOutcome = StepOutcome.EXITED, output: str = ""
-) -> JobResult:
+) -> BuildResult:
     """Build a one-step result that took `wall_seconds`."""
-    return JobResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))
+    return BuildResult((StepResult(("fake",), outcome, exit_code, wall_seconds, wall_seconds, 1 << 20, output),))

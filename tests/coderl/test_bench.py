@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from coderl.fakes import FakeExecutor, fake_result
-from mileage._errors import BuildError, UsageError
+from mileage.coderl.arms import SampleKind
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
-from mileage.coderl.build.executor import Job, JobResult, StepOutcome
-from mileage.coderl.corpus import PatchSample
 from mileage.coderl.kpi import KpiSettings, PassRateSource
-from mileage.coderl.measure import SampleKind
-from mileage.coderl.project.projects import detect
+from mileage.coderl.patching import PatchSample
+from mileage.coderl.projects.detection import detect
+from mileage.coderl.sandbox.executor import BuildJob, BuildResult, StepOutcome
 from mileage.coderl.store import KpiStore
-from mileage.experiments import Outcome
+from mileage.errors import BuildError, UsageError
+from mileage.measure import Outcome
 
 
 def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -32,7 +32,7 @@ def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
 def fake(cold: dict[str, float], check: dict[str, float]) -> FakeExecutor:
     """Answer builds and checks with fixed times by arm."""
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         table = check if "check" in job.steps[0] else cold
         return fake_result(table[job.label])
 
@@ -64,14 +64,14 @@ def test_kpis_of_a_benchmark_without_a_clock(cargo_project: Path, work: Path, tm
 def test_cold_builds_find_no_output_and_checks_find_a_new_line_each_time(cargo_project: Path, work: Path) -> None:
     texts: list[bytes] = []
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         tree = Path(job.cwd)
         (tree / "target").mkdir(exist_ok=True)
         (tree / "target" / "made").touch()
         texts.append((tree / "core/src/lib.rs").read_bytes())
         return fake_result(1.0)
 
-    def answer_cold(job: Job) -> JobResult:
+    def answer_cold(job: BuildJob) -> BuildResult:
         if "build" in job.steps[0]:
             assert not (Path(job.cwd) / "target").exists()
         return answer(job)
@@ -126,7 +126,7 @@ def test_a_real_build_that_hangs_is_a_timeout(tmp_path: Path, work: Path) -> Non
 def test_a_project_without_outputs_is_copied_again_for_each_cold_build(make_project: Path, work: Path) -> None:
     stale: list[bool] = []
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         stale.append((Path(job.cwd) / "app").exists())
         (Path(job.cwd) / "app").touch()
         return fake_result(1.0)
@@ -145,8 +145,8 @@ def test_an_edit_command_is_undone(tmp_path: Path, work: Path) -> None:
     contents: list[str] = []
 
     class Spy(FakeExecutor):
-        def run(self, job: Job) -> JobResult:
-            from mileage.coderl.build.executor import LocalExecutor
+        def run(self, job: BuildJob) -> BuildResult:
+            from mileage.coderl.sandbox.executor import LocalExecutor
 
             if "seen" in job.steps[0][-1]:
                 contents.append((Path(job.cwd) / "a").read_text())

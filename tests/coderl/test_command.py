@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mileage._errors import UsageError
 from mileage.cli import main
 from mileage.cli.rl_bench import rl_bench
-from mileage.recording.recorder import Ledger
+from mileage.errors import UsageError
+from mileage.ledger.recorder import Ledger
 
 APP = typer.Typer()
 APP.command()(rl_bench)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mileage.coderl.completions import answer_of, candidate, code_of, completion_text
-from mileage.coderl.corpus import PatchSample
+from mileage.coderl.patching import PatchSample
+from mileage.coderl.trainers import answer_of, candidate, code_of, completion_text
 
 DIFF = "--- a/part.h\n+++ b/part.h\n@@ -1 +1 @@\n-int part(int x);\n+int part(int y);\n"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from coderl.fakes import fake_result
-from mileage._errors import UsageError
-from mileage.coderl.build.diagnostics import first_diagnostic
-from mileage.coderl.build.executor import JobResult, StepOutcome
-from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts, judge, load_corpus
+from mileage.coderl.patching import PatchSample, PatchVerdict, count_verdicts, judge, load_corpus
+from mileage.coderl.sandbox.executor import BuildResult, StepOutcome, first_diagnostic
+from mileage.errors import UsageError
 
 
 def test_a_directory_of_diffs(tmp_path: Path) -> None:
@@ -46,9 +45,9 @@ def test_an_empty_or_absent_or_ambiguous_corpus_is_refused(tmp_path: Path) -> No
 
 def test_verdicts_of_jobs() -> None:
     ok, bad = fake_result(1.0).steps[0], fake_result(1.0, exit_code=101, output="error: no\n").steps[0]
-    assert judge(JobResult((ok, ok)), 1) == (PatchVerdict.PASS, "")
-    assert judge(JobResult((bad,)), 1) == (PatchVerdict.COMPILE_ERROR, "error: no")
-    assert judge(JobResult((ok, bad)), 1) == (PatchVerdict.TEST_FAILURE, "error: no")
+    assert judge(BuildResult((ok, ok)), 1) == (PatchVerdict.PASS, "")
+    assert judge(BuildResult((bad,)), 1) == (PatchVerdict.COMPILE_ERROR, "error: no")
+    assert judge(BuildResult((ok, bad)), 1) == (PatchVerdict.TEST_FAILURE, "error: no")
     assert judge(fake_result(3.0, outcome=StepOutcome.TIMEOUT), 1)[0] is PatchVerdict.TIMEOUT
     verdict, diagnostic = judge(fake_result(3.0, outcome=StepOutcome.MEMORY), 1)
     assert verdict is PatchVerdict.KILLED

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from coderl.fakes import FakeExecutor, fake_result
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.project.projects import detect
-from mileage.coderl.project.workarea import tree_digest
+from mileage.coderl.projects.detection import detect
+from mileage.coderl.projects.workarea import tree_digest
 from mileage.coderl.store import KpiStore
 from waiting import until
 
@@ -20,7 +20,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.project.projects import detect
+from mileage.coderl.projects.detection import detect
 
 from mileage.coderl.store import KpiStore
 

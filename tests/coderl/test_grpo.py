@@ -10,10 +10,19 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from mileage._errors import UsageError
-from mileage.coderl.grpo import GRPO, Answers, GRPOConfig, assign_rows, clipped_loss, k3, pack
-from mileage.coderl.transformer import Transformer, TransformerConfig
-from mileage.kernels.arrays.tokens import token_kl
+from mileage.coderl.grpo import (
+    GRPO,
+    Answers,
+    GRPOConfig,
+    Transformer,
+    TransformerConfig,
+    assign_rows,
+    clipped_loss,
+    k3,
+    pack,
+)
+from mileage.errors import UsageError
+from mileage.kernels.tokens import token_kl
 
 END = 1
 

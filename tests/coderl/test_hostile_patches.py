@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from coderl.conftest import CARGO_FILES, need, write_files
-from mileage.coderl.build.isolation import isolation_problem
-from mileage.coderl.corpus import PatchSample, PatchVerdict
-from mileage.coderl.project.workarea import tree_digest
-from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
+from mileage.coderl.config import RewardConfig, RewardResult
+from mileage.coderl.patching import PatchSample, PatchVerdict
+from mileage.coderl.pool import BuildReward
+from mileage.coderl.projects.workarea import tree_digest
+from mileage.coderl.sandbox.containment import Isolation
+from mileage.coderl.sandbox.isolation import isolation_problem
 from waiting import until
 
 GOOD = PatchSample("good", path="app/src/main.rs", content="fn main() {}\n")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError, UsageError
 from mileage.coderl import BuildReward, PatchSample, PatchVerdict, RewardConfig, RewardResult, candidate
-from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.outcomes import Expected
-from mileage.coderl.reward import Isolation
+from mileage.coderl.readers import Expected
+from mileage.coderl.sandbox.containment import Isolation
+from mileage.coderl.sandbox.snapshots import SnapshotMethod
+from mileage.errors import BuildError, UsageError
 
 CALC = {
     "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',

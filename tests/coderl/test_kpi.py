@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from mileage._errors import UsageError
 from mileage.coderl.kpi import (
     ArmFigures,
     KpiSettings,
@@ -12,6 +11,7 @@ from mileage.coderl.kpi import (
     seconds_per_valid_sample,
     training_loop,
 )
+from mileage.errors import UsageError
 
 
 def test_a_build_of_a_hundred_seconds_fits_thirty_six_times_in_an_hour() -> None:

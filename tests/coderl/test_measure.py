@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from coderl.fakes import fake_result
-from mileage.coderl.build.executor import JobResult, StepOutcome
-from mileage.coderl.measure import REMEDIES, SampleKind, TimedBuild, measure
-from mileage.experiments import Cause, Outcome, Sample, find_caveats
+from mileage.coderl.arms import REMEDIES, SampleKind, TimedBuild, measure
+from mileage.coderl.sandbox.executor import BuildResult, StepOutcome
+from mileage.measure import Cause, Outcome, Sample, find_caveats
 
 
 @dataclass
@@ -21,7 +21,7 @@ class ScriptedArm:
     def prepare(self, kind: SampleKind) -> None:
         self.calls.append(f"prepare {kind}")
 
-    def run(self, kind: SampleKind, number: int) -> JobResult:
+    def run(self, kind: SampleKind, number: int) -> BuildResult:
         self.calls.append(f"{kind} {number}")
         return fake_result(self.seconds.pop(0))
 
@@ -54,9 +54,9 @@ def test_arms_are_prepared_before_the_first_sample_of_a_kind_and_edits_are_all_d
         (fake_result(1.0, exit_code=-9, outcome=StepOutcome.MEMORY), Outcome.KILLED),
     ],
 )
-def test_outcomes(result: JobResult, outcome: Outcome) -> None:
+def test_outcomes(result: BuildResult, outcome: Outcome) -> None:
     class Arm(ScriptedArm):
-        def run(self, kind: SampleKind, number: int) -> JobResult:
+        def run(self, kind: SampleKind, number: int) -> BuildResult:
             return result
 
     (sample,) = measure([Arm("a", [])], 1, kinds=(SampleKind.COLD,))

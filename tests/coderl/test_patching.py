@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mileage.coderl.patching import PatchError, apply_diff, check_path, replace_file
+from mileage.coderl.patches import PatchError
+from mileage.coderl.patching import apply_diff, check_path, replace_file
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 21))
 

@@ -7,14 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from mileage.coderl.arms import SampleKind, TimedBuild
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import SampleKind, TimedBuild
-from mileage.coderl.project.fingerprint import Difference
-from mileage.coderl.render import tables, times, to_html, to_json, to_markdown, to_text
-from mileage.coderl.report import ArmInput, BenchReport, build_report, verdict_words
+from mileage.coderl.projects.fingerprint import SetupDifference
+from mileage.coderl.report import (
+    ArmInput,
+    BenchReport,
+    build_report,
+    tables,
+    times,
+    to_html,
+    to_json,
+    to_markdown,
+    to_text,
+    verdict_words,
+)
 from mileage.coderl.store import KpiStore
-from mileage.experiments import Estimate, Outcome, Verdict
-from mileage.stats import Interval, verdict_of_ratio
+from mileage.measure import Estimate, Interval, Outcome, Verdict, verdict_of_ratio
 
 # Published figures of one project: cold 103.0 s to 82.0 s, incremental 12.4 s to 4.1 s. Medians of three.
 PUBLISHED = {
@@ -42,7 +51,7 @@ def report_of(samples: list[TimedBuild], **changes: object) -> BenchReport:
     arms = [
         ArmInput("baseline", "as it is", {"linker": "default", "jobs": "8"}),
         ArmInput(
-            "cargo-slicer", "slicer", {"linker": "default", "jobs": "8"}, Difference("compiler_cache", "none", "x")
+            "cargo-slicer", "slicer", {"linker": "default", "jobs": "8"}, SetupDifference("compiler_cache", "none", "x")
         ),
     ]
     values: dict[str, object] = {

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from coderl.fakes import FakeExecutor, fake_result
-from mileage._errors import BuildError, InfraError, UsageError
-from mileage.coderl.build.executor import Job, JobResult
-from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.corpus import PatchSample, PatchVerdict
-from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
+from mileage.coderl.config import RewardConfig
+from mileage.coderl.patching import PatchSample, PatchVerdict
+from mileage.coderl.pool import BuildReward
+from mileage.coderl.sandbox.containment import Isolation
+from mileage.coderl.sandbox.executor import BuildJob, BuildResult
+from mileage.coderl.sandbox.snapshots import SnapshotMethod
+from mileage.errors import BuildError, InfraError, UsageError
 
 LIB = "pub fn double(x: u32) -> u32 {\n    x * 2\n}\n"
 TESTS = (
@@ -68,7 +70,7 @@ def test_warm_verdicts_equal_cold_ones_and_the_truth(
 
 
 def counting_executor(delay: float = 0.0) -> FakeExecutor:
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         time.sleep(delay)
         bad = any(b"bad" in (change.content or b"") for change in job.changes)
         return fake_result(0.1, exit_code=int(bad), output="error: bad\n" if bad else "")
@@ -184,7 +186,7 @@ def test_a_build_that_asks_git_for_its_version_is_told_how_to_have_it(make_proje
 
 
 def test_a_killed_launcher_does_not_stop_the_pool(make_project: Path, work: Path) -> None:
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         if any(b"evil" in (change.content or b"") for change in job.changes):
             raise InfraError("the build launcher died without an answer: killed")
         return fake_result(0.1)
@@ -284,10 +286,10 @@ def test_a_method_without_isolation_is_named_where_isolation_was_to_be_had(
 def test_a_failure_of_the_machine_is_tried_again_has_no_reward_and_is_not_cached(
     make_project: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mileage.coderl.reward.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("mileage.coderl.pool.RETRY_SECONDS", 0.0)
     calls: list[bytes] = []
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         content = b"".join(change.content or b"" for change in job.changes)
         calls.append(content)
         if b"always" in content or (b"once" in content and calls.count(content) == 1):
@@ -353,7 +355,7 @@ def test_the_cache_forgets_where_anything_that_decides_has_changed(
 def test_a_verdict_of_tests_is_not_frozen_by_one_run(make_project: Path, work: Path) -> None:
     runs: list[int] = []
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         if not job.changes:
             return fake_result(0.1)
         runs.append(1)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sample_rows import make_kpi, make_run
 
-from mileage._errors import LedgerError
-from mileage.coderl.measure import SampleKind, TimedBuild
+from mileage.coderl.arms import SampleKind, TimedBuild
 from mileage.coderl.store import KPI_COLUMNS, KpiStore
+from mileage.errors import LedgerError
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 

@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 
 from coderl.fakes import FakeExecutor, fake_result
-from mileage._errors import InfraError
-from mileage.coderl.build.executor import Job, JobResult
-from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.completions import candidate
-from mileage.coderl.corpus import PatchSample
-from mileage.coderl.reward import BuildReward, Isolation, RewardConfig
+from mileage.coderl.config import RewardConfig
+from mileage.coderl.patching import PatchSample
+from mileage.coderl.pool import BuildReward
+from mileage.coderl.sandbox.containment import Isolation
+from mileage.coderl.sandbox.executor import BuildJob, BuildResult
+from mileage.coderl.sandbox.snapshots import SnapshotMethod
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
+    candidate,
     trl_reward,
     verl_compute_score,
 )
+from mileage.errors import InfraError
 
 DIFF = "--- a/part.h\n+++ b/part.h\n@@ -1 +1 @@\n-int part(int x);\n+int part(int good);\n"
 
@@ -32,7 +34,7 @@ DIFF = "--- a/part.h\n+++ b/part.h\n@@ -1 +1 @@\n-int part(int x);\n+int part(in
 def pool(make_project: Path, work: Path) -> Iterator[BuildReward]:
     """A pool for which candidates that hold the word `good` compile."""
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         good = not job.changes or any(b"good" in (change.content or b"") for change in job.changes)
         return fake_result(0.1, exit_code=0 if good else 1, output="" if good else "error: bad\n")
 
@@ -74,7 +76,7 @@ def test_verl_calls_once_per_solution(pool: BuildReward) -> None:
 def failing_pool(make_project: Path, work: Path) -> Iterator[BuildReward]:
     """A pool whose machine fails on candidates that hold the word `unlucky`."""
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         content = b"".join(change.content or b"" for change in job.changes)
         if b"unlucky" in content:
             raise InfraError("no space left on the machine")
@@ -111,7 +113,7 @@ def test_verl_hands_over_a_batch_and_the_failed_one_gets_the_mean_of_its_group(f
 def test_a_batch_keeps_the_whole_pool_busy(make_project: Path, work: Path) -> None:
     both = threading.Barrier(2)
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         if job.changes:
             both.wait(timeout=60)
         return fake_result(0.1)

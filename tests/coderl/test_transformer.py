@@ -9,8 +9,8 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from mileage._errors import UsageError
-from mileage.coderl.transformer import Transformer, TransformerConfig
+from mileage.coderl.grpo import Transformer, TransformerConfig
+from mileage.errors import UsageError
 
 
 @pytest.fixture

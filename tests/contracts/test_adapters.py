@@ -26,10 +26,9 @@ import pytest
 
 import mileage
 from adapters.drivers import DRIVERS, complete, seen
-from mileage._errors import UsageError
-from mileage.adapters import ADAPTERS, cleanrl, loader_of, rl_games
-from mileage.adapters.session import Session, closing, plain, watch_env
-from mileage.adapters.states import untouched
+from mileage.errors import UsageError
+from mileage.external.adapters import ADAPTERS, cleanrl, loader_of, rl_games
+from mileage.external.adapters.session import Session, closing, plain, untouched, watch_env
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 
@@ -165,7 +164,7 @@ def test_timers_that_stop_for_an_exam_and_those_that_do_not_are_both_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("mileage.adapters.session.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("mileage.external.adapters.session.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def slow(obs: Any) -> Any:
         now[0] += 10.0
@@ -339,7 +338,7 @@ def test_a_missing_framework_is_one_sentence(name: str) -> None:
     module, package = ADAPTERS[name]
     if importlib.util.find_spec(module.split(".")[0]) is not None:
         pytest.skip(f"{module} is installed")
-    from mileage.adapters.session import framework_module
+    from mileage.external.adapters.session import framework_module
 
     with pytest.raises(UsageError, match="is not installed: pip install"):
         framework_module(module, package)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
 from mileage.buffers import Batch, MappedReplay, PrioritizedReplay, ReplayBuffer
+from mileage.errors import UsageError
 
 Maker = Callable[..., Any]
 

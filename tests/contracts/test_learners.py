@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage._errors import CheckpointError, UsageError
 from mileage.algorithms.registry import BUILT_IN, Algorithm
 from mileage.contracts import Learner, LearnerConfig, Policy, Saved, VectorEnv
+from mileage.errors import CheckpointError, UsageError
 
 SMALL: dict[str, Any] = {"preset": "none", "seed": 3, "threads": 2, "hidden": (8,), "n_envs": 2}
 ON_POLICY: dict[str, Any] = {"n_steps": 8}

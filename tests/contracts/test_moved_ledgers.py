@@ -14,7 +14,7 @@ from sample_rows import make_checkpoint, make_end, make_run
 from mileage.ledger import queries, spool
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 from waiting import until
 
 
@@ -48,7 +48,7 @@ def _move(db: Path) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DELIVER_SECONDS", "RETRY_SECONDS", "SETTLE_SECONDS"):
-        monkeypatch.setattr(f"mileage.recording.writer.{name}", 0.05)
+        monkeypatch.setattr(f"mileage.ledger.writer.{name}", 0.05)
 
 
 def _written(db: Path, run: Run) -> int:
@@ -66,7 +66,7 @@ def test_a_run_whose_ledger_goes_is_whole_in_the_one_that_is_there_afterwards(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("mileage.recording.writer.SPOOL_BYTES", spool_bytes)
+    monkeypatch.setattr("mileage.ledger.writer.SPOOL_BYTES", spool_bytes)
     db, run = tmp_path / "runs" / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)
     for seq in range(1, 6):
@@ -129,7 +129,7 @@ def test_a_run_whose_ledger_is_spoilt_in_place_is_not_taken_for_delivered(tmp_pa
 @pytest.mark.usefixtures("quick")
 def test_a_server_that_lost_the_run_gets_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restore of yesterday's dump; the row is taken away as only its owner can."""
-    from mileage.ledger.redaction import unprotected
+    from mileage.ledger.secrets import unprotected
 
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)

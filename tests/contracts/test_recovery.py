@@ -7,18 +7,12 @@ from threading import Thread
 
 import pytest
 import sqlalchemy as sa
-from sample_rows import (
-    make_checkpoint,
-    make_dead_run,
-    make_end,
-    make_phases,
-    make_run,
-)
+from sample_rows import make_checkpoint, make_dead_run, make_end, make_phases, make_run
 
 from mileage.ledger import liveness, queries, spool
 from mileage.ledger.database import writing
 from mileage.ledger.store import Store
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 from waiting import MINUTES
 
 

@@ -26,19 +26,19 @@ from sample_rows import (
 )
 
 import extras
-from mileage._errors import LedgerError, SchemaError, UsageError
-from mileage.coderl.measure import SampleKind, TimedBuild
+from mileage.coderl.arms import SampleKind, TimedBuild
 from mileage.coderl.store import KpiStore
+from mileage.errors import LedgerError, SchemaError, UsageError
 from mileage.ledger import database, queries, schema
 from mileage.ledger.address import database_url
-from mileage.ledger.backup import back_up
 from mileage.ledger.database import connect, migrate, open_engine, schema_version, writing
+from mileage.ledger.maintenance import back_up
+from mileage.ledger.queries import Selector
 from mileage.ledger.rows import ROW_TYPES
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.selectors import Selector
 from mileage.ledger.spool import Spool
 from mileage.ledger.store import Store
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 from waiting import until
 
 
@@ -426,7 +426,7 @@ def test_rows_stay_in_their_spool_file_while_the_ledgers_file_is_damaged(tmp_pat
 
 def test_importing_the_ledger_loads_no_database_library() -> None:
     code = (
-        "import sys, mileage.ledger, mileage.recording.writer, mileage.ledger.prices, mileage.recording.recorder\n"
+        "import sys, mileage.ledger, mileage.ledger.writer, mileage.ledger.prices, mileage.ledger.recorder\n"
         "heavy = {'sqlalchemy', 'alembic', 'psycopg', 'pyarrow', 'tensorboard', 'torch'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

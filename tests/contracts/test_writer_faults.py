@@ -20,7 +20,7 @@ from sample_rows import make_checkpoint, make_end, make_run
 
 from mileage.ledger import queries
 from mileage.ledger.store import Store
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 from waiting import until
 
 # A training loop that says which checkpoints were recorded, one line each.
@@ -187,7 +187,7 @@ def test_rows_kept_in_memory_are_delivered_when_there_is_room_again(
 
 def test_a_directory_that_cannot_be_written_is_one_sentence_before_training_starts(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a directory should be")
-    from mileage._errors import LedgerError
+    from mileage.errors import LedgerError
 
     with pytest.raises(LedgerError, match="cannot be written"):
         Writer(make_run(), tmp_path / "runs" / "mileage.db")
@@ -245,8 +245,8 @@ def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post
 def test_a_server_killed_and_restarted_in_mid_run_gets_every_row_once(
     own_server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mileage.recording.writer.DELIVER_SECONDS", 0.1)
-    monkeypatch.setattr("mileage.recording.writer.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("mileage.ledger.writer.DELIVER_SECONDS", 0.1)
+    monkeypatch.setattr("mileage.ledger.writer.RETRY_SECONDS", 0.1)
     run = make_run()
     writer = Writer(run, own_server.url, load_after=0.0)
     for seq in range(1, 301):
@@ -272,7 +272,7 @@ def test_a_server_killed_and_restarted_in_mid_run_gets_every_row_once(
 def test_rows_of_a_finished_run_wait_for_the_server_and_the_next_opener_delivers_them(
     own_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mileage.recording.writer.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("mileage.ledger.writer.RETRY_SECONDS", 0.1)
     Store(own_server.url).close()
     own_server.kill()
     run = make_run()
@@ -292,8 +292,8 @@ def test_rows_of_a_finished_run_wait_for_the_server_and_the_next_opener_delivers
 def test_rows_beyond_the_memory_limit_stay_on_disk_and_arrive(
     own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mileage.recording.writer.MEMORY_ROWS", 50)
-    monkeypatch.setattr("mileage.recording.writer.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("mileage.ledger.writer.MEMORY_ROWS", 50)
+    monkeypatch.setattr("mileage.ledger.writer.RETRY_SECONDS", 0.05)
     own_server.kill()
     run = make_run()
     writer = Writer(run, own_server.url, load_after=0.0)
@@ -309,8 +309,8 @@ def test_rows_beyond_the_memory_limit_stay_on_disk_and_arrive(
 
 
 def test_the_spool_file_is_emptied_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mileage.recording.writer.SPOOL_BYTES", 2000)
-    monkeypatch.setattr("mileage.recording.writer.DELIVER_SECONDS", 0.05)
+    monkeypatch.setattr("mileage.ledger.writer.SPOOL_BYTES", 2000)
+    monkeypatch.setattr("mileage.ledger.writer.DELIVER_SECONDS", 0.05)
     db = tmp_path / "mileage.db"
     Store(db).close()
     run = make_run()

@@ -117,25 +117,25 @@ def run_doctest(test: doctest.DocTest) -> None:
 
 # What the documentation teaches to import: packages that say in `__all__` what is theirs, some modules, and the parts
 # of code RL that need torch.
-NEED_TORCH = {"mileage.coderl.grpo", "mileage.coderl.transformer"}
+NEED_TORCH = {"mileage.coderl.grpo", "mileage.coderl.grpo"}
 PUBLIC = {
     "mileage",
-    "mileage.bench",
+    "mileage.profiling.bench",
     "mileage.buffers",
     "mileage.coderl",
     "mileage.coderl.kpi",
     "mileage.contracts",
-    "mileage.adapters",
+    "mileage.external.adapters",
     "mileage.envs",
-    "mileage.exam",
-    "mileage.experiments",
-    "mileage.experiments.timing",
+    "mileage.external.exam",
+    "mileage.measure",
+    "mileage.measure.timing",
     "mileage.kernels",
     "mileage.ledger",
-    "mileage.meter",
+    "mileage.measure",
     "mileage.profiling",
-    "mileage.recording",
-    "mileage.stats",
+    "mileage.ledger",
+    "mileage.measure",
     "mileage.tables",
     *NEED_TORCH,
 }

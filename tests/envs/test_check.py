@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import broken_envs
-from mileage import _errors
+from mileage import errors
 from mileage.cli import main
 from mileage.contracts import EnvSpec
 from mileage.envs import VecEnv, resolve
@@ -97,7 +97,7 @@ def test_mileage_check_looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> N
             vec.step(np.zeros(256, np.int64))
 
     monkeypatch.setenv("MILEAGE_CHECK", "1")
-    with pytest.raises(_errors.EnvError, match=r"an entry of the observation is not finite"):
+    with pytest.raises(errors.EnvError, match=r"an entry of the observation is not finite"):
         run("WatchedNan")
 
 

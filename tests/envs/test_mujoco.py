@@ -10,12 +10,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from mileage._errors import MileageError, MissingExtraError, UnknownNameError, UsageError
 from mileage.envs import BridgedVecEnv, GymnasiumEnv, make_vec, mujoco, resolve
+from mileage.errors import MileageError, MissingExtraError, UnknownNameError, UsageError
 
 pytest.importorskip("mujoco", reason="the mujoco extra is not installed")
 
-from mileage.envs.mujoco import _batch
+from mileage.envs.mujoco import vector
 from mileage.envs.mujoco.tasks import task_class
 from mileage.envs.mujoco.vector import MujocoEnv, MujocoVecEnv
 
@@ -185,14 +185,14 @@ def test_without_mujoco_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_a_mujoco_without_batches_leaves_it_to_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_batch, "library", lambda: None)
+    monkeypatch.setattr(vector, "library", lambda: None)
     spec = resolve("InvertedPendulum-v5")
     assert isinstance(spec, GymnasiumEnv)
     assert isinstance(make_vec(spec, 1), BridgedVecEnv)
 
 
 def test_compiling_leaves_no_log_behind(tmp_path: Path) -> None:
-    from mileage.envs.mujoco.model import _compile
+    from mileage.envs.mujoco.vector import _compile
 
     _compile.cache_clear()
     MujocoEnv("HalfCheetah-v5")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage._seeding import HELD_OUT_START
 from mileage.envs import GymnasiumEnv
 from mileage.kernels.machine.team import Team
 from mileage.ledger.panels import Panel
+from mileage.seeding import HELD_OUT_START
 from mileage.training.evaluation import make_evaluator
 
 SEEDS = tuple(range(HELD_OUT_START, HELD_OUT_START + 8))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mileage._errors import UsageError
 from mileage.envs import ObsNormalizer, RewardScaler
-from mileage.envs.normalize import RunningMoments
+from mileage.envs.normalise import RunningMoments
+from mileage.errors import UsageError
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from mileage._errors import UnknownNameError, UsageError
 from mileage.envs import GymnasiumEnv, NativeEnv, VecEnv, env, is_native, known, native, registered, resolve
+from mileage.errors import UnknownNameError, UsageError
 
 SOURCE = """
 import gymnasium

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import mileage
 from extras import ONNX, TORCH
-from mileage._errors import CheckpointError, MissingExtraError, UsageError
-from mileage._types import I64, Array
 from mileage.cli.app import app
-from mileage.exam import Actor, Examiner, Source, examine, find_panel
-from mileage.exam.sources import Kind
+from mileage.errors import CheckpointError, MissingExtraError, UsageError
+from mileage.external.exam import Actor, Examiner, Source, examine, find_panel
+from mileage.external.exam.sources import SourceKind
+from mileage.types import I64, Array
 from waiting import until
 
 PROGRAM = """
@@ -110,7 +110,7 @@ def test_a_policy_with_a_memory_is_told_episodes_and_sees_each_step_once() -> No
 
 @ONNX
 def test_our_policies_exported_to_onnx_choose_the_same_actions(tmp_path: Path) -> None:
-    from mileage.exam.files import OnnxActor
+    from mileage.external.exam.sources import OnnxActor
 
     rng = np.random.default_rng(0)
     for agent in (
@@ -213,7 +213,7 @@ def test_a_wrong_answer_is_one_sentence_and_the_next_policy_may_sit() -> None:
 
 
 def test_a_program_that_talks_rubbish_dies_or_hangs_is_one_sentence(tmp_path: Path) -> None:
-    from mileage.exam.program import ProgramActor
+    from mileage.external.exam.protocol import ProgramActor
 
     obs, episodes = np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
     cases = {"import sys; print('rubbish', flush=True); sys.stdin.read()": "must answer",
@@ -230,13 +230,15 @@ def test_a_program_that_talks_rubbish_dies_or_hangs_is_one_sentence(tmp_path: Pa
 
 
 def test_policies_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    kinds = {"a.onnx": Kind.ONNX, "b.pt": Kind.TORCHSCRIPT, "c.safetensors": Kind.CHECKPOINT, "d.py:act": Kind.FUNCTION,
-             "package.module:act": Kind.FUNCTION, "program: ./serve --fast": Kind.PROGRAM}  # fmt: skip
+    kinds = {"a.onnx": SourceKind.ONNX, "b.pt": SourceKind.TORCHSCRIPT, "c.safetensors": SourceKind.CHECKPOINT, "d.py:act": SourceKind.FUNCTION,
+             "package.module:act": SourceKind.FUNCTION, "program: ./serve --fast": SourceKind.PROGRAM}  # fmt: skip
     for text, kind in kinds.items():
         source = Source.parse(text)
         assert source.kind is kind
         assert Source.from_dict(source.as_dict()) == source
-    assert Source.parse("model.zip", "mileage.adapters.stable_baselines3:load_policy").kind is Kind.LOADED
+    assert (
+        Source.parse("model.zip", "mileage.external.adapters.stable_baselines3:load_policy").kind is SourceKind.LOADED
+    )
     with pytest.raises(UsageError, match=r"give a file that ends in \.onnx"):
         Source.parse("model.zip")
 
@@ -256,14 +258,14 @@ def test_the_exam_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = f"""
 import os, pathlib, time
-from mileage.exam import examine
+from mileage.external.exam import examine
 from mileage import Panel
 def act(obs):
     os.kill(os.getpid(), 9)
 def note(obs):
     pathlib.Path({str(note)!r}).write_text(str(examiner._process.pid))
     return act(obs)
-from mileage.exam import Examiner
+from mileage.external.exam import Examiner
 examiner = Examiner(Panel.default("CartPole-v1", 2))
 examiner.examine(note)
 """

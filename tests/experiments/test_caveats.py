@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.experiments import Cause, Caveat, Outcome, Sample, find_caveats, instabilities
+from mileage.errors import UsageError
+from mileage.measure import Cause, Caveat, Outcome, Sample, find_caveats, instabilities
 
 STEADY = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00, 1.01, 0.99]
 

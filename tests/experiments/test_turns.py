@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.experiments import Arm, Budget, MockExecutor, Sample, run, schedule
+from mileage.errors import UsageError
+from mileage.measure import Arm, Budget, MockExecutor, Sample, run, schedule
 
 ARMS = [Arm("a", None), Arm("b", None)]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.ledger import queries
-from mileage.ledger.backup import back_up
 from mileage.ledger.checks import check_store
+from mileage.ledger.maintenance import back_up
 from mileage.ledger.store import Store
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 
 
 def test_a_backup_is_a_ledger_that_needs_no_second_file(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_backup_while_others_write_is_consistent(tmp_path: Path) -> None:
 def test_a_plain_copy_of_the_file_alone_has_the_rows_of_some_seconds_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mileage.recording.writer.SETTLE_SECONDS", 0.05)
-    monkeypatch.setattr("mileage.recording.writer.DELIVER_SECONDS", 0.05)
+    monkeypatch.setattr("mileage.ledger.writer.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("mileage.ledger.writer.DELIVER_SECONDS", 0.05)
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)
     writer.append([make_checkpoint(run, 1)])

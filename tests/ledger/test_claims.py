@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
-from mileage._errors import UsageError
-from mileage.ledger.claims import CLAIMED_TIME
-from mileage.ledger.formats import json_format
+from mileage.errors import UsageError
+from mileage.ledger import exporting
+from mileage.ledger.admission import CLAIMED_TIME
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Checkpoint, End, Row
 from mileage.ledger.runs import RecordedRun, episode_rows
@@ -39,13 +39,13 @@ def document() -> dict[str, Any]:
         for seq, played in ((1, low), (2, high))
         for episode in episode_rows(run.run_id, seq, played)
     ]
-    text = json_format.dumps([RecordedRun(run, end, tuple(rows), (), tuple(judged))])
+    text = exporting.dumps([RecordedRun(run, end, tuple(rows), (), tuple(judged))])
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def taken_in(document: dict[str, Any]) -> tuple[list[Checkpoint], End]:
-    rows: list[Row] = json_format.loads(document)
+    rows: list[Row] = exporting.loads(document)
     (end,) = [row for row in rows if isinstance(row, End)]
     return [row for row in rows if isinstance(row, Checkpoint)], end
 
@@ -92,7 +92,7 @@ def test_what_contradicts_itself_is_not_taken(document: dict[str, Any], changes:
         for phase, seconds, wall in changes.get("phases", ())
     ]
     with pytest.raises(UsageError, match=sentence):
-        json_format.loads(document)
+        exporting.loads(document)
 
 
 def forge_success(run: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def test_a_panel_that_is_not_what_it_says_is_refused(
 ) -> None:
     document["runs"][0]["run"] |= change
     with pytest.raises(UsageError, match=message):
-        json_format.loads(document)
+        exporting.loads(document)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_rows_that_cannot_all_be_true_are_refused(
     entry = document["runs"][0]
     (entry["checkpoints"][1] if part == "checkpoint" else entry[part]).update(forged)
     with pytest.raises(UsageError, match=sentence):
-        json_format.loads(document)
+        exporting.loads(document)
 
 
 def test_steps_and_training_time_of_the_end_are_made_again(document: dict[str, Any]) -> None:

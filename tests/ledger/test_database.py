@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from mileage._errors import LedgerError, UsageError
+from mileage.errors import LedgerError, UsageError
 from mileage.ledger.address import check_is_database, database_url
 from mileage.ledger.database import writing
 from mileage.ledger.store import Store

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from sample_rows import make_checkpoint, make_end, make_phases, make_profile, make_run
 
-from mileage._errors import UsageError
-from mileage._records import Record
-from mileage.ledger import queries
-from mileage.ledger.formats import json_format, mllog, tables, tensorboard
-from mileage.ledger.formats.flat import stream_rows
+from mileage.errors import UsageError
+from mileage.ledger import exporting, queries, trackers
+from mileage.ledger.exporting import stream_rows
 from mileage.ledger.panels import Panel
 from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.store import Store
-from mileage.ledger.streams import RunStream
+from mileage.ledger.summary import RunStream
 from mileage.ledger.targets import Evaluation
+from mileage.types import Record
 
 
 @pytest.fixture
@@ -50,10 +49,10 @@ def rows_of(recorded: RecordedRun) -> list[object]:
 
 
 def test_json_goes_out_and_comes_back_the_same_and_only_once(recorded: RecordedRun, tmp_path: Path) -> None:
-    document = json.loads(json_format.dumps([recorded]))
-    assert json_format.is_ours(document)
+    document = json.loads(exporting.dumps([recorded]))
+    assert exporting.is_ours(document)
     assert document["runs"][0]["run"]["config"] == {"lr": 0.1}
-    rows = json_format.loads(document)
+    rows = exporting.loads(document)
     assert sorted(map(repr, rows)) == sorted(map(repr, rows_of(recorded)))
     with Store(tmp_path / "mileage.db") as store:
         for _ in range(2):
@@ -70,10 +69,10 @@ def test_json_goes_out_and_comes_back_the_same_and_only_once(recorded: RecordedR
 
 
 def test_what_an_earlier_version_did_not_know_is_absent(recorded: RecordedRun) -> None:
-    document = json.loads(json_format.dumps([recorded]))
+    document = json.loads(exporting.dumps([recorded]))
     del document["runs"][0]["samples"], document["runs"][0]["kpis"]
     del document["runs"][0]["end"]["peak_gpu_gb"]
-    assert sorted(map(repr, json_format.loads(document))) == sorted(map(repr, rows_of(recorded)))
+    assert sorted(map(repr, exporting.loads(document))) == sorted(map(repr, rows_of(recorded)))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +88,10 @@ def test_what_an_earlier_version_did_not_know_is_absent(recorded: RecordedRun) -
     ],
 )
 def test_a_damaged_export_is_refused(recorded: RecordedRun, damage: object, message: str) -> None:
-    document = json.loads(json_format.dumps([recorded]))
+    document = json.loads(exporting.dumps([recorded]))
     damage(document)  # type: ignore[operator]
     with pytest.raises(UsageError, match=message):
-        json_format.loads(document)
+        exporting.loads(document)
 
 
 def table_rows(runs: list[RecordedRun], table: str) -> list[Record]:
@@ -100,11 +99,11 @@ def table_rows(runs: list[RecordedRun], table: str) -> list[Record]:
 
 
 def csv_text(runs: list[RecordedRun], table: str = "runs") -> str:
-    return "".join(tables.csv_chunks(map(RunStream.of, runs), table))
+    return "".join(exporting.csv_chunks(map(RunStream.of, runs), table))
 
 
 def write_parquet(runs: list[RecordedRun], path: Path, table: str = "runs") -> None:
-    tables.write_parquet_streams(map(RunStream.of, runs), path, table)
+    exporting.write_parquet_streams(map(RunStream.of, runs), path, table)
 
 
 def test_csv_has_one_line_per_row_and_no_formula(recorded: RecordedRun) -> None:
@@ -128,7 +127,7 @@ def test_parquet_holds_the_same_table(recorded: RecordedRun, tmp_path: Path) -> 
 
 def test_markdown_shows_a_run_and_does_nothing_else(recorded: RecordedRun) -> None:
     evil = RecordedRun(recorded.run._replace(name="a|b\n<script>\x1b[31m", price_usd_per_hour=0.0), recorded.end)
-    lines = tables.markdown_text([recorded, evil]).splitlines()
+    lines = exporting.markdown_text([recorded, evil]).splitlines()
     cells = [cell.strip() for cell in lines[2].strip("|").split(" | ")]
     assert cells[5:8] == ["reached", "5,000", "60"]
     assert cells[12:15] == ["50", "0.06", "0.05"]
@@ -142,7 +141,7 @@ def test_mllog_lines_pass_the_common_rules_of_mlperf(recorded: RecordedRun, tmp_
         "mlperf_logging.compliance_checker.mlp_compliance", reason="mlperf_logging is not installed"
     )
     path = tmp_path / "run.log"
-    path.write_text("".join(line + "\n" for line in mllog.lines(recorded)))
+    path.write_text("".join(line + "\n" for line in exporting.lines(recorded)))
     checker = checker_module.make_checker("training", "4.0.0", quiet=False, werror=True)
     logging.disable(logging.CRITICAL)
     try:
@@ -155,7 +154,7 @@ def test_mllog_lines_pass_the_common_rules_of_mlperf(recorded: RecordedRun, tmp_
 
 
 def test_mllog_lines_carry_the_run(recorded: RecordedRun) -> None:
-    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in mllog.lines(recorded)]
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in exporting.lines(recorded)]
     assert all(record["namespace"] == "mileage" for record in records)
     times = [record["time_ms"] for record in records]
     assert times == sorted(times)
@@ -175,7 +174,7 @@ def test_tensorboard_reads_back_what_was_written(recorded: RecordedRun, tmp_path
         loader = pytest.importorskip(
             "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard is not installed"
         )
-    tensorboard.write([recorded], tmp_path)
+    trackers.write([recorded], tmp_path)
     (file,) = (tmp_path / recorded.run.run_id).iterdir()
     events = [event for event in loader.RawEventFileLoader(str(file)).Load()]  # noqa: C416
     from tensorboard.compat.proto.event_pb2 import Event
@@ -189,7 +188,7 @@ def test_tensorboard_reads_back_what_was_written(recorded: RecordedRun, tmp_path
 
 
 def test_no_line_of_a_cell_is_taken_for_a_formula() -> None:
-    from mileage.text import from_spreadsheet_cell, spreadsheet_cell
+    from mileage.tables import from_spreadsheet_cell, spreadsheet_cell
 
     for evil in ("x\r=1+1", "x\n@sum", "x\x0b+1", "\r\n=1", "x\u2028-1", "＝1", "x\r'=1", "'\r=1"):
         cell = spreadsheet_cell(evil)
@@ -213,7 +212,7 @@ def test_parquet_columns_have_their_types_where_every_value_is_absent(tmp_path: 
 
 
 def test_an_export_holds_few_rows_at_a_time(recorded: RecordedRun, tmp_path: Path) -> None:
-    from mileage.ledger.streams import streams
+    from mileage.ledger.summary import streams
 
     with Store(tmp_path / "mileage.db") as store:
         store.deliver([recorded.run, recorded.end, *(make_checkpoint(recorded.run, seq) for seq in range(1, 5001))])  # type: ignore[list-item]
@@ -222,5 +221,5 @@ def test_an_export_holds_few_rows_at_a_time(recorded: RecordedRun, tmp_path: Pat
             rows = stream.rows("checkpoint")
             assert next(rows).seq == 1
             assert sum(1 for _ in rows) == 4999
-            assert sum(1 for _ in tables.csv_chunks([stream], "checkpoints")) == 5001
-            assert sum(1 for _ in json_format.chunks([stream])) > 5000
+            assert sum(1 for _ in exporting.csv_chunks([stream], "checkpoints")) == 5001
+            assert sum(1 for _ in exporting.chunks([stream])) > 5000

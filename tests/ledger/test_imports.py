@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.ledger import queries
-from mileage.ledger.formats.foreign import ImportSettings, read_rows
+from mileage.ledger.importing import ImportSettings, read_rows
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Checkpoint, End, EndState, Run
 from mileage.ledger.runs import RecordedRun

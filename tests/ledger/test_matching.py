@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from sample_rows import make_run
 
-from mileage._errors import UnknownNameError, UnmatchedError
-from mileage._seeding import held_out_seeds
+from mileage.errors import UnknownNameError, UnmatchedError
 from mileage.ledger.matching import CONTRACT, check_matched
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Run
+from mileage.seeding import held_out_seeds
 
 
 def test_equal_runs_match_whatever_else_differs() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage._errors import UsageError
-from mileage._seeding import HELD_OUT_START, check_training_seed
+from mileage.errors import UsageError
 from mileage.ledger.panels import Panel, parse_success
+from mileage.seeding import HELD_OUT_START, check_training_seed
 
 START = HELD_OUT_START
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UnknownNameError, UsageError
+from mileage.errors import UnknownNameError, UsageError
 from mileage.ledger.prices import freeze_price, price_book, shipped_book
 
 

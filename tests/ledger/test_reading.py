@@ -13,11 +13,10 @@ import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
 import mileage
-from mileage._errors import LedgerError
+from mileage.errors import LedgerError
 from mileage.ledger import queries
 from mileage.ledger.checks import check_store
-from mileage.ledger.database import connect, migrate
-from mileage.ledger.reading import open_read_only
+from mileage.ledger.database import connect, migrate, open_read_only
 from mileage.ledger.store import Store
 
 
@@ -120,7 +119,7 @@ def test_what_is_no_ledger_is_still_refused(tmp_path: Path) -> None:
 def test_a_copy_that_was_read_is_removed(tmp_path: Path) -> None:
     import gc
 
-    from mileage.ledger.reading import _engine_on_copy
+    from mileage.ledger.database import _engine_on_copy
 
     _fill(tmp_path / "mileage.db")
     engine = _engine_on_copy(tmp_path / "mileage.db", str(tmp_path))

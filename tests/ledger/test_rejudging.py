@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.ledger.matching import rejudged, stopped_short
 from mileage.ledger.panels import Panel
-from mileage.ledger.rejudging import rejudged, stopped_short
 from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.targets import Evaluation, Target
 

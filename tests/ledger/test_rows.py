@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.rows import check_json, check_run, check_run_id, check_types, new_run_id
-from mileage.recording.recorder import Ledger
 
 
 def test_run_ids_begin_with_the_launch_time_and_differ() -> None:

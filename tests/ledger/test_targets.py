@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mileage._errors import UsageError
-from mileage._seeding import held_out_seeds
+from mileage.errors import UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target, examined
+from mileage.seeding import held_out_seeds
 
 
 def evaluation(returns: list[float], successes: list[bool] | None = None) -> Evaluation:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage._errors import UsageError
-from mileage.meter import Phase, PhaseClock, PhaseTimes
-from mileage.meter import clock as clock_module
+from mileage.errors import UsageError
+from mileage.measure import Phase, PhaseClock, PhaseTimes
+from mileage.measure import clock as clock_module
 
 
 class FakeTime:
@@ -270,7 +270,7 @@ def test_a_stopped_clock_keeps_its_times(time: FakeTime) -> None:
 def test_the_first_run_of_a_process_counts_from_the_start_of_the_process() -> None:
     program = (
         "import time; time.sleep(0.25)\n"
-        "from mileage.meter import PhaseClock\n"
+        "from mileage.measure import PhaseClock\n"
         "first, second = PhaseClock.for_run().times(), PhaseClock.for_run().times()\n"
         "print(first.phases['init'], second.wall_seconds)"
     )

@@ -9,8 +9,8 @@ from types import ModuleType
 import numba
 import pytest
 
-from mileage.meter import PhaseClock, compile_phase, compilers
-from mileage.meter import clock as clock_module
+from mileage.measure import PhaseClock, compile_phase, compilers
+from mileage.measure import clock as clock_module
 
 
 class FakeTime:
@@ -57,7 +57,7 @@ def test_numba_compilation_is_its_own_phase() -> None:
 def test_loading_a_kernel_from_the_cache_is_compile_time(tmp_path: object) -> None:
     program = (
         "import sys; from mileage.kernels.machine.jit import kernel\n"
-        "from mileage.meter import PhaseClock, compile_phase\n"
+        "from mileage.measure import PhaseClock, compile_phase\n"
         "@kernel\n"
         "def triple(x):\n"
         "    return x * 3\n"
@@ -79,7 +79,7 @@ def test_loading_a_kernel_from_the_cache_is_compile_time(tmp_path: object) -> No
 
 def test_a_compiler_imported_later_is_watched() -> None:
     program = (
-        "import sys; from mileage.meter import PhaseClock, compile_phase\n"
+        "import sys; from mileage.measure import PhaseClock, compile_phase\n"
         "clock = PhaseClock()\n"
         "assert 'numba' not in sys.modules\n"
         "with compile_phase(clock):\n"
@@ -195,7 +195,7 @@ def test_torch_compile_is_caught() -> None:
 
 JAX_PROGRAM = """
 import jax
-from mileage.meter import PhaseClock, compile_phase
+from mileage.measure import PhaseClock, compile_phase
 
 clock = PhaseClock()
 with compile_phase(clock), clock.phase("learn"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage.meter import Machine, fingerprint, machine
+from mileage.measure import Machine, fingerprint, machine
 
 RECORD = Machine(
     cpu="Example 9000",
@@ -34,14 +34,14 @@ def test_this_machine_is_described_as_the_system_does() -> None:
 
 
 def test_ids_are_stable_across_processes() -> None:
-    program = "from mileage.meter import fingerprint as f; print(f().id, f().hardware_id)"
+    program = "from mileage.measure import fingerprint as f; print(f().id, f().hardware_id)"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output.split() == [fingerprint().id, fingerprint().hardware_id]
 
 
 def test_fingerprint_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from mileage.meter import fingerprint; fingerprint()\n"
+        "import sys; from mileage.measure import fingerprint; fingerprint()\n"
         "print([m for m in ('torch', 'jax', 'numba', 'numpy', 'psutil', 'pynvml') if m in sys.modules])"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.meter import ResourceSampler
-from mileage.meter.gpu import GpuSampler, visible_indices
-from mileage.meter.memory import ProcessTree, peak_rss_bytes
+from mileage.errors import UsageError
+from mileage.measure import ResourceSampler
+from mileage.measure.memory import GpuSampler, ProcessTree, peak_rss_bytes, visible_indices
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GB = 10**9

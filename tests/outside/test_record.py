@@ -16,13 +16,22 @@ from typing import Any
 import psutil
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.external.record import _Figures, record
 from mileage.ledger import queries
+from mileage.ledger.recorder import Ledger
+from mileage.ledger.scalars import (
+    CsvRows,
+    EventFileSource,
+    JsonLines,
+    OutputLines,
+    Source,
+    Trackio,
+    WandbFile,
+    source_kind,
+)
 from mileage.ledger.store import Store
-from mileage.meter import PhaseClock
-from mileage.outside.record import _Figures, record
-from mileage.outside.scalars import CsvRows, EventFile, JsonLines, OutputLines, Source, Trackio, WandbFile, source_kind
-from mileage.recording.recorder import Ledger
+from mileage.measure import PhaseClock
 from waiting import until
 
 
@@ -326,8 +335,8 @@ def test_event_files_are_read_as_they_grow(tmp_path: Path) -> None:
 
     add(1, 0.5)
     (path,) = tmp_path.iterdir()
-    assert source_kind(path) is EventFile
-    source = EventFile(path)
+    assert source_kind(path) is EventFileSource
+    source = EventFileSource(path)
     assert figures(source) == [("loss", 0.5, 1)]
     add(2, 0.25)
     assert figures(source) == [("loss", 0.25, 2)]

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 import extras
 import mileage
 from browser import CHROMIUM
-from mileage._errors import UsageError
 from mileage.cli.app import app
+from mileage.errors import UsageError
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
-from mileage.pages import figures, loading
-from mileage.pages.replay import DRAWINGS, play, saved
-from mileage.pages.report import report_of, report_on
+from mileage.report import plot, report
 from mileage.report.compare import compare_selections
+from mileage.report.replay import DRAWINGS, play, saved
+from mileage.report.report import report_of, report_on
 
 LARGEST = 1_500_000
 
@@ -142,9 +142,9 @@ def test_no_label_of_a_figure_overprints_another(runs: dict[str, Run], ledger: P
 
     with Store.reader(ledger) as store:
         (found,) = report_on(store, ["fast", "slow"]).exams
-    with rc_context(figures._STYLE):
-        for draw in figures._charts(found).values():
-            drawn = Figure(figsize=(figures._WIDTH, figures._HEIGHT), layout="constrained")
+    with rc_context(plot._STYLE):
+        for draw in plot._charts(found).values():
+            drawn = Figure(figsize=(plot._WIDTH, plot._HEIGHT), layout="constrained")
             axes = drawn.subplots()
             draw(axes)
             drawn.draw_without_rendering()
@@ -171,7 +171,7 @@ def test_an_episode_is_played_again_as_it_was_recorded(tmp_path: Path) -> None:
     panel = mileage.Panel.default("CartPole-v1", 7)
     agent.learn(256, panel=panel, eval_every=128, checkpoint=tmp_path / "c.safetensors", ledger=str(ledger), name="p")
     with Store(ledger) as store:
-        (run,) = loading.loaded(store, loading.select(store, ["p"]))
+        (run,) = report.loaded(store, report.select(store, ["p"]))
     median, worst = play(run)
     returns = sorted(e.episode_return for e in run.episodes if e.episode_return is not None)
     assert (median.played, worst.played) == (returns[3], returns[0])
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_is_the_ledger_itself_is_left_alone(tmp_path: Path) ->
     with Store(ledger) as store:
         rows = [run, make_checkpoint(run, 1, path=str(ledger), sha256="0" * 64), make_end(run)]
         store.deliver(rows)
-        (found,) = loading.loaded(store, loading.select(store, ["self"]))
+        (found,) = report.loaded(store, report.select(store, ["self"]))
         assert report_of([found]).sections
 
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.jobs import driver
+from mileage.jobs.driver import DriverSettings, batch, drive
+from mileage.jobs.job import Job, JobEnd, JobOutcome, Needs, words_without
+from mileage.jobs.local import Local
 from mileage.ledger import spool, store
 from mileage.ledger.address import database_url
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.rows import Run
-from mileage.placing import driver
-from mileage.placing.driver import Settings, batch, drive
-from mileage.placing.jobs import Ended, Job, Needs, Outcome, words_without
-from mileage.placing.local import Local
-from mileage.recording.recorder import Ledger
 from placed_jobs import pids_of, recorded
 
 PPO = ("ppo", "CartPole-v1", "--threads", "1", "--eval-every", "0")
@@ -69,8 +69,8 @@ def test_a_killed_attempt_is_tried_again_and_one_that_saved_goes_on(tmp_path: Pa
             after_another(signal.SIGTERM if ": lost" in text else signal.SIGKILL)
 
     after_another(signal.SIGKILL)
-    (result,) = drive([job], Local(1), str(tmp_path / "all.db"), Settings(retries=1), tell)
-    assert result.ended.outcome is Outcome.LOST  # the retry was used up
+    (result,) = drive([job], Local(1), str(tmp_path / "all.db"), DriverSettings(retries=1), tell)
+    assert result.ended.outcome is JobOutcome.LOST  # the retry was used up
     assert [word for text in told for word in ("lost", "preempted", "given up") if f": {word}" in text] == [
         "lost", "preempted", "given up"
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_side_by_side_on_cores_of_their_own(tmp_path: Path) -> None:
     jobs = [job_in(tmp_path, (*PPO, "--steps", "2048"), seed) for seed in range(3)]
     place = Local(min(2, len(os.sched_getaffinity(0))))
     results = drive(jobs, place, str(tmp_path / "all.db"))
-    assert [result.ended.outcome for result in results] == [Outcome.DONE] * 3
+    assert [result.ended.outcome for result in results] == [JobOutcome.DONE] * 3
     runs = recorded(tmp_path / "all.db")
     assert sorted(run.seed or 0 for run in runs) == [0, 1, 2]
     assert {run.run.pid for run in runs} & {os.getpid()} == set()
@@ -96,7 +96,7 @@ def test_side_by_side_on_cores_of_their_own(tmp_path: Path) -> None:
 
 def test_an_error_of_the_training_s_own_is_said_and_not_tried_again(tmp_path: Path) -> None:
     (result,) = drive([job_in(tmp_path, ("ppo", "NoSuchEnv-v0"))], Local(1), str(tmp_path / "all.db"))
-    assert (result.ended.outcome, result.attempts) == (Outcome.FAILED, 1)
+    assert (result.ended.outcome, result.attempts) == (JobOutcome.FAILED, 1)
     assert "NoSuchEnv" in result.ended.why
 
 
@@ -136,8 +136,8 @@ class _Delivered:
     def close(self) -> None:
         pass
 
-    def ended(self) -> Ended | None:
-        return Ended(Outcome.DONE)
+    def ended(self) -> JobEnd | None:
+        return JobEnd(JobOutcome.DONE)
 
     def cancel(self) -> None:
         pass
@@ -197,7 +197,7 @@ class _Never:
     def close(self) -> None:
         pass
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> JobEnd | None:
         return None
 
     def cancel(self) -> None:
@@ -213,7 +213,7 @@ class _Never:
 def test_an_attempt_that_never_starts_is_given_up_in_a_sentence(tmp_path: Path) -> None:
     place = _Never()
     with pytest.raises(UsageError, match=r"^seed 0 has not started within 0 s \(the queue is long\)"):
-        drive([job_in(tmp_path, PPO)], place, str(tmp_path / "all.db"), Settings(patience_seconds=0.0))
+        drive([job_in(tmp_path, PPO)], place, str(tmp_path / "all.db"), DriverSettings(patience_seconds=0.0))
     assert place.cancelled
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.placing.jobs import Needs
-from mileage.placing.manifests import manifest
-from mileage.placing.places import place_called
+from mileage.errors import UsageError
+from mileage.jobs.driver import place_called
+from mileage.jobs.job import Needs, manifest
 
 WORDS = ["train", "ppo", "CartPole-v1", "--target", "mean_return>=475", "--name", 'it\'s $HOME `id` "x"']
 

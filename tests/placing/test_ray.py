@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.placing.driver import Settings, drive
-from mileage.placing.jobs import Job, Needs, Outcome
-from mileage.placing.on_ray import OnRay
+from mileage.errors import UsageError
+from mileage.jobs.driver import DriverSettings, drive
+from mileage.jobs.job import Job, JobOutcome, Needs
+from mileage.jobs.ray import OnRay
 from placed_jobs import pids_of, recorded
 
 ray = pytest.importorskip("ray", reason="the ray extra is not installed")
@@ -63,8 +63,8 @@ def test_every_seed_finishes_though_a_node_is_lost(cluster: Any, tmp_path: Path)
 
     threading.Thread(target=lose_a_node, daemon=True).start()
     jobs = [job_in(tmp_path, seed) for seed in range(seeds)]
-    results = drive(jobs, OnRay(cluster.address), str(tmp_path / "all.db"), Settings(), told.append)
-    assert [result.ended.outcome for result in results] == [Outcome.DONE] * seeds
+    results = drive(jobs, OnRay(cluster.address), str(tmp_path / "all.db"), DriverSettings(), told.append)
+    assert [result.ended.outcome for result in results] == [JobOutcome.DONE] * seeds
     assert any(": lost" in text for text in told)
     runs = recorded(tmp_path / "all.db")
     finished = [run for run in runs if run.state == "finished"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mileage._errors import UnknownNameError, UsageError
-from mileage.kernels.learners.mlp import RELU, TANH
-from mileage.kernels.reference.mlp import mlp
+from mileage.errors import UnknownNameError, UsageError
+from mileage.kernels.mlp import RELU, TANH
+from mileage.kernels.reference.networks import mlp
 from mileage.policies import ActorCritic
 from mileage.policies.mlp import ACTIVATIONS
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage._errors import UsageError
 from mileage.codec import pack, view_of
 from mileage.envs import make_vec
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
 from mileage.envs.gymnasium.structured import StructuredEnv, structured
+from mileage.errors import UsageError
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.off_policy import QNetwork, SquashedActor
 
@@ -26,10 +26,8 @@ import torch
 
 import torch_modules as modules
 from mileage.policies.torch import images, networks
-from mileage.policies.torch.adam import Adam
-from mileage.policies.torch.build import build_policy
-from mileage.policies.torch.policy import TorchQ
-from mileage.policies.torch.tensors import LiveTensors, keep_freed_memory, map_state, n_pieces, useful_threads
+from mileage.policies.torch.policy import TorchQ, build_policy
+from mileage.policies.torch.tensors import Adam, LiveTensors, keep_freed_memory, map_state, n_pieces, useful_threads
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.profiling.comparing import compare_profiles
+from mileage.errors import UsageError
+from mileage.profiling.compare import compare_profiles
 
 
 def profile(steps: int = 1000, learn: float = 2.0, each: float = 0.1, pieces: int = 6, **config: Any) -> dict[str, Any]:

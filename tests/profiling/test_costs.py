@@ -6,9 +6,8 @@ import pytest
 
 from mileage.description import Layer
 from mileage.profiling.costs import all_calls, layer_table, phase_costs
-from mileage.profiling.probes import ProbeCost
-from mileage.profiling.spans import Span
-from mileage.profiling.tracing import Trace
+from mileage.profiling.probes import ProbeCost, Trace
+from mileage.profiling.traces import Span
 
 FREE = ProbeCost(0.0, 0.0, 0.0)
 MS = 1_000_000

@@ -11,11 +11,11 @@ from sample_rows import make_end, make_phases, make_run
 
 from mileage.ledger.runs import RecordedRun
 from mileage.profiling.calibration import Calibration, Roofline
-from mileage.profiling.diagnosis import diagnose
-from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.findings import Bottleneck
+from mileage.profiling.findings import diagnose
 from mileage.profiling.lines import HotLine
+from mileage.profiling.model import Bottleneck
 from mileage.profiling.profile import Profile
+from mileage.profiling.run import EndToEnd
 from recorded_profiles import RECORDED, measured
 
 WORKLOAD: dict[str, Any] = {"algorithm": "ppo", "env": "X", "threads": 1, "config": {"n_envs": 8}, "native_env": True}
@@ -109,7 +109,7 @@ def test_a_short_run_starts_up_and_says_what_its_training_waits_for() -> None:
 def test_a_learner_that_waits_gets_more_collectors(
     config: dict[str, int], cores: int, suggestion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mileage.profiling.diagnosis.usable_cores", lambda: cores)
+    monkeypatch.setattr("mileage.profiling.findings.usable_cores", lambda: cores)
     found = diagnose(run({"sync": 8.0, "learn": 2.0}, {"sync": 10, "learn": 10}), WORKLOAD | {"config": config})[0]
     assert (found.bottleneck, found.suggestion) == (Bottleneck.SYNC_BOUND, suggestion)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.profiling.findings import FIXES, WORTH_TRYING, Bottleneck, Finding, amdahl, ranked
+from mileage.profiling.model import FIXES, WORTH_TRYING, Bottleneck, Finding, amdahl, ranked
 
 
 def finding(bottleneck: Bottleneck, share: float, gain: float, fix: str | None = None) -> Finding:

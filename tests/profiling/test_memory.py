@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mileage.meter import PhaseClock
-from mileage.profiling.memory import PhaseMemory
+from mileage.measure import PhaseClock
+from mileage.profiling.findings.drift import PhaseMemory
 
 MIB = 2**20
 

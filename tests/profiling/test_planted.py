@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from mileage.meter import PhaseClock
+from mileage.ledger.recorder import Ledger
+from mileage.measure import PhaseClock
 from mileage.profiling import Profile, profile_run
-from mileage.profiling.diagnosis import diagnose
-from mileage.profiling.findings import Bottleneck
-from mileage.recording.recorder import Ledger
+from mileage.profiling.findings import diagnose
+from mileage.profiling.model import Bottleneck
 from recorded_profiles import RECORDED, measured
 
 PLANTED = {

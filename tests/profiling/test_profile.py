@@ -12,7 +12,7 @@ import pytest
 from mileage.description import Layer
 from mileage.profiling import Profile, profile_run
 from mileage.profiling.export import FORMATS, export
-from mileage.profiling.tables import tables
+from mileage.profiling.report import tables
 from mileage.training.agents import agent_class
 
 ON = {"n_envs": 4, "n_steps": 32, "hidden": [16, 16], "preset": "none"}

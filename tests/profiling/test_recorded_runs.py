@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.ledger import queries
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.store import Store
-from mileage.meter import PhaseClock
+from mileage.measure import PhaseClock
 from mileage.profiling import profile_recorded, profile_run
-from mileage.profiling.findings import Bottleneck
-from mileage.profiling.ledger_runs import failed_share
-from mileage.recording.recorder import Ledger
+from mileage.profiling.model import Bottleneck
+from mileage.profiling.run import failed_share
 
 
 def record(db: str, phase: str, seconds: float, **options: str) -> str:

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage._types import Array
-from mileage.algorithms._native_on_policy import NativeOnPolicy
-from mileage.algorithms._stateful import StatefulLearner
+from mileage.algorithms.rollout_learner import StatefulLearner
+from mileage.algorithms.rollouts import NativeOnPolicy
 from mileage.description import Description, Product
 from mileage.envs.native.vector import VecEnv
-from mileage.kernels.learners import actor_critic
+from mileage.kernels import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.kernels.machine.gauges import product_frame, products
 from mileage.profiling import replays
 from mileage.training.agent import Agent
+from mileage.types import Array
 
 STORED = ("obs", "raw_obs", "actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values")
 

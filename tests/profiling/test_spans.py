@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from mileage.description import Layer
-from mileage.meter import PhaseClock
-from mileage.profiling.spans import PackedSpans, Span, TraceClock
+from mileage.measure import PhaseClock
+from mileage.profiling.traces import PackedSpans, Span, TraceClock
 
 
 @pytest.mark.parametrize("watch_cpu", [False, True])

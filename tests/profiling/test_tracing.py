@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.profiling.probes import ProbeCost
-from mileage.profiling.spans import Span
-from mileage.profiling.tracing import Blocks, Trace, cost_in_place
+from mileage.profiling.probes import Blocks, ProbeCost, Trace, cost_in_place
+from mileage.profiling.traces import Span
 
 
 def test_blocks_around_the_lower_quartile_count() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from mileage.meter import PhaseTimes
-from mileage.meter.load import Load
-from mileage.profiling.findings import Bottleneck, Finding, ranked
-from mileage.profiling.memory import Moment, place_of
-from mileage.profiling.surroundings import is_shared, shared_machine
-from mileage.profiling.trends import drifts, growth
+from mileage.measure import PhaseTimes
+from mileage.measure.machine import Load
+from mileage.profiling.findings.drift import Moment, drifts, growth, place_of
+from mileage.profiling.findings.machine import is_shared, shared_machine
+from mileage.profiling.model import Bottleneck, Finding, ranked
 
 
 def moment(second: float, rss: float = 100.0, **entries: tuple[float, int]) -> Moment:

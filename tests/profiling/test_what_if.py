@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mileage.profiling.allowance import Allowance
+from mileage.profiling.probes import Allowance
 from mileage.profiling.what_if import WhatIf, compared
 
 

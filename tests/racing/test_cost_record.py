@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.external.race import RaceSpec, run_race
+from mileage.external.race.cost_record import check_record, cost_record, episodes_digest, read_record, schema
+from mileage.external.race.result import merge
+from mileage.external.race.verify import repeat
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
-from mileage.racing import RaceSpec, run_race
-from mileage.racing.cost_record import check_record, cost_record, episodes_digest, read_record
-from mileage.racing.documents import schema
-from mileage.racing.merging import merge
-from mileage.racing.verifying import repeat
 from tiny_race import tiny_race
 
 PANEL = Panel.default("CartPole-v1", 3)
@@ -188,7 +187,7 @@ def test_a_record_is_repeated_bit_for_bit_and_a_lie_is_not(halves: Path, tmp_pat
 
 
 def test_a_record_runs_no_code_that_it_names(halves: Path) -> None:
-    from mileage.racing import read_race
+    from mileage.external.race import read_race
 
     record = cost_record(read_race(halves / "first"), halves / "first")
     record["arms"][0]["recipe"]["env"] = "evil.py:Env"

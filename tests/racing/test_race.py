@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mileage._errors import InterruptError, UsageError
-from mileage.experiments import Cause
+from mileage.errors import InterruptError, UsageError
+from mileage.external.exam.server import AskedExams
+from mileage.external.race import Race, RaceSpec, read_race, run_race
+from mileage.external.race.arms import MARK
+from mileage.external.race.journal import FILE, Journal, read_lines
+from mileage.jobs.process import Program
+from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.runs import RecordedRun
-from mileage.outside.asked_exams import AskedExams
-from mileage.outside.program import Program
-from mileage.racing import Race, RaceSpec, read_race, run_race
-from mileage.racing.attempts import MARK
-from mileage.racing.journal import FILE, Journal, read_lines
-from mileage.recording.recorder import Ledger, RunRecorder
+from mileage.measure import Cause
 from tiny_race import tiny_race
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.racing import RaceSpec, TunedBy
-from mileage.racing.spec import filled
+from mileage.errors import UsageError
+from mileage.external.race import RaceSpec, TunedBy
+from mileage.external.race.spec import filled
 
 GOOD = """
 [race]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sample_rows import make_checkpoint, make_end, make_run
 
+from mileage.ledger import backlog as backlog_module
 from mileage.ledger import queries, spool
+from mileage.ledger.backlog import Backlog
 from mileage.ledger.rows import Row
 from mileage.ledger.store import Store
-from mileage.recording import backlog as backlog_module
-from mileage.recording.backlog import Backlog
-from mileage.recording.writer import Writer
+from mileage.ledger.writer import Writer
 
 RUN = make_run()
 
@@ -118,7 +118,7 @@ def test_a_disk_that_hangs_holds_up_neither_training_nor_the_database(
 ) -> None:
     monkeypatch.setattr(backlog_module, "HANGS_AFTER_SECONDS", 0.05)
     monkeypatch.setattr(backlog_module, "SLOW_SECONDS", -1.0)  # so that only the thread of the disk meets it
-    monkeypatch.setattr("mileage.recording.writer.DELIVER_SECONDS", 0.05)
+    monkeypatch.setattr("mileage.ledger.writer.DELIVER_SECONDS", 0.05)
     hangs, answers = threading.Event(), threading.Event()
     append = spool.Spool.append
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import extras
-from mileage._errors import MileageError
+from mileage.errors import MileageError
+from mileage.ledger import trackers
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.rows import End, Run
-from mileage.recording import mirrors
-from mileage.recording.recorder import Ledger
 
 
 class Kept:
@@ -50,7 +50,7 @@ def train(ledger: Ledger, checkpoints: int = 3) -> str:
 
 def test_a_mirror_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
-    monkeypatch.setitem(mirrors.MIRRORS, "json", lambda: kept)
+    monkeypatch.setitem(trackers.MIRRORS, "json", lambda: kept)
     run_id = train(Ledger(tmp_path / "l.db", mirrors=["json"]))
     assert kept.begun == [run_id]
     assert [(step, values["claimed/loss"]) for step, values in kept.told] == [(0, 1.0), (100, 0.5), (200, 1 / 3)]
@@ -61,9 +61,9 @@ def test_a_slow_tracker_holds_nobody_up_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = Kept(pause=600.0)
-    monkeypatch.setitem(mirrors.MIRRORS, "json", lambda: kept)
-    monkeypatch.setattr(mirrors, "QUEUE_LENGTH", 5)
-    monkeypatch.setattr(mirrors, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setitem(trackers.MIRRORS, "json", lambda: kept)
+    monkeypatch.setattr(trackers, "QUEUE_LENGTH", 5)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.2)
     with pytest.warns(UserWarning, match="the mirror in json is not complete"):
         train(Ledger(tmp_path / "l.db", mirrors=["json"]), checkpoints=200)
     kept.release.set()
@@ -74,7 +74,7 @@ def test_a_slow_tracker_holds_nobody_up_and_says_what_is_missing(
 
 
 def test_a_tracker_that_fails_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(mirrors.MIRRORS, "json", lambda: Kept(fails=True))
+    monkeypatch.setitem(trackers.MIRRORS, "json", lambda: Kept(fails=True))
     with pytest.warns(UserWarning, match="RuntimeError: no such server; the ledger is"):
         train(Ledger(tmp_path / "l.db", mirrors=["json"]))
     assert [run.state for run in Ledger(tmp_path / "l.db").records()] == ["finished"]
@@ -82,8 +82,8 @@ def test_a_tracker_that_fails_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_environment_names_mirrors_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
-    monkeypatch.setitem(mirrors.MIRRORS, "json", lambda: kept)
-    monkeypatch.setenv(mirrors.VARIABLE, "json, json")
+    monkeypatch.setitem(trackers.MIRRORS, "json", lambda: kept)
+    monkeypatch.setenv(trackers.VARIABLE, "json, json")
     train(Ledger(tmp_path / "l.db"))
     assert len(kept.begun) == 1
     train(Ledger(tmp_path / "l.db", mirrors=[]))
@@ -93,7 +93,7 @@ def test_the_environment_names_mirrors_too(tmp_path: Path, monkeypatch: pytest.M
 def test_a_mirror_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MileageError, match="unknown mirror 'wanb': did you mean 'wandb'"):
         train(Ledger(tmp_path / "l.db", mirrors=["wanb"]))
-    monkeypatch.setitem(mirrors.MIRRORS, "no_such_module", Kept)
+    monkeypatch.setitem(trackers.MIRRORS, "no_such_module", Kept)
     with pytest.raises(MileageError, match=r"pip install .*\[no_such_module\]'$"):
         train(Ledger(tmp_path / "l.db", mirrors=["no_such_module"]))
     assert not (tmp_path / "l.db").exists()
@@ -101,7 +101,7 @@ def test_a_mirror_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch:
 
 @extras.TENSORBOARD
 def test_tensorboard_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mileage.outside.importing import tracker_runs
+    from mileage.ledger.importing import tracker_runs
 
     monkeypatch.setenv("MILEAGE_TENSORBOARD", str(tmp_path / "board"))
     run_id = train(Ledger(tmp_path / "l.db", mirrors=["tensorboard"]))
@@ -112,11 +112,11 @@ def test_tensorboard_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @extras.WANDB
 def test_wandb_offline_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mileage.outside.importing import tracker_runs
+    from mileage.ledger.importing import tracker_runs
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    monkeypatch.setattr(mirrors, "CLOSE_SECONDS", 120.0)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 120.0)
     train(Ledger(tmp_path / "l.db", mirrors=["wandb"]))
     (records,) = tracker_runs(tmp_path / "wandb").values()
     assert [record["step"] for record in records] == [0, 100, 200]
@@ -127,7 +127,7 @@ def test_wandb_offline_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setattr(mirrors, "CLOSE_SECONDS", 120.0)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 120.0)
     run_id = train(Ledger(tmp_path / "l.db", mirrors=["mlflow"]))
     from mlflow import MlflowClient
 
@@ -143,10 +143,10 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @extras.TRACKIO
 def test_trackio_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mileage.outside.importing import tracker_runs
+    from mileage.ledger.importing import tracker_runs
 
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    monkeypatch.setattr(mirrors, "CLOSE_SECONDS", 120.0)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 120.0)
     run_id = train(Ledger(tmp_path / "l.db", mirrors=["trackio"]))
     found = {name: records for name, records in tracker_runs(tmp_path / "trackio").items() if run_id in name}
     (records,) = found.values()
@@ -155,7 +155,7 @@ def test_trackio_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_trackio_database_is_read_as_it_is_laid_out(tmp_path: Path) -> None:
-    from mileage.outside.importing import tracker_runs
+    from mileage.ledger.importing import tracker_runs
 
     with sqlite3.connect(tmp_path / "project.db") as database:
         database.execute(

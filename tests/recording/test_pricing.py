@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.ledger import catalogue
-from mileage.ledger.prices import freeze_price
-from mileage.meter import instance as instances
-from mileage.meter.machine import fingerprint
-from mileage.recording import pricing
-from mileage.recording.pricing import launch_price
+from mileage.errors import UsageError
+from mileage.ledger import maintenance, prices
+from mileage.ledger import prices as instances
+from mileage.ledger.prices import freeze_price, launch_price
+from mileage.measure.machine import fingerprint
 
 HEADER = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region\n"
 
@@ -27,7 +25,7 @@ def catalogue_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     }.items():
         (folder / cloud).mkdir(parents=True)
         (folder / cloud / "vms.csv").write_text(HEADER + rows)
-    monkeypatch.setenv(catalogue.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(maintenance.ENVIRONMENT_VARIABLE, str(tmp_path))
     return folder
 
 
@@ -36,8 +34,8 @@ def dmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tables of a firmware that a test writes, and nothing of the machine that it runs on."""
     folder = tmp_path / "dmi"
     folder.mkdir()
-    monkeypatch.delenv(pricing.NO_RECOGNITION, raising=False)
-    monkeypatch.setattr(pricing, "recognised", lambda: instances.recognised(folder))
+    monkeypatch.delenv(prices.NO_RECOGNITION, raising=False)
+    monkeypatch.setattr(prices, "recognised", lambda: instances.recognised(folder))
     return folder
 
 

@@ -9,20 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
-from mileage._seeding import HELD_OUT_START
-from mileage.ledger import queries
+from mileage.errors import UsageError
+from mileage.ledger import queries, recorder
+from mileage.ledger.announce import git_revision
 from mileage.ledger.panels import Panel
+from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.ledger.targets import Evaluation
-from mileage.meter import clock as clock_module
-from mileage.meter.clock import PhaseClock
-from mileage.meter.load import OTHERS, Counters
-from mileage.recording import recorder
-from mileage.recording.recorder import Ledger, RunRecorder
-from mileage.recording.revision import git_revision
+from mileage.measure import clock as clock_module
+from mileage.measure.clock import PhaseClock
+from mileage.measure.machine import OTHERS, Counters
 from mileage.report.cost import CostReport
+from mileage.seeding import HELD_OUT_START
 
 
 class Hand:

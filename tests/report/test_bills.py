@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
+from mileage.ledger.recorder import Ledger
 from mileage.ledger.runs import RecordedRun
-from mileage.recording.recorder import Ledger
-from mileage.report.bills import Charge, read_bill, reconcile
+from mileage.report.cost import Charge, read_bill, reconcile
 
 HEADER = "BilledCost,BillingCurrency,ChargePeriodStart,ChargePeriodEnd,ResourceId,ResourceName,Tags\n"
 

@@ -10,13 +10,13 @@ from sample_rows import make_end, make_phases, make_run
 
 import extras
 import mileage
-from mileage._errors import UnmatchedError, UsageError
-from mileage.experiments import Arm
+from mileage.errors import UnmatchedError, UsageError
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.meter.load import OTHERS
+from mileage.measure import Arm
+from mileage.measure.machine import OTHERS
+from mileage.report.arms import Selection, run_costs
 from mileage.report.compare import Comparison, compare_arms, compare_selections
-from mileage.report.sides import Selection, run_costs
 
 
 def finished(

@@ -7,15 +7,14 @@ from sample_rows import make_checkpoint, make_end, make_phases, make_run
 from typer.testing import CliRunner
 
 import extras
-from mileage._errors import UnknownNameError, UsageError
 from mileage.cli.app import app
-from mileage.experiments import Arm
+from mileage.errors import UnknownNameError, UsageError
 from mileage.ledger.runs import RecordedRun, Sighting
 from mileage.ledger.store import Store
+from mileage.measure import Arm
+from mileage.report.arms import Selection
 from mileage.report.compare import compare_arms
-from mileage.report.glance import curve_lines, phase_lines, progress_line, seconds_left
-from mileage.report.seeds import SeedPanel
-from mileage.report.sides import Selection
+from mileage.report.seeds import SeedPanel, curve_lines, phase_lines, progress_line, seconds_left
 
 
 def recorded(seed: int = 0, *, end: bool = True, name: str = "arm") -> RecordedRun:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, gamma, norm
 
-from mileage._errors import UsageError
-from mileage.stats import RunCosts, expected_cost, point_cost
-from mileage.stats.cost import _gamma_mean, _log_normal_mean, posterior_draws
+from mileage.errors import UsageError
+from mileage.measure import RunCosts, expected_cost, point_cost
+from mileage.measure.cost import _gamma_mean, _log_normal_mean, posterior_draws
 
 
 def test_failed_runs_are_paid_for() -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from mileage.stats import RunCosts, Verdict, compare_costs, typical_cost
+from mileage.measure import RunCosts, Verdict, compare_costs, typical_cost
 
 ROOT = Path(__file__).parents[2]
 LOWEST_COVERAGE = 0.90

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, fisher_exact
 
-from mileage.stats import Reliability, RunCosts, compare_failures, failure_rate
-from mileage.stats.failures import fisher
+from mileage.measure import Reliability, RunCosts, compare_failures, failure_rate
+from mileage.measure.cost import fisher
 
 
 def runs(reached: int, n: int) -> RunCosts:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from mileage import stats
-from mileage._errors import UsageError
-from mileage.stats import Interval, Verdict, median_estimate, median_ratio_estimate, verdict_of_ratio
+from mileage import measure
+from mileage.errors import UsageError
+from mileage.measure import Interval, Verdict, median_estimate, median_ratio_estimate, verdict_of_ratio
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_few_values_say_what_their_interval_reaches() -> None:
     assert five.interval == Interval(1.0, 5.0, 0.9375)
     assert "covers 94%, not 95%" in five.statement
     assert median_estimate([1, 3, 2]).interval == Interval(1.0, 3.0, 0.75)
-    assert median_estimate([1, 3]) == stats.Estimate(
+    assert median_estimate([1, 3]) == measure.Estimate(
         2.0, None, "2 runs: too few for an interval, at least 3 are needed"
     )
 
@@ -99,4 +99,4 @@ def test_ratio_interval_covers_the_truth_at_least_as_often_as_it_says(runs: int,
     ],
 )
 def test_a_ratio_decides_if_its_interval_leaves_out_one(interval: Interval | None, verdict: Verdict) -> None:
-    assert verdict_of_ratio(stats.Estimate(1.0, interval)) is verdict
+    assert verdict_of_ratio(measure.Estimate(1.0, interval)) is verdict

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from mileage.stats import RunCosts
-from mileage.stats.relabelling import Relabelled, labellings
+from mileage.measure import RunCosts
+from mileage.measure.verdict import Relabelled, labellings
 
 
 def test_few_runs_have_all_their_labellings_and_the_real_one_is_first() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
-from mileage.stats import modified_z_scores, outliers, spread, trend
+from mileage.errors import UsageError
+from mileage.measure import modified_z_scores, outliers, spread, trend
 
 
 def test_modified_z_scores_by_hand() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_ind
 
-from mileage.stats import RunCosts, typical_cost
-from mileage.stats.typical import typical_ratio
+from mileage.measure import RunCosts, typical_cost
+from mileage.measure.cost import typical_ratio
 
 
 def costs(values: list[float], failed: int = 0) -> RunCosts:

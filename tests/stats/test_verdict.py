@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mileage._errors import UsageError
-from mileage.stats import (
+from mileage.errors import UsageError
+from mileage.measure import (
     LOOK_ALPHAS,
     LOOKS,
     Question,

@@ -12,9 +12,9 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, UnknownNameError, UsageError
+from mileage.errors import CheckpointError, UnknownNameError, UsageError
 from mileage.training.agents import agent_class
-from mileage.training.runner import Progress
+from mileage.training.runner import RunProgress
 
 SMALL: dict[str, Any] = {"preset": "none", "n_envs": 4, "n_steps": 16, "minibatch": 32, "epochs": 2, "hidden": (8, 8)}
 BATCH = 64
@@ -96,7 +96,7 @@ def test_a_callback_can_save_at_any_time(tmp_path: Path) -> None:
     panel = small().default_panel(episodes=2)
     with small() as agent:
 
-        def save(progress: Progress) -> None:
+        def save(progress: RunProgress) -> None:
             if progress.steps == 2 * BATCH:
                 agent.save(path)
 
@@ -116,7 +116,7 @@ def test_an_interrupt_saves_what_can_be_resumed(tmp_path: Path) -> None:
         want = state(whole)
     with small() as agent:
 
-        def press(progress: Progress) -> None:
+        def press(progress: RunProgress) -> None:
             if progress.steps == 2 * BATCH:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -133,7 +133,7 @@ def test_checkpoints_are_written_on_the_way(tmp_path: Path) -> None:
     seen: list[int] = []
     with small() as agent:
 
-        def look(progress: Progress) -> None:
+        def look(progress: RunProgress) -> None:
             seen.append(mileage.load(path).steps if path.exists() else 0)
 
         run = agent.learn(

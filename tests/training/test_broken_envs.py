@@ -15,7 +15,7 @@ import pytest
 import broken_envs
 import extras
 import mileage
-from mileage import _errors
+from mileage import errors
 from mileage.training.checkpoints import read
 
 FILE = Path(broken_envs.__file__)
@@ -44,7 +44,7 @@ def test_an_error_in_step_ends_training_and_is_in_the_ledger(backend: str, algor
     with (
         agent(algorithm, "Raising", backend=backend) as learning,
         pytest.raises(
-            _errors.EnvError, match=r"raised ValueError: too far \(.*line \d+\) in environment \d+, in step 11"
+            errors.EnvError, match=r"raised ValueError: too far \(.*line \d+\) in environment \d+, in step 11"
         ),
     ):
         learning.learn(50_000, ledger=ledger)
@@ -73,7 +73,7 @@ def test_a_mask_that_fails_ends_training_and_is_in_the_ledger(
     backend: str, algorithm: str, env: str, said: str, tmp_path: Path
 ) -> None:
     ledger = mileage.Ledger(tmp_path / "ledger.db")
-    with agent(algorithm, env, backend=backend) as learning, pytest.raises(_errors.EnvError, match=said):
+    with agent(algorithm, env, backend=backend) as learning, pytest.raises(errors.EnvError, match=said):
         learning.learn(50_000, ledger=ledger)
     (run,) = ledger.records()
     assert run.state == "failed"
@@ -81,7 +81,7 @@ def test_a_mask_that_fails_ends_training_and_is_in_the_ledger(
 
 @pytest.mark.parametrize("env", ["Raising", "RaisingReset", "RaisingObserve", "RaisingMask", "Asserting"])
 def test_evaluation_ends_with_the_error_too(env: str) -> None:
-    with agent("ppo", env) as playing, pytest.raises(_errors.EnvError, match="raised"):
+    with agent("ppo", env) as playing, pytest.raises(errors.EnvError, match="raised"):
         playing.evaluate()
 
 
@@ -95,10 +95,10 @@ def test_what_is_not_finite_ends_training_and_overwrites_no_checkpoint(
     with agent(algorithm, env, backend=backend) as learning:
         learning.save(path)
         before = path.read_bytes()
-        with pytest.raises(_errors.EnvError, match=f"{what}.* of environment \\d+|held-out episode"):
+        with pytest.raises(errors.EnvError, match=f"{what}.* of environment \\d+|held-out episode"):
             learning.learn(200_000, target="mean_return>=15", eval_every=10**9, checkpoint=path, checkpoint_every=64)
         _poison(learning)
-        with pytest.raises(_errors.CheckpointError, match="the one that is there is kept"):
+        with pytest.raises(errors.CheckpointError, match="the one that is there is kept"):
             learning.save(path)
     arrays, _ = read(path)
     assert all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith(("params", "module")))
@@ -110,7 +110,7 @@ def test_normalisation_does_not_hide_what_is_not_finite(env: str) -> None:
     what = "observation nan" if env == "LateNan" else "reward"
     with (
         agent("ppo", env, normalise_observations=True, normalise_rewards=True) as learning,
-        pytest.raises(_errors.EnvError, match=f"{what}.* of environment \\d+ .*in step \\d+ of the rollout after"),
+        pytest.raises(errors.EnvError, match=f"{what}.* of environment \\d+ .*in step \\d+ of the rollout after"),
     ):
         learning.learn(200_000, eval_every=10**9)
 
@@ -132,7 +132,7 @@ def test_an_infinite_return_never_reaches_a_target() -> None:
 def test_updates_that_diverge_by_themselves_say_what_to_change() -> None:
     with (
         mileage.PPO("CartPole-v1", preset="none", threads=1, learning_rate=1e30, max_grad_norm=0.0) as wild,
-        pytest.raises(_errors.DivergedError, match=r"lower learning_rate \(now 1e\+30\)"),
+        pytest.raises(errors.DivergedError, match=r"lower learning_rate \(now 1e\+30\)"),
     ):
         wild.learn(100_000, eval_every=10**9)
 
@@ -253,10 +253,10 @@ def test_an_observation_that_is_no_number_is_named_wherever_it_comes_and_nothing
         agent.predict(np.zeros(3, np.float32))
         step = (at - 1) // 16 * 16
         with pytest.raises(
-            _errors.EnvError, match=rf"observation nan .* in step {at - step} of the rollout after {step} steps"
+            errors.EnvError, match=rf"observation nan .* in step {at - step} of the rollout after {step} steps"
         ):
             agent.learn(1000, eval_every=0)
-        with pytest.raises(_errors.DivergedError, match="not finite"):
+        with pytest.raises(errors.DivergedError, match="not finite"):
             agent.predict(np.zeros(3, np.float32))
-        with pytest.raises(_errors.DivergedError, match="not finite"):
+        with pytest.raises(errors.DivergedError, match="not finite"):
             agent.evaluate()

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import mileage
-from mileage._errors import CheckpointError, UsageError
+from mileage.errors import CheckpointError, UsageError
 from mileage.training import checkpoints
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([2**63], np.uint64)}

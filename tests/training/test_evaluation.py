@@ -12,12 +12,12 @@ import pytest
 import broken_envs
 import mileage
 import tiny_envs
-from mileage._errors import UsageError
 from mileage.envs import VecEnv, resolve
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
-from mileage.kernels.arrays.random import streams
+from mileage.errors import UsageError
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.random import Stream
+from mileage.kernels.random import streams
+from mileage.kernels.reference.networks import Stream
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
 from mileage.policies import ActorCritic

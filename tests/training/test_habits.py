@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage._errors import CheckpointError, UsageError
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.envs import resolve
+from mileage.errors import CheckpointError, UsageError
 from mileage.ledger.panels import Panel
-from mileage.training.asked import usual_episodes
+from mileage.training.evaluation import usual_episodes
 
 SMALL: dict[str, Any] = {"threads": 1, "n_envs": 2, "n_steps": 16, "minibatch": 16, "epochs": 1, "hidden": (4,)}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage.recording.recorder import Ledger
+from mileage.ledger.recorder import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_pytorch_loop.py"
 

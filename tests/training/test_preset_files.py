@@ -11,7 +11,7 @@ import pytest
 
 import extras
 import mileage
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.training.agents import agent_class
 from mileage.training.preset_files import RUN_KEYS, load_preset
 

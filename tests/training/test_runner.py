@@ -14,9 +14,9 @@ import pytest
 from mileage.contracts import Clock, Learner, Saved
 from mileage.ledger.rows import EndState
 from mileage.ledger.targets import Evaluation, Target
-from mileage.meter import Phase, PhaseClock
-from mileage.meter import clock as clock_module
-from mileage.training.runner import Outcome, Plan, Progress, run
+from mileage.measure import Phase, PhaseClock
+from mileage.measure import clock as clock_module
+from mileage.training.runner import Plan, RunOutcome, RunProgress, run
 
 
 class Counting(Learner):
@@ -52,7 +52,7 @@ class Counting(Learner):
         return Evaluation.of([2**31], [10.0 * len(self.progress)], [1])
 
 
-def play(plan: Plan, **options: Any) -> tuple[Counting, Outcome]:
+def play(plan: Plan, **options: Any) -> tuple[Counting, RunOutcome]:
     algorithm = Counting()
     return algorithm, run(algorithm, algorithm.evaluate, plan, options.pop("clock", PhaseClock()), **options)
 
@@ -107,9 +107,9 @@ def test_a_missed_target() -> None:
 
 
 def test_callbacks_see_progress_and_can_stop() -> None:
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: RunProgress) -> None:
         seen.append(progress)
 
     _, outcome = play(Plan(horizon=1000, eval_every=200), callbacks=(lambda progress: progress.steps < 400, watch))
@@ -182,7 +182,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
 
 def test_other_threads_can_train() -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     thread = threading.Thread(target=lambda: outcomes.append(play(Plan(horizon=300, eval_every=300))[1]))
     thread.start()
     thread.join()

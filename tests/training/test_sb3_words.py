@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import mileage
-from mileage._errors import UsageError
-from mileage.algorithms import sb3
+from mileage.algorithms import configs
 from mileage.cli.app import app
-from mileage.training import progress
+from mileage.errors import UsageError
+from mileage.training import recording
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-sb3.md"
 SMALL = {"n_envs": 4, "n_steps": 64}
@@ -41,7 +41,7 @@ def test_a_word_of_theirs_is_answered_with_the_word_here(algorithm: str, theirs:
 
 def test_every_hint_is_a_row_of_the_page() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    for theirs, here in sb3.HERE.items():
+    for theirs, here in configs.HERE.items():
         for ours in here:
             assert any(theirs in row.split(" | ")[0] and ours in row.split(" | ", 1)[1] for row in rows), (theirs, ours)
 
@@ -97,10 +97,10 @@ def test_compiling_is_said_once_and_only_where_it_happens(
 
 def test_progress_is_shown_on_a_terminal_and_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    assert not progress.on_screen()
+    assert not recording.on_screen()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert progress.on_screen()
+    assert recording.on_screen()
     monkeypatch.undo()
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", type("IPython", (), {"get_ipython": staticmethod(lambda: shell)}))  # type: ignore[arg-type]
-    assert progress.on_screen()
+    assert recording.on_screen()

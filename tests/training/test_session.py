@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import mileage
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
-from mileage.meter import PhaseClock
+from mileage.measure import PhaseClock
 from mileage.report.compare import compare_selections
 
 STEPS, EVERY, TARGET = 2048, 1024, "mean_return>=100000"

@@ -14,8 +14,8 @@ from gymnasium import spaces
 import extras
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, EnvError, UsageError
 from mileage.envs import GymnasiumEnv
+from mileage.errors import CheckpointError, EnvError, UsageError
 
 # Every cell is run on both back ends.
 pytestmark = extras.TORCH

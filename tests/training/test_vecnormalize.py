@@ -11,7 +11,7 @@ import pytest
 
 import extras
 import mileage
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 
 MEAN, VAR = np.array([0.5, -1.0, 2.0]), np.array([4.0, 0.25, 1.0])
 ARRAYS = {"obs_mean": MEAN, "obs_var": VAR, "obs_count": 100.0, "return_var": 9.0, "return_count": 100.0}

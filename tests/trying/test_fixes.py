@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mileage.profiling.findings import FIXES as NAMED_BY_FINDINGS
-from mileage.profiling.findings import Bottleneck, Finding
-from mileage.trying.fixes import FIXES, NOT_TRIED, Evidence, Fix
-from mileage.trying.runs import Setup
+from mileage.profiling.model import FIXES as NAMED_BY_FINDINGS
+from mileage.profiling.model import Bottleneck, Finding
+from mileage.profiling.tuning.changes import FIXES, NOT_TRIED, Fix, FixEvidence
+from mileage.profiling.tuning.runs import Setup
 from scripted_runs import plain_setup
 
 BY_NAME = {fix.name: fix for fix in FIXES}
@@ -31,11 +31,11 @@ def sac_setup(**changes: Any) -> Setup:
     return Setup("sac", "Pendulum-v1", SAC, total_steps=20_000, eval_every=1000, env_id="Pendulum-v1").but(**changes)
 
 
-def evidence(**shares: float) -> Evidence:
-    return Evidence(shares, cores=4, torch=True)
+def evidence(**shares: float) -> FixEvidence:
+    return FixEvidence(shares, cores=4, torch=True)
 
 
-def changed(name: str, setup: Setup, found: Evidence) -> dict[str, tuple[Any, Any]] | None:
+def changed(name: str, setup: Setup, found: FixEvidence) -> dict[str, tuple[Any, Any]] | None:
     after = BY_NAME[name].apply(setup, found)
     return None if after is None else setup.differences(after)
 
@@ -120,7 +120,7 @@ def test_what_a_fix_changes(
 
 
 def test_fixes_of_one_core_or_without_torch_do_not_apply() -> None:
-    alone = Evidence({}, cores=1, torch=False)
+    alone = FixEvidence({}, cores=1, torch=False)
     assert changed("processes", plain_setup(native_env=False, n_envs=8), alone) is None
     assert changed("backend_torch", plain_setup(hidden=(1024,)), alone) is None
     assert changed("threads", plain_setup(threads=1), alone) is None
@@ -147,7 +147,7 @@ def test_a_preset_that_does_not_exist_is_no_fix() -> None:
     assert BY_NAME["preset"].apply(plain_setup(), evidence()) is None
 
 
-def estimated(name: str, setup: Setup, found: Evidence) -> float | None:
+def estimated(name: str, setup: Setup, found: FixEvidence) -> float | None:
     fix: Fix = BY_NAME[name]
     after = fix.apply(setup, found)
     assert after is not None
@@ -172,12 +172,12 @@ def test_estimates_by_amdahl() -> None:
 
 def test_the_estimate_of_a_finding_counts() -> None:
     finding = Finding(Bottleneck.IDLE_CORES, 0.5, "one of four cores busy", 0.33, "--threads 4", fix="threads")
-    found = Evidence({"learn": 0.4}, cores=4, findings=(finding,))
+    found = FixEvidence({"learn": 0.4}, cores=4, findings=(finding,))
     assert estimated("threads", plain_setup(threads=1), found) == 0.33
 
 
 def test_shares_of_a_run() -> None:
-    found = Evidence.of({"learn": 3.0, "eval": 1.0}, cores=2)
+    found = FixEvidence.of({"learn": 3.0, "eval": 1.0}, cores=2)
     assert found.share("learn") == 0.75
     assert found.share("learn", "eval") == 1.0
     assert found.share("rollout") == 0.0

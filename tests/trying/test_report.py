@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import mileage
-from mileage.trying import report
-from mileage.trying.fixes import Fix
-from mileage.trying.runs import Setup
-from mileage.trying.tried import Tried, try_fixes
+from mileage.profiling.tuning import report
+from mileage.profiling.tuning.changes import Fix
+from mileage.profiling.tuning.runs import Setup
+from mileage.profiling.tuning.tried import Tried, try_fixes
 from scripted_runs import Scripted, plain_setup
 
 MINIBATCH = Fix("minibatch", "larger", lambda setup, _: setup.but(minibatch=64), lambda *_: 0.3)

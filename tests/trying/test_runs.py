@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import mileage
-from mileage._errors import UsageError
-from mileage.experiments import Arm, Turn
-from mileage.recording.recorder import Ledger
-from mileage.trying.fixes import FIXES
-from mileage.trying.runs import Setup, TrainingExecutor, Trial
-from mileage.trying.tried import try_fixes
+from mileage.errors import UsageError
+from mileage.ledger.recorder import Ledger
+from mileage.measure import Arm, Turn
+from mileage.profiling.tuning.changes import FIXES
+from mileage.profiling.tuning.runs import Setup, TrainingExecutor, Trial
+from mileage.profiling.tuning.tried import try_fixes
 
 CARTPOLE = {"n_envs": 4, "n_steps": 64, "minibatch": 64, "preset": "none"}
 

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.profiling.findings import Bottleneck, Finding
-from mileage.trying.candidates import Effect, judge
-from mileage.trying.fixes import Fix
-from mileage.trying.runs import Setup
-from mileage.trying.tried import Tried, try_fixes
+from mileage.errors import UsageError
+from mileage.profiling.model import Bottleneck, Finding
+from mileage.profiling.tuning.arms import Effect, judge
+from mileage.profiling.tuning.changes import Fix
+from mileage.profiling.tuning.runs import Setup
+from mileage.profiling.tuning.tried import Tried, try_fixes
 from scripted_runs import Scripted, plain_setup
 
 TARGET = "mean_return>=0.0"
@@ -300,8 +300,8 @@ def test_arms_that_learn_the_same_are_compared_seed_by_seed() -> None:
 
 
 def test_the_paired_interval_is_students() -> None:
-    from mileage.trying.candidates import Candidate
-    from mileage.trying.runs import Trial
+    from mileage.profiling.tuning.arms import Candidate
+    from mileage.profiling.tuning.runs import Trial
 
     def arm(name: str, seconds: list[float]) -> Candidate:
         trials = [Trial(name, took, round=n, cap_seconds=100.0, steps=10) for n, took in enumerate(seconds)]

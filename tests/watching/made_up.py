@@ -6,24 +6,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mileage.outside.program import Ended, How
-from mileage.watching.evidence import Evidence
-from mileage.watching.layers import layered
-from mileage.watching.mileage_inside.lanes import KIND_BITS, KINDS
-from mileage.watching.places import Settings
-from mileage.watching.resources import Resources
-from mileage.watching.trace import Calls, Frame, Process
-from mileage.watching.watch import Watched
+from mileage.jobs.process import Ended, How
+from mileage.profiling.model import Evidence
+from mileage.profiling.programs.layers import ProgramSettings, layered
+from mileage.profiling.programs.mileage_inside.lanes import KIND_BITS, KINDS
+from mileage.profiling.programs.resources import Resources
+from mileage.profiling.programs.trace import Calls, Process, StackFrame
+from mileage.profiling.programs.watch import Watched
 
-MAIN = Frame("/home/me/train.py", "<module>", 10, 1)
-STEP = Frame("/home/me/envs.py", "Walk.step", 7, 5)
-TORCH = Frame("/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", "Module._call_impl", 1, 1)
+MAIN = StackFrame("/home/me/train.py", "<module>", 10, 1)
+STEP = StackFrame("/home/me/envs.py", "Walk.step", 7, 5)
+TORCH = StackFrame("/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", "Module._call_impl", 1, 1)
 
 
-def process(samples: Sequence[tuple[Sequence[Frame], str, float, float]], *, delay: float = 0.0) -> Process:
+def process(samples: Sequence[tuple[Sequence[StackFrame], str, float, float]], *, delay: float = 0.0) -> Process:
     """A process whose samples have a stack, a kind of call, and seconds of wall-clock and CPU time."""
     made = Process(4711, words=("python", "train.py"), library="/usr/lib/python3.11", directory="/home/me")
-    numbers: dict[tuple[int, Frame], int] = {}
+    numbers: dict[tuple[int, StackFrame], int] = {}
     rows, now = [], 0
     for stack, kind, wall, cpu in samples:
         node = 0
@@ -55,7 +54,7 @@ def calls(**seconds: Sequence[float]) -> Calls:
 
 def evidence(made: Process, workers: Sequence[Process] = (), **resources: object) -> Evidence:
     run = layered(made)
-    settings = Settings(made, ())
+    settings = ProgramSettings(made, ())
     return Evidence(run.total, run.total, run, tuple(map(layered, workers)), Resources(**resources), settings)  # type: ignore[arg-type]
 
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.experiments import Arm, MockExecutor
-from mileage.watching.attempts import BASELINE, Attempted, Start, attempt, chosen, starts, with_arguments
+from mileage.errors import UsageError
+from mileage.measure import Arm, MockExecutor
+from mileage.profiling.tuning.arms import AS_IT_IS, Attempted, Start, attempt, chosen, starts, with_arguments
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_arguments_take_the_place_of_their_like(words: tuple[str, ...], command:
 def test_starts_change_one_thing_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     arms = starts(("python", "t.py"), ["--n {1,2}"], uses_jax=True)
-    assert arms[0] == Arm(BASELINE, Start(("python", "t.py")))
+    assert arms[0] == Arm(AS_IT_IS, Start(("python", "t.py")))
     one = next(arm for arm in arms if arm.name == "1 thread")
     assert one.subject.command == ("python", "t.py")
     assert one.subject.environment["OMP_NUM_THREADS"] == "1"
@@ -77,8 +77,8 @@ def test_too_few_rounds_say_nothing() -> None:
 
 
 def test_a_start_that_fails_says_why() -> None:
-    arms = (Arm(BASELINE, Start((sys.executable, "-c", ""))),
+    arms = (Arm(AS_IT_IS, Start((sys.executable, "-c", ""))),
             Arm("bad", Start((sys.executable, "-c", "raise SystemExit('no such option')"))))  # fmt: skip
     found = attempt(arms, budget_seconds=0.0)
     assert found.words("bad") == "failed: exit code 1, no such option"
-    assert len(found.seconds(BASELINE)) == 1
+    assert len(found.seconds(AS_IT_IS)) == 1

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mileage.watching import findings
-from mileage.watching.export import FORMATS, export
-from mileage.watching.findings import Finding, Trouble, find, verdict
-from mileage.watching.resources import Resources
-from mileage.watching.trace import Frame, Setting, Stepper
+from mileage.profiling.findings import programs
+from mileage.profiling.findings.programs import ProgramFinding, Trouble, find, verdict
+from mileage.profiling.programs.page import FORMATS, export
+from mileage.profiling.programs.resources import Resources
+from mileage.profiling.programs.trace import Setting, StackFrame, Stepper
 from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process, watched
 
-IMPORT = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1)
-RECV = Frame("/usr/lib/python3.11/multiprocessing/connection.py", "Connection._recv", 1)
+IMPORT = StackFrame("<frozen importlib._bootstrap>", "_find_and_load", 1)
+RECV = StackFrame("/usr/lib/python3.11/multiprocessing/connection.py", "Connection._recv", 1)
 
 
 def test_what_recurs_leads_and_what_is_paid_once_follows() -> None:
@@ -70,7 +70,7 @@ def test_a_run_that_waits_for_workers_is_explained_by_a_worker() -> None:
     assert "in 1 worker processes" in found.evidence
 
 
-def small(batch: int, weights: int, seconds: float) -> list[Finding]:
+def small(batch: int, weights: int, seconds: float) -> list[ProgramFinding]:
     made = process([([MAIN, TORCH], "backward", 5.0, 5.0), ([MAIN], "", 1.0, 1.0)])
     made.calls = calls(backward=[seconds] * 50, optimizer_step=[seconds] * 50)
     made.optimizers = [Stepper("Adam", weights, "cpu", 1, True)]
@@ -90,8 +90,11 @@ def test_updates_without_arithmetic_are_too_small() -> None:
 def test_a_loop_in_forward_is_named_with_its_part_of_the_gradient(tmp_path: Path) -> None:
     net = tmp_path / "net.py"
     net.write_text("def forward(x, cell):\n    for t in range(16):\n        x = cell(x[t])\n    return x.sum()\n")
-    within = [MAIN, TORCH, Frame(str(net), "Net.forward", 3, 1)]
-    cell, beside = Frame("/home/me/cell.py", "Cell.forward", 9, 8), [*within[:2], Frame(str(net), "Net.forward", 4, 1)]
+    within = [MAIN, TORCH, StackFrame(str(net), "Net.forward", 3, 1)]
+    cell, beside = (
+        StackFrame("/home/me/cell.py", "Cell.forward", 9, 8),
+        [*within[:2], StackFrame(str(net), "Net.forward", 4, 1)],
+    )
     samples = [([*within, TORCH, cell], "", 3.0, 3.0), (beside, "", 1.0, 1.0), ([MAIN], "backward", 4.0, 4.0),
                ([MAIN], "", 2.0, 2.0)]  # fmt: skip
     found = find(evidence(process(samples)))
@@ -135,16 +138,16 @@ def test_denormal_numbers_are_named_where_they_cost_something(monkeypatch: pytes
     made = process([([MAIN, TORCH], "optimizer.step", 5.0, 5.0), ([MAIN, STEP], "env.step", 1.0, 1.0)])
     made.calls = calls(optimizer_step=[1e-3] * 5000)
     made.denormals = {1: (8_000, 10_000), 2: (1_000, 10_000)}
-    monkeypatch.setattr(findings, "denormal_seconds", lambda: 50e-9)
+    monkeypatch.setattr(programs, "denormal_seconds", lambda: 50e-9)
     found = {each.trouble: each for each in find(evidence(made))}[Trouble.DENORMALS]
     # 9,000 numbers, touched twice in each of 2,500 steps of two optimizers.
     assert found.seconds == pytest.approx(2 * 9_000 * 2_500 * 50e-9)
     assert found.evidence.startswith("45% of the numbers in the optimizers' state are denormal")
     assert "set_flush_denormal(True)" in found.remedy
-    monkeypatch.setattr(findings, "denormal_seconds", lambda: 50e-12)
+    monkeypatch.setattr(programs, "denormal_seconds", lambda: 50e-12)
     assert Trouble.DENORMALS not in {each.trouble for each in find(evidence(made))}
     made.denormals = {}
-    monkeypatch.setattr(findings, "denormal_seconds", lambda: 1.0)
+    monkeypatch.setattr(programs, "denormal_seconds", lambda: 1.0)
     assert Trouble.DENORMALS not in {each.trouble for each in find(evidence(made))}
 
 
@@ -157,7 +160,10 @@ def test_an_idle_gpu_is_said() -> None:
 
 def test_a_line_of_no_known_call_is_named_too() -> None:
     made = process(
-        [([MAIN, Frame("/home/me/train.py", "shape_reward", 55)], "", 1.0, 1.0), ([MAIN, STEP], "env.step", 0.2, 0.2)]
+        [
+            ([MAIN, StackFrame("/home/me/train.py", "shape_reward", 55)], "", 1.0, 1.0),
+            ([MAIN, STEP], "env.step", 0.2, 0.2),
+        ]
     )
     found = find(evidence(made))
     assert found[0].trouble is Trouble.OWN_CODE

@@ -10,9 +10,9 @@ import warnings
 
 import pytest
 
-from mileage.watching.mileage_inside import lanes
-from mileage.watching.mileage_inside.lanes import KIND_BITS, KINDS, time_family, timed
-from mileage.watching.mileage_inside.tracebacks import without_ours
+from mileage.profiling.programs.mileage_inside import lanes
+from mileage.profiling.programs.mileage_inside.imports import without_ours
+from mileage.profiling.programs.mileage_inside.lanes import KIND_BITS, KINDS, time_family, timed
 
 
 class Clock:

@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.watching.layers import Layer, layered
-from mileage.watching.places import Settings, hot_places, shown_path
-from mileage.watching.trace import Frame, Process, Setting
+from mileage.profiling.programs.layers import ProgramLayer, ProgramSettings, hot_places, layered, shown_path
+from mileage.profiling.programs.trace import Process, Setting, StackFrame
 from watching.made_up import MAIN, STEP, TORCH, process
 
 PACKAGES = "/venv/lib/python3.11/site-packages/"
-IMPORT = Frame("<frozen importlib._bootstrap>", "_find_and_load", 1)
-SLEEP = Frame("/usr/lib/python3.11/threading.py", "wait", 1)
+IMPORT = StackFrame("<frozen importlib._bootstrap>", "_find_and_load", 1)
+SLEEP = StackFrame("/usr/lib/python3.11/threading.py", "wait", 1)
 
 
 @pytest.mark.parametrize(
     ("stack", "kind", "layer"),
     [
-        ([MAIN, STEP], "env.step", Layer.STEP),
-        ([MAIN, IMPORT, STEP], "env.step", Layer.IMPORT),
-        ([MAIN, TORCH], "", Layer.FORWARD),
-        ([MAIN, TORCH], "backward", Layer.BACKWARD),
-        ([MAIN, Frame("/home/me/train.py", "evaluate", 3), STEP], "env.step", Layer.EVALUATION),
-        ([MAIN, Frame("/home/me/train.py", "Policy.evaluate_actions", 3), TORCH], "", Layer.FORWARD),
-        ([MAIN, Frame("/home/me/train.py", "Trainer.log_figures", 3)], "", Layer.LOGGING),
-        ([MAIN, Frame("/home/me/train.py", "Trainer.log_figures", 3)], "callback", Layer.LOGGING),
-        ([MAIN, Frame("/home/me/train.py", "save_checkpoint", 3)], "", Layer.CHECKPOINT),
-        ([MAIN, Frame("/home/me/train.py", "login", 3)], "", Layer.OTHER),
-        ([MAIN, Frame(PACKAGES + "torch/functional.py", "einsum", 3)], "", Layer.TORCH),
-        ([MAIN, Frame(PACKAGES + "jax/_src/pjit.py", "cache_miss", 3)], "", Layer.JAX),
-        ([MAIN, Frame(PACKAGES + "jax/_src/compiler.py", "compile", 3)], "", Layer.COMPILE),
-        ([MAIN, Frame("/usr/lib/python3.11/multiprocessing/connection.py", "_recv", 3)], "", Layer.WAITING),
-        ([MAIN, Frame(PACKAGES + "numpy/evaluate.py", "evaluate", 3)], "", Layer.OTHER),
-        ([MAIN], "", Layer.OTHER),
+        ([MAIN, STEP], "env.step", ProgramLayer.STEP),
+        ([MAIN, IMPORT, STEP], "env.step", ProgramLayer.IMPORT),
+        ([MAIN, TORCH], "", ProgramLayer.FORWARD),
+        ([MAIN, TORCH], "backward", ProgramLayer.BACKWARD),
+        ([MAIN, StackFrame("/home/me/train.py", "evaluate", 3), STEP], "env.step", ProgramLayer.EVALUATION),
+        ([MAIN, StackFrame("/home/me/train.py", "Policy.evaluate_actions", 3), TORCH], "", ProgramLayer.FORWARD),
+        ([MAIN, StackFrame("/home/me/train.py", "Trainer.log_figures", 3)], "", ProgramLayer.LOGGING),
+        ([MAIN, StackFrame("/home/me/train.py", "Trainer.log_figures", 3)], "callback", ProgramLayer.LOGGING),
+        ([MAIN, StackFrame("/home/me/train.py", "save_checkpoint", 3)], "", ProgramLayer.CHECKPOINT),
+        ([MAIN, StackFrame("/home/me/train.py", "login", 3)], "", ProgramLayer.OTHER),
+        ([MAIN, StackFrame(PACKAGES + "torch/functional.py", "einsum", 3)], "", ProgramLayer.TORCH),
+        ([MAIN, StackFrame(PACKAGES + "jax/_src/pjit.py", "cache_miss", 3)], "", ProgramLayer.JAX),
+        ([MAIN, StackFrame(PACKAGES + "jax/_src/compiler.py", "compile", 3)], "", ProgramLayer.COMPILE),
+        ([MAIN, StackFrame("/usr/lib/python3.11/multiprocessing/connection.py", "_recv", 3)], "", ProgramLayer.WAITING),
+        ([MAIN, StackFrame(PACKAGES + "numpy/evaluate.py", "evaluate", 3)], "", ProgramLayer.OTHER),
+        ([MAIN], "", ProgramLayer.OTHER),
     ],
 )
-def test_a_sample_has_one_layer(stack: list[Frame], kind: str, layer: Layer) -> None:
+def test_a_sample_has_one_layer(stack: list[StackFrame], kind: str, layer: ProgramLayer) -> None:
     run = layered(process([(stack, kind, 1.0, 1.0)]))
     assert run.by_layer() == {layer: 1.0}
 
 
 def test_layers_add_up_and_waiting_for_a_core_is_apart() -> None:
     run = layered(process([([MAIN, STEP], "env.step", 2.0, 0.5), ([MAIN, TORCH], "", 1.0, 0.5)], delay=0.25))
-    assert run.by_layer() == {Layer.STEP: 1.5, Layer.FORWARD: 0.75}
+    assert run.by_layer() == {ProgramLayer.STEP: 1.5, ProgramLayer.FORWARD: 0.75}
     assert run.total == pytest.approx(3.0)
     assert float(run.waited_seconds.sum()) == pytest.approx(0.75)
 
@@ -67,12 +66,12 @@ def test_time_in_a_library_is_that_of_the_line_that_called_it() -> None:
     ],
 )
 def test_whose_code_it_is(path: str, own: bool) -> None:
-    run = layered(process([([Frame(path, "f", 1)], "", 1.0, 1.0)]))
+    run = layered(process([([StackFrame(path, "f", 1)], "", 1.0, 1.0)]))
     assert run.is_own[1] is own
 
 
 def test_a_program_on_the_command_line_is_its_own() -> None:
-    made = process([([Frame("<string>", "<module>", 2)], "", 1.0, 1.0)])
+    made = process([([StackFrame("<string>", "<module>", 2)], "", 1.0, 1.0)])
     made.words = ("python", "-c", "…")
     assert [place.where for place in hot_places(layered(made))] == ["<string>:2"]
 
@@ -100,7 +99,7 @@ def test_settings_are_found_where_they_are_written(tmp_path: object) -> None:
         file.write(SOURCE)
     made = Process(1, directory=str(tmp_path))
     made.settings = [Setting("args", "num_envs", 16, ("--num-envs",)), Setting("PPO", "gamma", 0.9)]
-    settings = Settings(made, [path])
+    settings = ProgramSettings(made, [path])
     names = ("batch_size", "num_envs", "eval_freq", "n_steps", "num_mini_batches", "gamma", "log_interval")
     found = {name: str(settings.find(name)) for name in names}
     assert found == {

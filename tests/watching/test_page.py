@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from mileage.watching.export import FORMATS, export
-from mileage.watching.terminal import WIDTH, lines
-from mileage.watching.trace import Frame
-from mileage.watching.tree import icicle, tree
-from mileage.watching.watch import Watched
+from mileage.profiling.programs.page import FORMATS, export
+from mileage.profiling.programs.report import WIDTH, lines
+from mileage.profiling.programs.trace import StackFrame
+from mileage.profiling.programs.watch import Watched
+from mileage.profiling.traces import icicle, tree
 from watching.made_up import MAIN, STEP, calls, process, watched
 
 HOSTILE = '"><script>document.title="owned"</script><img src=x onerror=alert(1)>\x1b[31m'
 
 
 def run() -> Watched:
-    evil = Frame(f"/home/me/{HOSTILE}.py", HOSTILE, 3, 2)
+    evil = StackFrame(f"/home/me/{HOSTILE}.py", HOSTILE, 3, 2)
     made = process(
         [([MAIN, STEP], "env.step", 3.0, 1.0), ([MAIN, evil], "", 1.0, 1.0), ([MAIN, STEP], "env.step", 2.0, 1.0)]
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mileage.watching.mileage_inside.sampler import Sampler
-from mileage.watching.mileage_inside.writing import Files
-from mileage.watching.terminal import own_cost
-from mileage.watching.trace import Reader
+from mileage.profiling.programs.mileage_inside.sampler import Sampler
+from mileage.profiling.programs.mileage_inside.settings import Files
+from mileage.profiling.programs.report import own_cost
+from mileage.profiling.programs.trace import Reader
 from watching.made_up import MAIN, process, watched
 
 

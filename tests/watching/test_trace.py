@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from extras import TORCH
-from mileage.watching import trace
-from mileage.watching.mileage_inside import libraries, settings
-from mileage.watching.mileage_inside.lanes import KIND_BITS, KINDS
-from mileage.watching.mileage_inside.writing import Files
-from mileage.watching.trace import Calls, Frame, Reader
+from mileage.profiling.programs import trace
+from mileage.profiling.programs.mileage_inside import libraries, settings
+from mileage.profiling.programs.mileage_inside.lanes import KIND_BITS, KINDS
+from mileage.profiling.programs.mileage_inside.settings import Files
+from mileage.profiling.programs.trace import Calls, Reader, StackFrame
 
 STEP = KINDS.index("env.step")
 
@@ -35,7 +35,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     written(tmp_path).write(array("q", [10, 5, 4, 1, STEP, 0, 1]), array("q", [*call(1, 30), *call(50, 10)]))
     (found,) = Reader(tmp_path).processes()
     assert (found.pid, found.parent, found.words, found.directory) == (42, 1, ("python", "a b.py"), "/home/me")
-    assert found.stack(1) == [Frame("/home/me/ü.py", "Walk.step", 7, 5)]
+    assert found.stack(1) == [StackFrame("/home/me/ü.py", "Walk.step", 7, 5)]
     assert found.main.tolist() == [[10, 5, 4, 1, STEP, 0, 1]]
     assert found.calls.own("env.step").tolist() == [30, 10]
     assert found.settings[0].options == ("-n", "--num-envs")

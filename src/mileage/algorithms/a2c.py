@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from mileage._ranges import Share
-from mileage._records import Record
-from mileage.algorithms._config import OnPolicyConfig
-from mileage.algorithms._native_on_policy import NativeOnPolicy
+from mileage.algorithms.configs import OnPolicyConfig
+from mileage.algorithms.rollouts import NativeOnPolicy
+from mileage.config import Share
+from mileage.types import Record
 
 
 @dataclasses.dataclass(frozen=True)

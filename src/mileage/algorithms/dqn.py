@@ -1,7 +1,7 @@
 """Deep Q-learning (Mnih et al., 2015) with the parts of Rainbow (Hessel et al., 2018, arXiv:1710.02298) that pay on
 small problems: double and dueling networks, n-step returns, prioritised replay.
 
-The update is one native call (`mileage.kernels.learners.dqn`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.dqn`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError
-from mileage._ranges import Bound, Count, Share
-from mileage._records import ReadRecord, Record, named
-from mileage._types import F64, Array
-from mileage.algorithms._config import OffPolicyConfig
-from mileage.algorithms._describe import Sizes, native, network_buffers, one_forward, q_learn
-from mileage.algorithms._off_policy import OffPolicy, SplitBatch
+from mileage.algorithms.configs import OffPolicyConfig
+from mileage.algorithms.describe import Sizes, native, network_buffers, one_forward, q_learn
+from mileage.algorithms.off_policy import OffPolicy, SplitBatch
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
+from mileage.config import Bound, Count, Share
 from mileage.contracts import EnvSpec
 from mileage.description import Description, Work
-from mileage.kernels.learners import dqn as kernel
-from mileage.kernels.learners import optim, units
+from mileage.errors import UsageError
+from mileage.kernels import dqn, optim
+from mileage.kernels import dqn as kernel
+from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.memory import aligned_zeros
-from mileage.kernels.machine.pointers import Frame
 from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import QNetwork
+from mileage.types import F64, Array, ReadRecord, Record, named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +121,7 @@ class DQN(OffPolicy):
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self.totals: F64 = np.zeros(kernel.N_STATS)
-        self.pieces = units.n_pieces(config.batch, policy.actor_sizes)
+        self.pieces = dqn.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
         layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self.pieces)
         network: Record = named(policy, "params n_actions obs_size") | {
@@ -185,7 +184,7 @@ class DQN(OffPolicy):
 
     def describe(self) -> Description:
         """Acting and learning: their calls, stages and work."""
-        from mileage.algorithms._describe_off_policy import NativeUpdate, native_off_policy
+        from mileage.algorithms.describe_learners import NativeUpdate, native_off_policy
 
         config, policy, every = self.config, self.policy, self.config.target_every
         return native_off_policy(

@@ -2,17 +2,17 @@
 
 Collects `n_steps` from `n_envs` environments, estimates advantages with GAE, and takes `epochs` passes of minibatch
 steps on the clipped surrogate loss, the squared value error and an entropy bonus. The loss as the paper has it is
-`mileage.kernels.reference.actor_critic.loss_terms`; its gradient is in `mileage.kernels.learners.actor_critic`.
+`mileage.kernels.reference.losses.loss_terms`; its gradient is in `mileage.kernels.actor_critic`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from mileage._errors import require
-from mileage._ranges import Bound, Count, Limit, Share
-from mileage.algorithms._config import OnPolicyConfig, Schedule
-from mileage.algorithms._native_on_policy import NativeOnPolicy
+from mileage.algorithms.configs import OnPolicyConfig, Schedule
+from mileage.algorithms.rollouts import NativeOnPolicy
+from mileage.config import Bound, Count, Limit, Share
+from mileage.errors import require
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,14 @@ import dataclasses
 
 import numpy as np
 
-from mileage._errors import UsageError
-from mileage._ranges import Weight
-from mileage._types import F32, Array
-from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.ppo import PPO, PPOConfig
-from mileage.contracts import EnvSpec, Policy, Team, VectorEnv
+from mileage.algorithms.rollout_learner import RolloutLearner
+from mileage.config import Weight
+from mileage.contracts import EnvSpec, Policy, VectorEnv
 from mileage.description import Call, Description, Stages, Work
-from mileage.kernels.arrays import random
+from mileage.errors import UsageError
+from mileage.kernels import random
+from mileage.types import F32, Array, Team
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) with automatic temperature and twin critics.
 
-The update is one native call (`mileage.kernels.learners.sac`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.sac`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 
 import numpy as np
 
-from mileage._errors import require
-from mileage._ranges import Finite
-from mileage._types import F64, Array
-from mileage.algorithms._config import OffPolicyConfig
-from mileage.algorithms._twin_critic import TwinCritic
-from mileage.kernels.learners import sac as kernel
-from mileage.kernels.machine.pointers import Frame
+from mileage.algorithms.configs import OffPolicyConfig
+from mileage.algorithms.twin_critic import TwinCritic
+from mileage.config import Finite
+from mileage.errors import require
+from mileage.kernels import sac as kernel
+from mileage.kernels.machine.frames import Frame
 from mileage.policies.off_policy import SquashedActor
+from mileage.types import F64, Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al., 2018, arXiv:1802.09477).
 
-The update is one native call (`mileage.kernels.learners.td3`) for any number of gradient steps per environment step.
+The update is one native call (`mileage.kernels.td3`) for any number of gradient steps per environment step.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import dataclasses
 
 import numpy as np
 
-from mileage._ranges import Count, Weight
-from mileage._types import F32, Array
-from mileage.algorithms._config import OffPolicyConfig
-from mileage.algorithms._twin_critic import TwinCritic
-from mileage.kernels.learners import td3 as kernel
-from mileage.kernels.machine.pointers import Frame
+from mileage.algorithms.configs import OffPolicyConfig
+from mileage.algorithms.twin_critic import TwinCritic
+from mileage.config import Count, Weight
+from mileage.kernels import td3 as kernel
+from mileage.kernels.machine.frames import Frame
 from mileage.policies.off_policy import DeterministicActor
+from mileage.types import F32, Array
 
 
 @dataclasses.dataclass(frozen=True)

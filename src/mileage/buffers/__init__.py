@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mileage.buffers.batch import Batch
 from mileage.buffers.layout import NextObs
 from mileage.buffers.mapped import MappedReplay
-from mileage.buffers.prioritized import PrioritizedReplay
-from mileage.buffers.replay import ReplayBuffer
+from mileage.buffers.prioritised import PrioritizedReplay
+from mileage.buffers.replay import Batch, ReplayBuffer
 from mileage.buffers.rollout import Minibatch, RolloutBuffer
 
 __all__ = ["Batch", "MappedReplay", "Minibatch", "NextObs", "PrioritizedReplay", "ReplayBuffer", "RolloutBuffer"]

@@ -1,17 +1,26 @@
-"""What a transition looks like in memory: shapes, dtypes and where each field lies in a record."""
+"""What a transition looks like in memory, where that memory comes from, and how buffers are saved to files.
+
+Format history
+    1  arrays by name; metadata `mileage_buffer` = JSON with format, kind and layout
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import math
+import os
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict, Unpack
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mileage._errors import UsageError, require
-from mileage._records import named
+from mileage.errors import CheckpointError, UsageError, require
+from mileage.types import Array, named
 
 Shape = int | tuple[int, ...]
 """Of one observation or action; an integer is a vector."""
@@ -49,7 +58,7 @@ class LayoutOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A ring of `rows` × `n_envs` records; see `mileage.kernels.storage.ring` for the order of their fields."""
+    """A ring of `rows` × `n_envs` records; see `mileage.kernels.ring` for the order of their fields."""
 
     obs_shape: tuple[int, ...]
     obs_dtype: str
@@ -159,3 +168,111 @@ def _dtype(name: str, dtype: DTypeLike, allowed: tuple[str, ...]) -> str:
     if found not in allowed:
         raise UsageError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {found}")
     return found
+
+
+# --- Where a ring's memory comes from: the heap, or files that outlive the process ---
+class Storage(Protocol):
+    """Gives out zeroed arrays by name, and larger ones in their place."""
+
+    def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
+        """A C-contiguous array (size,) of zeros, or of what was stored under this name before."""
+        ...
+
+    def grow(self, name: str, array: Array, size: int) -> Array:
+        """An array (size,) that begins with the content of `array`."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the memory can no longer be relied upon."""
+        ...
+
+
+class HeapStorage:
+    """Ordinary memory; pages are taken from the system when first written to."""
+
+    def allocate(self, name: str, size: int, dtype: type[np.generic]) -> Array:
+        """A new array of zeros."""
+        try:
+            return np.zeros(size, dtype)
+        except (MemoryError, ValueError) as error:
+            needed = size * np.dtype(dtype).itemsize / 1e9
+            raise UsageError(
+                f"no memory for {needed:,.1f} GB of {name}: lower capacity, or use MappedReplay"
+            ) from error
+
+    def grow(self, name: str, array: Array, size: int) -> Array:
+        """A new array with the old content."""
+        larger = np.zeros(size, array.dtype)
+        larger[: len(array)] = array
+        return larger
+
+    def check(self) -> None:
+        """Memory does not vanish."""
+
+
+# --- Saved buffers: one safetensors file whose header carries the layout as JSON. Nothing in one is ever executed ---
+FORMAT = 1
+_KEY = "mileage_buffer"
+
+
+def layout_to_json(layout: Layout) -> dict[str, Any]:
+    """A layout as JSON-ready values."""
+    return dataclasses.asdict(layout)
+
+
+def layout_from_json(record: dict[str, Any]) -> Layout:
+    """The inverse of `layout_to_json`, checked as if a user had given it."""
+    stored = NextObs(record["next_obs"])
+    rows = int(record["rows"]) - (stored is NextObs.DERIVED)
+    return Layout.of(
+        capacity=rows * int(record["n_envs"]), obs_shape=tuple(record["obs_shape"]),
+        action_shape=tuple(record["action_shape"]), obs_dtype=str(record["obs_dtype"]),
+        action_dtype=str(record["action_dtype"]), n_envs=int(record["n_envs"]), next_obs=stored,
+        n_step=int(record["n_step"]), gamma=float(record["gamma"]),
+    )  # fmt: skip
+
+
+def save(path: Path, kind: str, layout: Layout, arrays: dict[str, Array]) -> None:
+    """Write a buffer so that `path` is either the old file or the whole new one."""
+    from safetensors.numpy import save_file
+
+    header = {_KEY: json.dumps({"format": FORMAT, "kind": kind, "layout": layout_to_json(layout)})}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata=header)
+        temporary.replace(path)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise CheckpointError(f"buffer {path} cannot be written: {error}") from error
+
+
+def load(path: Path, kind: str) -> tuple[Layout, dict[str, Array]]:
+    """Read a buffer's layout and arrays."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"buffer file {path} does not exist")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_KEY, ""))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if header["format"] > FORMAT:
+            raise CheckpointError(
+                f"buffer file {path} has format {header['format']}, this version reads up to {FORMAT}: upgrade mileage"
+            )
+        found, layout = header["kind"], layout_from_json(header["layout"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path) from error
+    if found != kind:
+        raise CheckpointError(
+            f"buffer file {path} holds a {found} buffer, not a {kind} one: load it with its own class"
+        )
+    return layout, arrays
+
+
+def damaged(path: Path | None = None) -> CheckpointError:
+    """The error for a file whose content contradicts itself."""
+    name = f"buffer file {path}" if path else "the buffer's file"
+    return CheckpointError(f"{name} is damaged or not a mileage buffer: delete it and collect again")

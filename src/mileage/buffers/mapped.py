@@ -14,13 +14,12 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
 
-from mileage._errors import CheckpointError, UsageError
-from mileage._types import Array
-from mileage.buffers import files
-from mileage.buffers.layout import Layout, LayoutOptions, Shape
+from mileage.buffers import layout as files
+from mileage.buffers.layout import Layout, LayoutOptions, Shape, Storage
 from mileage.buffers.replay import ReplayBuffer
-from mileage.buffers.storage import Storage
-from mileage.kernels.storage import ring
+from mileage.errors import CheckpointError, UsageError
+from mileage.kernels import ring
+from mileage.types import Array
 
 _HEADER = "replay.json"
 _P = ParamSpec("_P")

@@ -9,17 +9,57 @@ from typing import Any, SupportsIndex, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mileage._errors import CheckpointError, UsageError, require
-from mileage._types import I64, U64, Array
-from mileage.buffers import files
-from mileage.buffers.batch import Batch
-from mileage.buffers.layout import Layout, LayoutOptions, Shape
-from mileage.buffers.storage import HeapStorage, Storage
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.machine.boundary import check_field
-from mileage.kernels.machine.pointers import Frame
-from mileage.kernels.machine.shards import run_shards
-from mileage.kernels.storage import ring
+from mileage.buffers import layout as files
+from mileage.buffers.layout import HeapStorage, Layout, LayoutOptions, Shape, Storage
+from mileage.errors import CheckpointError, UsageError, require
+from mileage.kernels import ring
+from mileage.kernels.machine.checks import check_field
+from mileage.kernels.machine.frames import Frame
+from mileage.kernels.machine.team import run_shards
+from mileage.kernels.random import streams
+from mileage.kernels.ring import BATCH, bind
+from mileage.types import F32, I64, U64, Array, Bool
+
+
+# --- A batch of sampled transitions in memory that is allocated once and filled again and again ---
+class Batch:
+    """`size` transitions; pass it to `sample(..., out=batch)` to have it filled.
+
+    Attributes:
+        obs, next_obs: (size, *obs_shape) in the buffer's dtype; `next_obs` is n steps later or where the episode ended.
+        actions: (size, *action_shape) in the buffer's dtype.
+        rewards: (size,) float32, the discounted sum over up to n steps.
+        discounts: (size,) float32, what the value of `next_obs` is worth: gamma ** steps, 0 after a terminated one.
+        terminated, truncated: (size,) bool, of the last of those steps.
+        indices: (size,) int64, where in the ring; for `update_priorities`.
+        weights: (size,) float32, importance weights; all 1 unless sampling is prioritized.
+    """
+
+    __slots__ = (
+        "_record", "actions", "discounts", "indices", "layout", "next_obs", "obs", "rewards", "size", "terminated",
+        "truncated", "weights",
+    )  # fmt: skip
+
+    def __init__(self, layout: Layout, size: int) -> None:
+        self.layout, self.size = layout, size
+        self.obs: Array = np.empty((size, *layout.obs_shape), layout.obs_dtype)
+        self.next_obs: Array = np.empty((size, *layout.obs_shape), layout.obs_dtype)
+        self.actions: Array = np.empty((size, *layout.action_shape), layout.action_dtype)
+        self.rewards: F32 = np.empty(size, np.float32)
+        self.discounts: F32 = np.empty(size, np.float32)
+        self.terminated: Bool = np.empty(size, np.bool_)
+        self.truncated: Bool = np.empty(size, np.bool_)
+        self.indices: I64 = np.empty(size, np.int64)
+        self.weights: F32 = np.ones(size, np.float32)
+        self._record = np.empty(1, BATCH)
+        bind(
+            self._record, self.obs.reshape(-1), self.next_obs.reshape(-1), self.actions.reshape(-1), self.rewards,
+            self.discounts, self.terminated, self.truncated, self.indices, self.weights,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return self.size
+
 
 _FEWEST_FINALS = 64
 _GROWTH = 2
@@ -109,7 +149,7 @@ class ReplayBuffer:
 
     @property
     def frame(self) -> NDArray[np.void]:
-        """The ring as a record for kernels that store transitions themselves (`mileage.kernels.storage.ring.store`)."""
+        """The ring as a record for kernels that store transitions themselves (`mileage.kernels.ring.store`)."""
         return self._record
 
     def push(

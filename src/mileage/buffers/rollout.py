@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from mileage._errors import UsageError, require
-from mileage._types import F32, Array, Bool
 from mileage.buffers.layout import Layout, Shape
-from mileage.kernels.arrays.advantages import gae
+from mileage.errors import UsageError, require
+from mileage.kernels.arrays import gae
+from mileage.types import F32, Array, Bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    from mileage._errors import MileageError
+    from mileage.errors import MileageError
 
     warnings.showwarning = _say
     try:
@@ -44,7 +44,7 @@ def _run() -> None:
         if error.code == 130 and _interrupted(error):
             print("mileage: interrupted before it was done", file=sys.stderr)
         elif error.code == 143:
-            from mileage.recording.exits import Terminated
+            from mileage.ledger.exits import Terminated
 
             if isinstance(error, Terminated):
                 print("mileage: terminated before it was done", file=sys.stderr)

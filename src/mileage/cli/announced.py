@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from mileage._errors import MileageError
 from mileage.cli.birth import Birth, asked_seed, is_recorded, leading_words, option, run_name
-from mileage.recording import announce
+from mileage.errors import MileageError
+from mileage.ledger import announce
 
 
 @contextlib.contextmanager

@@ -7,28 +7,27 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from mileage._version import __version__
 from mileage.cli import (
     bench,
     doctor,
     env,
-    envs,
     evaluate,
     ledger,
     profile,
     race,
-    reconcile,
     record,
     report,
     rl_bench,
     serve,
     train,
     verify,
-    warmup,
     watch,
 )
-from mileage.cli.helping import explain
-from mileage.cli.program_words import ProgramCommand
+from mileage.cli import doctor as warmup
+from mileage.cli import env as envs
+from mileage.cli import ledger as reconcile
+from mileage.cli.options import ProgramCommand, explain
+from mileage.version import __version__
 
 app = typer.Typer(
     name="mileage",

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage.bench import ExportFormat
-from mileage.text import write_text
+from mileage.profiling.bench import ExportFormat
+from mileage.tables import write_text
 
 if TYPE_CHECKING:
-    from mileage._records import ReadRecord
-    from mileage.bench.baseline import BaselineCheck
-    from mileage.bench.suite import BenchReport
+    from mileage.profiling.bench.baseline import BaselineCheck
+    from mileage.profiling.bench.suite import PrimitivesReport
+    from mileage.types import ReadRecord
 
 _QUICK_ROUNDS, _ROUNDS = 5, 15
 _QUICK_SECONDS, _SECONDS = 3.0, 12.0
@@ -62,12 +62,12 @@ def bench(
     tolerance: Annotated[float, Option(help="How much slower is a regression: 0.15 is 15 %.")] = 0.15,
 ) -> None:
     """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
-    from mileage.bench import baseline as bench_baseline
-    from mileage.bench import clone
-    from mileage.bench import export as bench_export
-    from mileage.bench import suite as bench_run
-    from mileage.bench.cases import chosen
-    from mileage.meter import fingerprint
+    from mileage.measure import fingerprint
+    from mileage.profiling.bench import baseline as bench_baseline
+    from mileage.profiling.bench import peers as bench_export
+    from mileage.profiling.bench import peers as clone
+    from mileage.profiling.bench import suite as bench_run
+    from mileage.profiling.bench.cases import chosen
 
     cases = chosen(primitive or (), quick)
     if list_only:
@@ -103,7 +103,7 @@ def bench(
 
 def _again(names: Sequence[str], *, quick: bool, rounds: int) -> ReadRecord:
     """Measure primitives once more in a process of its own: much of what differs between runs differs by process."""
-    from mileage._errors import UsageError
+    from mileage.errors import UsageError
 
     typer.echo(f"measuring again: {', '.join(names) or 'everything'}", err=True)
     command = [sys.executable, "-m", "mileage", "bench", *names, "--json", "--rounds", str(rounds)]
@@ -129,9 +129,9 @@ def _print_list(peers_from: Path | None) -> None:
     """All primitives; without a clone nobody can say who else does them."""
     from rich.console import Console
 
-    from mileage._errors import UsageError
-    from mileage.bench import clone
-    from mileage.bench.cases import CASES
+    from mileage.errors import UsageError
+    from mileage.profiling.bench import peers as clone
+    from mileage.profiling.bench.cases import CASES
     from mileage.tables import Table
 
     libraries: Mapping[str, Sequence[str]] = {}
@@ -151,10 +151,10 @@ def _print_list(peers_from: Path | None) -> None:
     Console().print(Table.of(header, rows, left=header, title="Primitives").terminal())
 
 
-def _print_report(report: BenchReport) -> None:
+def _print_report(report: PrimitivesReport) -> None:
     from rich.console import Console
 
-    from mileage.bench.export import machine_line, summary_table, warning_lines
+    from mileage.profiling.bench.peers import machine_line, summary_table, warning_lines
 
     record = report.record()
     console = Console()
@@ -165,8 +165,8 @@ def _print_report(report: BenchReport) -> None:
 
 
 def _print_check(check: BaselineCheck) -> None:
-    from mileage.bench.baseline import Change
-    from mileage.bench.export import duration, times
+    from mileage.profiling.bench.baseline import Change
+    from mileage.profiling.bench.peers import duration, times
 
     for line in check.versions:
         print(f"not the baseline's software: {line}")

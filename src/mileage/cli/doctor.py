@@ -1,13 +1,16 @@
-"""`mileage doctor`: is this machine fit, and what will run on it?"""
+"""`mileage doctor`: is this machine fit, and what will run on it? `mileage warmup`: compile ahead."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
+from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from mileage._records import Record, strict_json
 from mileage.cli.options import AsJson
+from mileage.types import Record, strict_json
 
 _EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
 """Extras whose module has another name."""
@@ -32,13 +35,13 @@ def doctor(json_output: AsJson = False) -> None:
 
 
 def _examine() -> Record:
-    from mileage._version import __version__
     from mileage.algorithms.registry import find_algorithm
-    from mileage.coderl.build.containment import containment_here
+    from mileage.coderl.sandbox.containment import containment_here
     from mileage.kernels.machine import precompile as ahead
     from mileage.kernels.machine.blas import blas
     from mileage.kernels.machine.jit import cache_dir, cache_is_writable
-    from mileage.meter import fingerprint
+    from mileage.measure import fingerprint
+    from mileage.version import __version__
 
     machine = fingerprint().as_dict()
     missing = ahead.missing(find_algorithm("ppo").learner().kernels(True))
@@ -58,3 +61,32 @@ def _examine() -> Record:
         "code RL": containment_here(),
         "problems": problems,
     }
+
+
+# --- `mileage warmup`: compile ahead of the first run ---
+def warmup(
+    environments: Annotated[
+        list[str] | None, Argument(help="Environments to compile; the built-in ones by default.")
+    ] = None,
+    algorithm: Annotated[str, Option(help="Algorithm to compile.")] = "ppo",
+    clean: Annotated[bool, Option("--clean", help="Delete all compiled kernels first.")] = False,
+) -> None:
+    """Compile every kernel and environment now, so that the first run starts at once."""
+    import time
+
+    from mileage.algorithms.registry import find_algorithm
+    from mileage.envs import native, registered
+    from mileage.kernels.machine import precompile as ahead
+    from mileage.kernels.machine.jit import cache_dir, cache_root
+
+    if clean:
+        shutil.rmtree(cache_root(), ignore_errors=True)
+    start = time.perf_counter()
+    names = find_algorithm(algorithm).learner().kernels(True)
+    with ahead.loading(names):
+        for name in environments or registered():
+            spec = native(name)
+            _ = spec.advance_address, spec.reset_address
+            print(f"{name}: ready")
+    print(f"kernels {', '.join(names)}: ready")
+    print(f"{time.perf_counter() - start:.1f} s; kept in {cache_dir()}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import Record, strict_json
 from mileage.cli import options
+from mileage.errors import UsageError
+from mileage.types import Record, strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Panel
@@ -94,8 +94,8 @@ def _own(
 
 def _recorded(words: str, db: str | None) -> Path | None:
     """The last checkpoint of the newest run of the ledger that `words` name."""
-    from mileage._errors import LedgerError
-    from mileage.recording.recorder import Ledger
+    from mileage.errors import LedgerError
+    from mileage.ledger.recorder import Ledger
 
     try:
         runs = Ledger(db).records(words)
@@ -108,8 +108,8 @@ def _foreign(
     policy: str, panel: str, adapter: str | None, unit_actions: bool, episodes: int | None, goal: Target | None,
     success: str | None, sample: bool,
 ) -> tuple[Panel, Evaluation]:  # fmt: skip
-    from mileage.adapters import loader_of
-    from mileage.exam import examine, find_panel
+    from mileage.external.adapters import loader_of
+    from mileage.external.exam import examine, find_panel
 
     exam = find_panel(panel, episodes, target=goal, success=success, deterministic=not sample)
     loader = None if adapter is None else loader_of(adapter)

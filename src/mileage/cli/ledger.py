@@ -1,4 +1,4 @@
-"""`mileage ledger`: list, show, compare, export and import recorded runs."""
+"""`mileage ledger`: list, show, compare, export, import, reconcile."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import strict_json
 from mileage.cli.options import AsJson, Database, Words, pairs
+from mileage.errors import UsageError
+from mileage.types import strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.rows import NoteKind, Row
     from mileage.ledger.store import Store
-    from mileage.ledger.streams import RunStream
+    from mileage.ledger.summary import RunStream
+
 
 app = typer.Typer(help="Recorded runs: what they reached and what they cost.", no_args_is_help=True)
 
@@ -45,13 +46,13 @@ def list_runs(
     json_output: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    from mileage.report import answers
+    from mileage.report import arms
 
-    answers.check_listing(state, limit)
+    arms.check_listing(state, limit)
     with open_ledger(db) as store:
-        records = answers.listed(store, selection, state=state, limit=limit)
+        records = arms.listed(store, selection, state=state, limit=limit)
     if json_output:
-        print(strict_json(answers.list_answer(records)))
+        print(strict_json(arms.list_answer(records)))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -67,12 +68,12 @@ def show(
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
-    from mileage.report import answers
+    from mileage.report import arms
 
     with open_ledger(db) as store:
-        recorded = answers.shown(store, run, target=target)
+        recorded = arms.shown_run(store, run, target=target)
     if json_output:
-        print(strict_json(answers.run_answer(recorded)))
+        print(strict_json(arms.run_answer(recorded)))
         return
     from mileage.cli.ledger_tables import print_run
 
@@ -120,8 +121,8 @@ def export(
     json_output: AsJson = False,
 ) -> None:
     """Write runs for other tools."""
-    from mileage.ledger.formats.flat import table_kind
-    from mileage.ledger.streams import streams
+    from mileage.ledger.exporting import table_kind
+    from mileage.ledger.summary import streams
 
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_!r} is not known: use one of {', '.join(FORMATS)}")
@@ -156,12 +157,11 @@ def import_runs(
     json_output: AsJson = False,
 ) -> None:
     """Take in runs of other tools, as claims, or an exported ledger."""
-    from mileage.ledger.formats.foreign import ImportSettings, read_rows, run_rows
-    from mileage.ledger.imports import take_in
+    from mileage.ledger.admission import take_in
+    from mileage.ledger.importing import ImportSettings, is_tracker, read_rows, run_rows, tracker_runs
     from mileage.ledger.panels import Panel
     from mileage.ledger.rows import MAX_NAME, EndState
     from mileage.ledger.targets import Target
-    from mileage.outside.importing import is_tracker, tracker_runs
 
     if state is not None and state not in set(EndState):
         raise UsageError(f"--state {state!r} is not an end state: use one of {', '.join(EndState)}")
@@ -191,7 +191,7 @@ def import_runs(
 def doctor(db: Database = None, json_output: AsJson = False) -> None:
     """Check the ledger: schema, integrity, waiting rows, runs without an end."""
     from mileage.ledger.checks import check_store
-    from mileage.text import plain
+    from mileage.tables import plain
 
     with open_ledger(db) as store:
         checks = check_store(store)
@@ -212,7 +212,7 @@ def backup(
     json_output: AsJson = False,
 ) -> None:
     """Copy the whole ledger, consistent while runs go on."""
-    from mileage.ledger.backup import back_up
+    from mileage.ledger.maintenance import back_up
 
     with open_ledger(db) as store:
         size = back_up(store.engine, store.url, file)
@@ -255,7 +255,7 @@ def redact(
 
 
 def _note(db: str | None, run: str, kind: NoteKind, text: str, json_output: bool) -> None:
-    from mileage.ledger.redaction import new_note
+    from mileage.ledger.secrets import new_note
 
     with open_ledger(db, create=True) as store:
         note = new_note(_run_id(store, run), kind, text)
@@ -272,7 +272,7 @@ def _run_id(store: Store, run: str) -> str:
 def open_ledger(db: str | None, *, create: bool = False) -> Store:
     """The ledger; one that is only read need not be writable, and says on standard error why it is not."""
     from mileage.ledger.store import Store
-    from mileage.text import plain
+    from mileage.tables import plain
 
     if create:
         return Store(db)
@@ -284,21 +284,21 @@ def open_ledger(db: str | None, *, create: bool = False) -> Store:
 
 def _export(runs: Iterator[RunStream], format_: str, table: str, out: Path | None) -> int:
     """Write `runs` and return how many there were."""
-    from mileage.ledger.formats import json_format, mllog, tables, tensorboard
+    from mileage.ledger import exporting, trackers
 
     counted = _Counted(runs)
     if format_ == "parquet" and out is not None:
-        tables.write_parquet_streams(counted, out, table)
+        exporting.write_parquet_streams(counted, out, table)
     elif format_ == "tensorboard" and out is not None:
-        tensorboard.write_streams(counted, out)
+        trackers.write_streams(counted, out)
     elif format_ == "csv":
-        _write_or_print(tables.csv_chunks(counted, table), out)
+        _write_or_print(exporting.csv_chunks(counted, table), out)
     elif format_ == "markdown":
-        _write_or_print([tables.markdown_text([stream.recorded for stream in counted])], out)
+        _write_or_print([exporting.markdown_text([stream.recorded for stream in counted])], out)
     elif format_ == "mllog":
-        _write_or_print((line + "\n" for stream in counted for line in mllog.stream_lines(stream)), out)
+        _write_or_print((line + "\n" for stream in counted for line in exporting.stream_lines(stream)), out)
     else:
-        _write_or_print(itertools.chain(json_format.chunks(counted), ["\n"]), out)
+        _write_or_print(itertools.chain(exporting.chunks(counted), ["\n"]), out)
     return counted.count
 
 
@@ -316,7 +316,7 @@ class _Counted:
 
 
 def _write_or_print(chunks: Iterable[str], out: Path | None) -> None:
-    from mileage.text import plain, written_to
+    from mileage.tables import plain, written_to
 
     if out is None:
         # A file or a pipe gets what was stored; a terminal must not act on it.
@@ -344,10 +344,45 @@ def _read_text(path: Path) -> str:
 
 
 def _columns(given: Words) -> dict[str, str]:
-    from mileage._errors import looked_up
-    from mileage.ledger.formats.foreign import ALIASES
+    from mileage.errors import looked_up
+    from mileage.ledger.importing import ALIASES
 
     found = pairs("--column", given, "OURS=THEIRS, such as step=frames")
     for ours in found:
         looked_up("figure", ours, ALIASES)
     return found
+
+
+# --- `mileage ledger reconcile`: billed dollars beside the dollars that runs say they cost ---
+def reconcile(
+    bill: Annotated[Path, Argument(help="CSV file with FOCUS columns: BilledCost, ChargePeriodStart, ResourceId, …")],
+    selection: Selection = None,
+    resource: Annotated[
+        Words, Option(help="HOST=RESOURCE: what the bill calls a host, where no name or tag says so.")
+    ] = None,
+    db: Database = None,
+    json_output: AsJson = False,
+) -> None:
+    """Put what a cloud billed beside what runs cost by their frozen prices."""
+    from mileage.ledger import queries
+    from mileage.ledger.queries import Selector
+    from mileage.report.cost import read_bill
+    from mileage.report.cost import reconcile as reconciled
+
+    charges = read_bill(bill)
+    known = pairs("--resource", resource, "HOST=RESOURCE")
+    with open_ledger(db) as store:
+        if selection is None:
+            runs = store.read(queries.records, Selector(), limit=None)
+        else:
+            runs = store.read(queries.select_records, selection)
+    found = reconciled([run for run in runs if run.end is not None], charges, known)
+    if json_output:
+        print(strict_json(found.as_dict()))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    table = found.table()
+    console.print(table.terminal())
+    console.print(table.note, markup=False)

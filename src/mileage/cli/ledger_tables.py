@@ -14,9 +14,8 @@ from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import RunMetric, Shown, dollars, duration, shown
 from mileage.report.cost import CostReport
-from mileage.report.glance import curve_lines, phase_lines, progress_line
-from mileage.tables import Column, Table
-from mileage.text import plain
+from mileage.report.seeds import curve_lines, phase_lines, progress_line
+from mileage.tables import Column, Table, plain
 
 if TYPE_CHECKING:  # comparing loads the statistics, listing does not
     from mileage.report.compare import Comparison

@@ -1,19 +1,26 @@
-"""Options that several commands share, each declared once, and how their values become arguments of an agent."""
+"""Options that commands share, paths of files, words around `--`, and how `--help` reads."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import itertools
 import json
+import re
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
+import typer
 from typer import Argument, Option
+from typer.core import TyperCommand, TyperGroup
 
-from mileage._errors import UsageError
-from mileage._records import Record
+from mileage.errors import UsageError
+from mileage.types import Record
 
 Words = list[str] | None
 """Of an option that may be given several times."""
@@ -132,3 +139,142 @@ def json_object(option: str, text: str | None) -> Record:
     if not isinstance(value, dict):
         raise UsageError(f"{option} must be a JSON object, such as '{{\"max_episode_steps\": 200}}'")
     return value
+
+
+# --- Where runs keep their files ---
+BEST = "best.safetensors"
+
+
+def run_directory(out: Path, algorithm: str, env: str, seed: int) -> Path:
+    """A new directory for one run, made now, so that an unwritable place is known before training."""
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(env).name if ".py" in env else env).strip("._") or "env"
+    base = f"{algorithm}-{label}-{time.strftime('%Y%m%d-%H%M%S')}-s{seed}"
+    for suffix in ("", *(f".{n}" for n in range(2, 1000))):
+        path = out / f"{base}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not out.is_dir():
+                raise UsageError(f"cannot write to {out}: it is not a directory") from None
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write to {out}: {error.strerror or error}") from None
+        return path
+    raise UsageError(f"cannot find a free name in {out}")
+
+
+# --- How `--help` reads: options in groups, an example for every command, no word for the type of a switch ---
+EXAMPLES = {
+    "train": 'mileage train ppo CartPole-v1 --target "mean_return>=475" --seeds 5 --price 2.20',
+    "eval": "mileage eval ppo-CartPole-v1 --episodes 100",
+    "envs": "mileage envs --all",
+    "check": "mileage env check CartPole-v1",
+    "profile": "mileage profile ppo CartPole-v1 --try",
+    "record": "mileage record --name mine -- python train.py",
+    "race": "mileage race race.toml",
+    "verify": "mileage verify record.json",
+    "warmup": "mileage warmup CartPole-v1",
+    "bench": "mileage bench gae rollout",
+    "doctor": "mileage doctor",
+    "report": "mileage report ppo-CartPole-v1 --open",
+    "serve": "mileage serve --open",
+    "watch": "mileage watch ppo-CartPole-v1",
+    "rl-bench": "mileage rl-bench --project path/to/project",
+    "ledger list": "mileage ledger list algorithm=ppo,state=reached",
+    "ledger show": "mileage ledger show 20260901-142200",
+    "ledger compare": "mileage ledger compare name=fast name=slow",
+    "ledger export": "mileage ledger export name=fast --format csv --out runs.csv",
+    "ledger import": "mileage ledger import progress.csv --env CartPole-v1 --seed 0",
+    "ledger doctor": "mileage ledger doctor",
+    "ledger backup": "mileage ledger backup copy.db",
+    "ledger void": 'mileage ledger void 20260901-142200 --reason "wrong environment"',
+    "ledger annotate": 'mileage ledger annotate 20260901-142200 "new machine"',
+    "ledger redact": "mileage ledger redact 20260901-142200 command",
+    "ledger reconcile": "mileage ledger reconcile bill.csv",
+}
+GROUPS = {
+    "Training": "steps seeds seed preset set_ resume threads processes env_kwargs backend policy device compile_",
+    "Target": "target success episodes eval_every",
+    "Recording and price": "name price instance spot db ledger",
+    "Output": "out checkpoint_every keep_best tensorboard json_output quiet",
+    "Where it runs": "on cores memory gpus retries patience emit",
+}
+"""The options of `train`, by heading."""
+
+
+class _Switches:
+    """What has options, of which switches show no type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, that for help among them."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            each.metavar = "" if getattr(each, "is_flag", False) else each.metavar
+        return found
+
+
+class CommandGroup(_Switches, TyperGroup):
+    """Commands below a word."""
+
+
+class Command(_Switches, TyperCommand):
+    """A command whose options are in groups where there are many."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        grouped = {name: heading for heading, names in GROUPS.items() for name in names.split()}
+        for each in self.params if self.name == "train" else ():
+            option: Any = each
+            if option.param_type_name == "option":
+                option.rich_help_panel = grouped.get(option.name)
+
+
+def explain(app: typer.Typer, prefix: str = "") -> None:
+    """Give every command of `app` its example, and help that is easy to read."""
+    app.info.cls = CommandGroup
+    for info in app.registered_commands:
+        name = info.name or str(getattr(info.callback, "__name__", ""))
+        info.epilog = f"Example: {EXAMPLES[prefix + name]}"
+        info.cls = info.cls if issubclass(info.cls or TyperCommand, Command) else Command
+
+
+# --- A command that takes options of its own and, after --, a program with its arguments, or the word compare first
+# ---
+PROGRAM = "--program"
+"""The hidden option by which the words of a program reach the command, one each."""
+
+COMPARE = "--compare"
+"""The hidden option by which the two profiles after the word compare reach the command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramArguments:
+    """What `mileage profile` was asked to do with a program."""
+
+    program: list[str]
+    try_: bool = False
+    try_arg: list[str] | None = None
+    budget: float = 180.0
+    timeout: float | None = None
+    export: str | None = None
+    out: Path | None = None
+    name: str | None = None
+    db: str | None = None
+    ledger: bool = True
+    json_output: bool = False
+    quiet: bool = False
+    full: bool = False
+
+
+class ProgramCommand(Command):
+    """What stands after the first -- is a program, whatever it looks like."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Hand each word of the program on as a value of its own."""
+        if "--" in args:
+            at = args.index("--")
+            args = [*args[:at], *(f"{PROGRAM}={word}" for word in args[at + 1 :] or [""])]
+        elif args[:1] == ["compare"]:
+            names = list(itertools.takewhile(lambda word: not word.startswith("-"), args[1:]))
+            args = [*(f"{COMPARE}={word}" for word in names or [""]), *args[1 + len(names) :]]
+        return super().parse_args(ctx, args)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import Record, strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
-from mileage.cli.program_words import COMPARE, PROGRAM, ProgramArguments
-from mileage.text import write_text
+from mileage.cli.options import COMPARE, PROGRAM, ProgramArguments
+from mileage.errors import UsageError
+from mileage.tables import write_text
+from mileage.types import Record, strict_json
 
 if TYPE_CHECKING:
     from mileage.profiling import Profile
@@ -40,7 +40,7 @@ _OF_A_PROGRAM = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arguments(options.RunArguments):
+class ProfileArguments(options.RunArguments):
     """What the command line asked for."""
 
     algorithm: Annotated[str | None, Argument(help=f"{names_in_words()}; not needed with --run.")] = None
@@ -110,8 +110,8 @@ class Arguments(options.RunArguments):
         return words | {"db": self.db if self.ledger else False} | self.agent()
 
 
-@options.takes(Arguments)
-def profile(wanted: Arguments) -> None:
+@options.takes(ProfileArguments)
+def profile(wanted: ProfileArguments) -> None:
     """Train once and say where the time went, and what to change: the verdict in one line first.
 
     After --, any training program, unmodified: mileage profile -- python train.py.
@@ -138,14 +138,14 @@ def profile(wanted: Arguments) -> None:
             raise typer.Exit(130)
 
 
-def _compare(wanted: Arguments, names: list[str]) -> None:
+def _compare(wanted: ProfileArguments, names: list[str]) -> None:
     """Two profiles beside each other."""
     if len(names) != 2 or not all(names):
         raise UsageError("name two profiles, each a run or a file that --json wrote: mileage profile compare A B")
     taken = ("compare", "db", "json_output", "quiet")
     _refuse_all_but(taken, wanted, "is not for comparing profiles: use --db, --json or --quiet")
-    from mileage.cli.profile_tables import print_comparison
-    from mileage.profiling.comparing import compare_profiles
+    from mileage.cli.profile_program import print_comparison
+    from mileage.profiling.compare import compare_profiles
 
     found = compare_profiles(names[0], names[1], wanted.db)
     _say(found, wanted, lambda: print_comparison(found))
@@ -162,7 +162,7 @@ class _Told(Protocol):
         """In one line."""
 
 
-def _say(found: _Told, wanted: Arguments, show: Callable[[], None]) -> None:
+def _say(found: _Told, wanted: ProfileArguments, show: Callable[[], None]) -> None:
     """Print as much as was asked for."""
     if wanted.json_output:
         print(strict_json(found.as_dict(), indent=2))
@@ -172,7 +172,7 @@ def _say(found: _Told, wanted: Arguments, show: Callable[[], None]) -> None:
         show()
 
 
-def _refuse_all_but(taken: Collection[str], wanted: Arguments, why: str) -> None:
+def _refuse_all_but(taken: Collection[str], wanted: ProfileArguments, why: str) -> None:
     """UsageError for the first option that was given and is none of those `taken`."""
     for field in dataclasses.fields(wanted):
         if field.name not in taken and getattr(wanted, field.name) != field.default:
@@ -186,8 +186,8 @@ def _recorded(selection: str, db: str | None) -> Profile:
     return profile_recorded(selection, db=db)
 
 
-def _measured(wanted: Arguments, **more: Any) -> Profile:
-    from mileage.meter import Phase, PhaseClock
+def _measured(wanted: ProfileArguments, **more: Any) -> Profile:
+    from mileage.measure import Phase, PhaseClock
 
     # The run's start-up counts, from the start of the process.
     clock = PhaseClock.for_run()
@@ -204,10 +204,10 @@ def _measured(wanted: Arguments, **more: Any) -> Profile:
     )  # fmt: skip
 
 
-def _search(wanted: Arguments) -> None:
+def _search(wanted: ProfileArguments) -> None:
     """Profile, try the fixes, and show the profile with what the search found."""
-    from mileage.trying import report
-    from mileage.trying.session import Trying
+    from mileage.profiling.tuning import report
+    from mileage.profiling.tuning.session import Trying
 
     assert wanted.algorithm is not None
     assert wanted.env is not None
@@ -240,7 +240,7 @@ def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _show(found: Profile, wanted: Arguments) -> None:
+def _show(found: Profile, wanted: ProfileArguments) -> None:
     """Print the profile as it was asked for."""
     if wanted.export is not None:
         _export(found, wanted)
@@ -256,12 +256,12 @@ def _show(found: Profile, wanted: Arguments) -> None:
 
 
 def _print(found: Profile, full: bool) -> None:
-    from mileage.cli.profile_tables import print_profile
+    from mileage.cli.profile_program import print_profile
 
     print_profile(found, full)
 
 
-def _export(found: Profile, wanted: Arguments, more: str = "") -> None:
+def _export(found: Profile, wanted: ProfileArguments, more: str = "") -> None:
     """The profile in another format, to a file or to standard output."""
     from mileage.profiling.export import export
 

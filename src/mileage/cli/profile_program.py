@@ -1,30 +1,39 @@
-"""`mileage profile -- PROGRAM`: where the time of anybody's training program goes."""
+"""`mileage profile -- PROGRAM`: where its time goes; and how profiles are printed."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from mileage._errors import UsageError
-from mileage._process import process_start_ns
-from mileage._records import strict_json
-from mileage.cli.program_words import ProgramArguments
-from mileage.text import check_writable, write_text
+from mileage.cli.options import ProgramArguments
+from mileage.errors import UsageError
+from mileage.system import process_start_ns
+from mileage.tables import check_writable, write_text
+from mileage.types import strict_json
+
+if TYPE_CHECKING:
+    from mileage.profiling.compare import ProfileComparison
+    from mileage.profiling.model import Finding
+    from mileage.profiling.profile import Profile
 
 
 def profile_program(wanted: ProgramArguments) -> None:
     """Run the program, report on standard error or into a file, and exit as the program did."""
-    from mileage.cli.profile_tables import FIRST, more
-    from mileage.recording.recorder import Ledger
-    from mileage.watching import attempts, watch
-    from mileage.watching.export import FORMATS, export
-    from mileage.watching.terminal import lines, own_cost
+
+    from mileage.ledger.recorder import Ledger
+    from mileage.profiling.programs import watch
+    from mileage.profiling.programs.page import FORMATS, export
+    from mileage.profiling.programs.report import lines, own_cost
+    from mileage.profiling.tuning import arms
 
     _check(wanted, tuple(FORMATS))
-    planned = attempts.starts(wanted.program, wanted.try_arg or ()) if wanted.try_ or wanted.try_arg else ()
+    planned = arms.starts(wanted.program, wanted.try_arg or ()) if wanted.try_ or wanted.try_arg else ()
     ledger = Ledger(wanted.db) if wanted.ledger else None
     found = watch(wanted.program, ledger=ledger, name=wanted.name or Path(script(wanted.program)).stem,
                   limit_seconds=wanted.timeout)  # fmt: skip
@@ -36,8 +45,8 @@ def profile_program(wanted: ProgramArguments) -> None:
     tried = None
     if planned and found.ended.code == 0:
         uses_jax = "jax" in found.layers
-        planned = attempts.starts(wanted.program, wanted.try_arg or (), uses_jax=uses_jax)
-        tried = attempts.attempt(planned, budget_seconds=wanted.budget, say=lambda text: _say(text, wanted.quiet))
+        planned = arms.starts(wanted.program, wanted.try_arg or (), uses_jax=uses_jax)
+        tried = arms.attempt(planned, budget_seconds=wanted.budget, say=lambda text: _say(text, wanted.quiet))
         table = tried.table()
         print("\n".join(["", table.title, table.text(), table.note]), file=sys.stderr)
     if wanted.out is not None:
@@ -74,3 +83,66 @@ def _check(wanted: ProgramArguments, formats: tuple[str, ...]) -> None:
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
         print(text, file=sys.stderr, flush=True)
+
+
+# --- How `mileage profile` prints ---
+_WIDTH = 80
+FIRST = 3
+"""Findings that are shown unless all are asked for."""
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal and console.width >= _WIDTH else Console(highlight=False, width=_WIDTH)
+
+
+def print_comparison(found: ProfileComparison) -> None:
+    """Print the verdict, and what it stands on."""
+    console = _console()
+    console.print(Text(found.verdict, style="bold"))
+    console.print(Text(f"A is {found.a.label}, B is {found.b.label}", style="dim"))
+    for each in found.tables():
+        console.print()
+        console.print(Text(each.title, style="bold"))
+        console.print(each.terminal(boxed=False))
+
+
+def print_profile(profile: Profile, full: bool) -> None:
+    """Print the verdict and what to act on first, or all that was found: nothing wider than a terminal."""
+    from mileage.profiling.export import machine_line, title
+    from mileage.profiling.report import tables
+
+    console = _console()
+    # Names come from the ledger and from users: text, never markup.
+    console.print(Text(profile.verdict, style="bold"))
+    console.print(Text(f"{title(profile)}; {machine_line(profile)}", style="dim"))
+    for number, finding in enumerate(profile.findings[: None if full else FIRST], start=1):
+        console.print()
+        _print_finding(console, number, finding)
+    for each in tables(profile) if full else ():
+        if each.key == "findings":
+            continue
+        console.print()
+        console.print(Text(each.title, style="bold"))
+        console.print(each.terminal(boxed=False))
+        if each.note:
+            console.print(Text(each.note, style="dim"))
+    if profile.run.run_id is not None:
+        console.print(Text(f"\nsaved in the ledger under {profile.run.run_id}"))
+    if not full:
+        console.print(Text(f"\n{more(len(profile.findings))}", style="dim"))
+
+
+def more(findings: int) -> str:
+    """Where all else is, after the first of so many findings."""
+    left = f"{findings - FIRST} more findings and all tables" if findings > FIRST else "all tables"
+    return f"{left}: --full"
+
+
+def _print_finding(console: Console, number: int, finding: Finding) -> None:
+    """A finding in its own lines: what it is, what was seen, what to try and what that would bring."""
+    load = "  (seen under load)" if finding.under_load else ""
+    console.print(Text(f"{number}. {finding.bottleneck.label}{load}", style="bold"))
+    console.print(Text(f"   {finding.evidence}"))
+    estimate = f"  ({finding.estimate})" if finding.estimate else ""
+    console.print(Text(f"   try {finding.suggestion}{estimate}"))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import strict_json
-from mileage.text import write_text
+from mileage.errors import UsageError
+from mileage.tables import write_text
+from mileage.types import strict_json
 
 if TYPE_CHECKING:
-    from mileage.racing import Race
+    from mileage.external.race import Race
 
 _WHAT = "SPEC.toml to run or go on with a race; or report DIR; or merge DIR DIR …."
 
@@ -34,13 +34,13 @@ def race(
 
     Exits with 1 if planned attempts are missing at the end.
     """
-    from mileage.racing import RaceSpec, read_race, run_race
+    from mileage.external.race import RaceSpec, read_race, run_race
 
     _check_files(report)
     if session is not None and not session > 0:
         raise UsageError(f"--for must be above 0 seconds, not {session:g}")
     if what[0] == "merge":
-        from mileage.racing.merging import merge
+        from mileage.external.race.result import merge
 
         if out is None or len(what) < 3:
             raise UsageError("name what to merge and where to: mileage race merge DIR DIR --out NEW")
@@ -78,7 +78,7 @@ def _show(found: Race, json_output: bool) -> None:
 
 
 def _write(found: Race, place: Path, report: Path | None, record: Path | None) -> None:
-    from mileage.racing.cost_record import cost_record
+    from mileage.external.race.cost_record import cost_record
 
     if report is not None:
         write_text(report, found.html() if report.suffix == ".html" else found.markdown(), "--report")

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
 from mileage.cli import options
 from mileage.cli.profile_program import script
+from mileage.errors import UsageError
 
 
 def record(
@@ -48,8 +48,8 @@ def record(
     lines METRIC name=value) are kept as claimed. The exit code is the program's own. With --panel and --policy, the
     policy that it leaves sits a held-out exam, during which the program is halted.
     """
-    from mileage.outside.record import record as record_program
-    from mileage.recording.recorder import Ledger
+    from mileage.external.record import record as record_program
+    from mileage.ledger.recorder import Ledger
 
     if not command:
         raise UsageError("name the program to record: mileage record -- python train.py")
@@ -60,9 +60,9 @@ def record(
     if (panel is None) != (policy is None) or (target is not None and panel is None):
         raise UsageError("--panel and --policy go together, and --target with them: the exam, and who sits it")
     if panel is not None and policy is not None:
-        from mileage.adapters import loader_of
-        from mileage.exam import find_panel
-        from mileage.outside.file_exams import FileExams
+        from mileage.external.adapters import loader_of
+        from mileage.external.exam import find_panel
+        from mileage.external.record import FileExams
 
         exam = find_panel(panel, target=target)
         loader = None if adapter is None else loader_of(adapter)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import strict_json
 from mileage.cli import options
+from mileage.errors import UsageError
+from mileage.types import strict_json
 
 Out = Annotated[Path, Option("--out", "-o", help="File to write: .html, .md, .pdf or .png.")]
 
@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Write everything about some runs into one file that opens from disk."""
     from mileage.cli.ledger import open_ledger
-    from mileage.pages.report import FORMATS, report_on
+    from mileage.report.report import FORMATS, report_on
 
     if out.suffix.lower() not in FORMATS:
         raise UsageError(f"--out {out} must end with one of {', '.join(FORMATS)}")
@@ -38,7 +38,7 @@ def report(
     made.write(out)
     files = [str(out)]
     if figures is not None:
-        from mileage.pages.figures import write_figures
+        from mileage.report.plot import write_figures
 
         files += [str(path) for path in write_figures(made.exams, figures)]
     if json_output:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from mileage._errors import UsageError
 from mileage.cli import options
-from mileage.text import check_writable, write_text
+from mileage.errors import UsageError
+from mileage.tables import check_writable, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mileage.coderl import BenchReport, Progress
 
 
-class ExportFormat(StrEnum):
+class ReportFormat(StrEnum):
     """A file format of the report."""
 
     MD = "md"
@@ -61,7 +61,7 @@ def rl_bench(
     ledger: Annotated[bool, Option(help="Whether run, samples and rl_kpi are recorded in the ledger.")] = True,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be run, and stop.")] = False,
     json: Annotated[bool, Option("--json", help="Print the report as JSON.")] = False,
-    export: Annotated[ExportFormat | None, Option(help="Also write the report in this format.")] = None,
+    export: Annotated[ReportFormat | None, Option(help="Also write the report in this format.")] = None,
     output: Annotated[Path | None, Option(help="File for --export; default: rl-bench.md or .html.")] = None,
 ) -> None:
     """Measure what a project's builds cost a code-RL loop, and what each mode would save."""
@@ -111,7 +111,7 @@ def _ledger_place(db: str | None, project: Path) -> str | None:
     return str(platformdirs.user_data_path("mileage") / DEFAULT_PATH.name)
 
 
-def _report_path(export: ExportFormat | None, output: Path | None) -> Path | None:
+def _report_path(export: ReportFormat | None, output: Path | None) -> Path | None:
     """Where the report goes; a place that cannot be written is refused before anything is measured."""
     if export is None:
         if output is not None:
@@ -122,10 +122,10 @@ def _report_path(export: ExportFormat | None, output: Path | None) -> Path | Non
     return path
 
 
-def _export(report: BenchReport, form: ExportFormat, path: Path) -> None:
+def _export(report: BenchReport, form: ReportFormat, path: Path) -> None:
     from mileage import coderl
 
-    text = coderl.to_markdown(report) if form is ExportFormat.MD else coderl.to_html(report)
+    text = coderl.to_markdown(report) if form is ReportFormat.MD else coderl.to_html(report)
     write_text(path, text, "--output")
     typer.echo(f"wrote {path}", err=True)
 

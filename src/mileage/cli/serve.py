@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Option
 
-from mileage._errors import MissingExtraError, UsageError
 from mileage.cli import options
+from mileage.errors import MissingExtraError, UsageError
 
 
 def serve(
@@ -24,8 +24,7 @@ def serve(
     try:
         import uvicorn
 
-        from mileage.pages.web.access import SHORTEST_TOKEN, is_loopback
-        from mileage.pages.web.app import make_app
+        from mileage.report.web.app import SHORTEST_TOKEN, is_loopback, make_app
     except ImportError:
         raise MissingExtraError("mileage serve", "web") from None
     import secrets

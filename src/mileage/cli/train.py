@@ -1,11 +1,11 @@
-"""`mileage train`: train over one or several seeds to a held-out target, and say what it cost."""
+"""`mileage train`: over seeds to a held-out target, here or elsewhere (`--on`), and what it cost."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import InterruptError, UsageError
-from mileage._records import strict_json
 from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
+from mileage.errors import InterruptError, UsageError
+from mileage.jobs.job import Job, Needs, words_without
+from mileage.tables import plain
+from mileage.types import strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Panel
     from mileage.ledger.runs import RecordedRun
     from mileage.ledger.targets import Target
     from mileage.training.agent import Agent
-    from mileage.training.progress import Progress
+    from mileage.training.recording import Progress
+
 
 # Exit codes of a command whose training a signal ended, by the reason that the run was closed with.
 _SIGNALLED = {"interrupted": 130, "terminated": 143}
@@ -36,7 +39,7 @@ _KEEP_BEST = "Also keep the best checkpoint by evaluation, as best.safetensors."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(options.RunArguments):
+class TrainArguments(options.RunArguments):
     """What the command line asked for."""
 
     algorithm: Annotated[str | None, Argument(help=f"{names_in_words()}; not needed with --resume.")] = None
@@ -77,20 +80,18 @@ class Arguments(options.RunArguments):
             raise UsageError("--resume keeps the run's back end: drop --backend, --policy, --device and --compile")
 
 
-@options.takes(Arguments)
-def train(wanted: Arguments) -> None:
+@options.takes(TrainArguments)
+def train(wanted: TrainArguments) -> None:
     """Train to a held-out target and report what it cost."""
-    from mileage.recording.pricing import launch_price
-    from mileage.training.progress import Progress
+    from mileage.ledger.prices import launch_price
+    from mileage.training.recording import Progress
 
     wanted.check()
     if wanted.emit is not None or wanted.on is not None:
-        from mileage.cli import placed
-
         if wanted.emit is not None:
-            print(placed.emitted(wanted, placed.own_words()), end="")
+            print(emitted(wanted, own_words()), end="")
             return
-        _show(placed.run_elsewhere(wanted, placed.own_words()), wanted)
+        _show(run_elsewhere(wanted, own_words()), wanted)
         return
     rate = launch_price(wanted.price, wanted.instance, spot=wanted.spot).usd_per_hour
     runs: list[RecordedRun] = []
@@ -102,9 +103,9 @@ def train(wanted: Arguments) -> None:
     _show(runs, wanted)
 
 
-def _agents(wanted: Arguments) -> Iterator[Agent]:
+def _agents(wanted: TrainArguments) -> Iterator[Agent]:
     """Those to train, each made when its turn comes."""
-    from mileage.recording import announce
+    from mileage.ledger import announce
     from mileage.training.agents import agent_class
 
     if wanted.resume is not None:
@@ -141,11 +142,11 @@ def _load(path: Path, algorithm: str | None, env: str | None, threads: int | Non
     return agent
 
 
-def _run(agent: Agent, wanted: Arguments, progress: Progress) -> RecordedRun:
+def _run(agent: Agent, wanted: TrainArguments, progress: Progress) -> RecordedRun:
     """Train one agent, with a checkpoint in a directory of its own."""
-    from mileage.cli.paths import BEST, run_directory
+    from mileage.cli.options import BEST, run_directory
+    from mileage.ledger.recorder import Ledger
     from mileage.ledger.targets import Target
-    from mileage.recording.recorder import Ledger
     from mileage.training.checkpoints import CHECKPOINT
 
     target = wanted.target if wanted.target is not None or wanted.resume is None else agent.target
@@ -188,7 +189,7 @@ def _continue_with(agent: Agent, directory: Path) -> str:
     return f"continue with: mileage train {code}--resume {directory}"
 
 
-def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | None:
+def _panel(agent: Agent, wanted: TrainArguments, target: Target | None) -> Panel | None:
     """The exam that the options ask for; None for the usual one, or that of the run that is resumed."""
     kept = agent.panel if wanted.resume is not None else None
     if wanted.episodes is None and wanted.success is None:
@@ -198,7 +199,7 @@ def _panel(agent: Agent, wanted: Arguments, target: Target | None) -> Panel | No
     return agent.default_panel(target, episodes, success)
 
 
-def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
+def _show(runs: list[RecordedRun], wanted: TrainArguments) -> None:
     from mileage.report.seeds import SeedPanel
 
     panel = SeedPanel.of(runs)
@@ -215,3 +216,100 @@ def _show(runs: list[RecordedRun], wanted: Arguments) -> None:
             print(f"next: mileage eval {shlex.quote(str(runs[-1].checkpoint))}")
     if runs[-1].reason in _SIGNALLED:
         raise typer.Exit(_SIGNALLED[runs[-1].reason])
+
+
+# --- `mileage train --on …` and `--emit …`: the same seeds elsewhere, and job files as text ---
+_OURS = ("--on", "--emit", "--cores", "--memory", "--gpus", "--retries", "--patience")
+_PER_JOB = ("--seeds", "--seed", "--out", "--db")
+_FLAGS = ("--json", "--quiet", "-q")
+_AGAIN = {
+    "--target": "target", "--steps": "", "--name": "name", "--price": "price", "--instance": "instance",
+    "--eval-every": "eval_every", "--checkpoint-every": "checkpoint_every", "--threads": "threads",
+}  # fmt: skip
+"""Options that an attempt which goes on from a checkpoint is told again; the checkpoint knows how far to train."""
+
+
+def needs_of(wanted: TrainArguments, default_cores: int = 1) -> Needs:
+    """What the options ask of a machine."""
+    return Needs(wanted.cores or default_cores, wanted.memory, wanted.gpus)
+
+
+def own_words() -> list[str]:
+    """What was typed after `mileage train`."""
+    return list(sys.argv[sys.argv.index("train") + 1 :]) if "train" in sys.argv else []
+
+
+def emitted(wanted: TrainArguments, words: Sequence[str]) -> str:
+    """The job file that runs the same command."""
+    from mileage.jobs.job import manifest
+
+    assert wanted.emit is not None
+    name = wanted.name or f"{wanted.algorithm}-{wanted.env}"
+    return manifest(wanted.emit, ["train", *words_without(words, *_OURS)], needs_of(wanted), name)
+
+
+def jobs_of(wanted: TrainArguments, words: Sequence[str], directory: str, needs: Needs, share: float) -> list[Job]:
+    """A job for each seed."""
+    from pathlib import Path
+
+    plain_words = [word for word in words_without(words, *_OURS, *_PER_JOB) if word not in _FLAGS]
+    again: list[str] = [] if wanted.env is None or ":" not in wanted.env else [str(wanted.algorithm), wanted.env]
+    for option, field in _AGAIN.items():
+        value = getattr(wanted, field) if field else None
+        if value is not None:
+            again += [option, str(value)]
+    again += ["--spot"] if wanted.spot else []
+    variables = {} if share == 1.0 else {"MILEAGE_PRICE_SHARE": repr(share)}
+    return [
+        Job(
+            f"seed {seed}", (*plain_words, "--seed", str(seed)), tuple(again), Path(directory) / f"seed-{seed}", needs,
+            variables,
+        )
+        for seed in range(wanted.seed, wanted.seed + wanted.seeds)
+    ]  # fmt: skip
+
+
+def run_elsewhere(wanted: TrainArguments, words: Sequence[str]) -> list[RecordedRun]:
+    """Train all seeds where `--on` says; every attempt is in the ledger when this returns."""
+    from mileage.jobs.driver import DriverSettings, batch, drive, place_called
+    from mileage.jobs.local import Local
+    from mileage.ledger.address import check_is_database, database_url
+
+    assert wanted.on is not None
+    if wanted.resume is not None:
+        raise UsageError("--on places whole runs: drop --resume")
+    if not wanted.ledger:
+        raise UsageError("--on brings results back through the ledger: drop --no-ledger")
+    check_is_database(database_url(wanted.db))
+    place = place_called(wanted.on)
+    share = place.share if isinstance(place, Local) else 1.0
+    needs = needs_of(wanted, place.cores_each if isinstance(place, Local) else 1)
+    try:
+        place.check(needs)
+        with batch(wanted.out.resolve() / "placed", wanted.db) as directory:
+            jobs = jobs_of(wanted, words, str(directory), needs, share)
+            tell = _silent if wanted.json_output or wanted.quiet else _say
+            results = drive(jobs, place, wanted.db, DriverSettings(wanted.retries, wanted.patience), tell)
+    finally:
+        place.close()
+    failed = [result for result in results if not result.run_ids]
+    if failed:
+        raise UsageError(f"{failed[0].job.name} left no run: {failed[0].ended.why}")
+    return _recorded([result.run_ids[-1] for result in results], wanted.db)
+
+
+def _recorded(run_ids: Sequence[str], db: str | None) -> list[RecordedRun]:
+    from mileage.ledger import queries
+    from mileage.ledger.store import Store
+
+    with Store(db) as store:
+        runs = [store.read(queries.complete, store.read(queries.only_record, i), episodes_too=True) for i in run_ids]
+        return store.read(queries.with_parents, runs)
+
+
+def _say(text: str) -> None:
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+def _silent(_: str) -> None:
+    pass

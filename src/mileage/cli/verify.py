@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from mileage._errors import UsageError
-from mileage._records import strict_json
 from mileage.cli import options
+from mileage.errors import UsageError
+from mileage.types import strict_json
 
 
 def verify(
@@ -28,9 +28,9 @@ def verify(
     Exits with 1 if a run comes out differently, with 2 if the file is no cost record.
     """
     from mileage.cli.race import seed_list
+    from mileage.external.race.cost_record import read_record
+    from mileage.external.race.verify import repeat, repeated_table
     from mileage.ledger.prices import freeze_price
-    from mileage.racing.cost_record import read_record
-    from mileage.racing.verifying import repeat, repeated_table
 
     found = read_record(record)
     arms = found["arms"]

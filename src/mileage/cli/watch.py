@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from mileage._errors import UsageError
 from mileage.cli import options
+from mileage.errors import UsageError
 
 if TYPE_CHECKING:
     from mileage.ledger.runs import RecordedRun
@@ -29,8 +29,8 @@ def watch(
     from rich.text import Text
 
     from mileage.ledger.store import Store
-    from mileage.report.glance import watch_lines
-    from mileage.text import plain
+    from mileage.report.seeds import watch_lines
+    from mileage.tables import plain
 
     if not 0.1 <= every <= 3600:
         raise UsageError(f"--every must be 0.1 to 3600 seconds, not {every:g}")
@@ -77,8 +77,8 @@ def _read(store: Store, run_id: str) -> RecordedRun:
 
 def _lines(store: Store, found: RecordedRun, every: float, once: bool) -> None:
     """Without a terminal: everything once, and then a line whenever something is new."""
-    from mileage.report.glance import progress_line, watch_lines
-    from mileage.text import plain
+    from mileage.report.seeds import progress_line, watch_lines
+    from mileage.tables import plain
 
     for line in watch_lines(found):
         print(plain(line, 400), flush=True)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from mileage.coderl.bench import BenchConfig, Progress, describe, run_bench
-from mileage.coderl.build.executor import LocalExecutor, TakingTurns
-from mileage.coderl.build.snapshots import SnapshotMethod
-from mileage.coderl.completions import candidate
-from mileage.coderl.corpus import PatchSample, PatchVerdict, load_corpus
+from mileage.coderl.config import RewardConfig, RewardResult
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.outcomes import Expected, TestFormat, TestOutcome, TestResult, read_tests
-from mileage.coderl.project.model import Project
-from mileage.coderl.project.modes import BASELINE, default_modes
-from mileage.coderl.project.projects import detect
-from mileage.coderl.render import to_html, to_json, to_markdown, to_text
-from mileage.coderl.report import BenchReport
-from mileage.coderl.reward import BuildReward, Isolation, RewardConfig, RewardResult
+from mileage.coderl.patching import PatchSample, PatchVerdict, load_corpus
+from mileage.coderl.pool import BuildReward
+from mileage.coderl.projects.detection import detect
+from mileage.coderl.projects.modes import BASELINE, default_modes
+from mileage.coderl.projects.systems import Project
+from mileage.coderl.readers import Expected, TestFormat, TestOutcome, TestResult, read_tests
+from mileage.coderl.report import BenchReport, to_html, to_json, to_markdown, to_text
+from mileage.coderl.sandbox.containment import Isolation
+from mileage.coderl.sandbox.executor import LocalExecutor, TakingTurns
+from mileage.coderl.sandbox.snapshots import SnapshotMethod
 from mileage.coderl.store import KpiStore, kpi_rows
 from mileage.coderl.trainers import (
     async_trl_reward,
     async_verl_compute_score,
+    candidate,
     trl_reward,
     verl_compute_score,
 )

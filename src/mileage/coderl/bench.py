@@ -12,22 +12,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mileage._errors import InfraError, UnmatchedError, UsageError
-from mileage.coderl.arms import BuildArm, WarmArm
-from mileage.coderl.build.executor import JobRunner, Limits, LocalExecutor
-from mileage.coderl.build.snapshots import Snapshot, Surroundings, best_method
-from mileage.coderl.corpus import PatchSample, PatchVerdict, count_verdicts
+from mileage.coderl.arms import BuildArm, Building, SampleKind, TimedBuild, WarmArm, measure
+from mileage.coderl.config import STEPS, RewardConfig
 from mileage.coderl.kpi import KpiSettings
-from mileage.coderl.measure import Building, SampleKind, TimedBuild, measure
-from mileage.coderl.project.fingerprint import NOT_INSTALLED, ArmSetup, check_fair, differences, fingerprint
-from mileage.coderl.project.model import Project
-from mileage.coderl.project.modes import BASELINE, Mode, baseline_setup, find_mode
-from mileage.coderl.project.rustflags import used_rustflags
-from mileage.coderl.project.sources import Copy, copy_project
-from mileage.coderl.project.workarea import WorkArea, tree_digest
+from mileage.coderl.patching import PatchSample, PatchVerdict, count_verdicts
+from mileage.coderl.pool import BuildReward
+from mileage.coderl.projects.fingerprint import (
+    NOT_INSTALLED,
+    ArmSetup,
+    check_fair,
+    differences,
+    fingerprint,
+    used_rustflags,
+)
+from mileage.coderl.projects.modes import BASELINE, Mode, baseline_setup, find_mode
+from mileage.coderl.projects.systems import Project
+from mileage.coderl.projects.workarea import Copy, WorkArea, copy_project, tree_digest
 from mileage.coderl.report import ArmInput, BenchReport, build_report
-from mileage.coderl.reward import STEPS, BuildReward, RewardConfig
+from mileage.coderl.sandbox.executor import JobRunner, Limits, LocalExecutor
+from mileage.coderl.sandbox.snapshots import Snapshot, Surroundings, best_method
 from mileage.coderl.store import KpiStore, now
+from mileage.errors import InfraError, UnmatchedError, UsageError
 
 DEFAULT_RUNS = 3
 DEFAULT_TIMEOUT_SECONDS = 1800.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 
 SECONDS_PER_HOUR = 3600.0
 DEFAULT_ROLLOUT_FRACTION = 0.80

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 
-from mileage._errors import LedgerError
-from mileage._records import ReadRecord
-from mileage.coderl.measure import TimedBuild
+from mileage.coderl.arms import TimedBuild
 from mileage.coderl.report import BenchReport, verdict_words
+from mileage.errors import LedgerError
 from mileage.ledger.address import DbAddress
+from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row
 from mileage.ledger.store import Store
-from mileage.recording.recorder import Ledger, RunRecorder
+from mileage.types import ReadRecord
 
 KPI_COLUMNS = tuple(name for name in BuildKpi._fields if name != "seq")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mileage.envs.make import make_vec
-from mileage.envs.native.draw import integers, normal, uniform
-from mileage.envs.native.env import NativeEnv, env
-from mileage.envs.native.vector import VecEnv
-from mileage.envs.normalize import ObsNormalizer, RewardScaler
-from mileage.envs.registry import is_native, native, registered, resolve
+from mileage.envs.known import is_native, registered
+from mileage.envs.native.functions import integers, normal, uniform
+from mileage.envs.native.spec import env
+from mileage.envs.native.vector import NativeEnv, VecEnv
+from mileage.envs.normalise import ObsNormalizer, RewardScaler
+from mileage.envs.registry import make_vec, native, resolve
 
 if TYPE_CHECKING:
     from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv, NativeVectorEnv

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from mileage._errors import EnvCompileError, EnvError, MileageError
-from mileage._types import Array
 from mileage.contracts import EnvSpec, VectorEnv
-from mileage.envs._vector_base import SpacedSpec
-from mileage.envs.native.failures import place
+from mileage.envs.native.compile import place
 from mileage.envs.native.trial import TrialTimeoutError, at_most, play, random_actions
 from mileage.envs.native.vector import NativeEnv
+from mileage.envs.vector import SpacedSpec
+from mileage.errors import EnvCompileError, EnvError, MileageError
+from mileage.types import Array
 
 DEFAULT_STEPS = 10_000
 """Steps of all environments together."""

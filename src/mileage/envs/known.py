@@ -1,18 +1,26 @@
-"""Native environments by id: built in, or defined by users."""
+"""Native environments by id: built in, or defined in users' files."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mileage._errors import UnknownNameError, UsageError
 from mileage.contracts import EnvSpec
+from mileage.errors import UnknownNameError, UsageError
+from mileage.types import Array
+from mileage.user_code import load as load_module
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
 
 # Loaded when asked for, so that listing names costs nothing.
 BUILT_IN = {
     "Acrobot-v1": "mileage.envs.classic.acrobot",
     "CartPole-v1": "mileage.envs.classic.cartpole",
     "MountainCar-v0": "mileage.envs.classic.mountain_car",
-    "MountainCarContinuous-v0": "mileage.envs.classic.mountain_car_continuous",
+    "MountainCarContinuous-v0": "mileage.envs.classic.mountain_car",
     "Pendulum-v1": "mileage.envs.classic.pendulum",
 }
 HIGHEST_RETURNS = {"CartPole-v1": 500.0, "MountainCarContinuous-v0": 100.0}
@@ -44,3 +52,16 @@ def by_id(name: str) -> EnvSpec:
     if name not in _loaded:
         importlib.import_module(BUILT_IN[name])
     return _loaded[name]
+
+
+# --- Environments in users' files and modules: "path/to/file.py:Name" and "package.module:Name" ---
+def load(place: str, name: str) -> EnvSpec | Callable[..., Env[Array, Array | int]]:
+    """What is called `name` in a file or module: an environment, or a function that makes one of Gymnasium's."""
+    module = load_module(place, "environment")
+    found = vars(module).get(name)
+    if isinstance(found, EnvSpec) or callable(found):
+        return found
+    names = [key for key, value in vars(module).items() if isinstance(value, EnvSpec)]
+    if found is not None or not names:
+        raise UsageError(f"{place!r} has no environment {name!r}: define one there with @mileage.env")
+    raise UnknownNameError(f"environment in {place!r}", name, names)

@@ -10,27 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mileage.kernels.arrays.advantages import gae, nstep_returns, vtrace
-    from mileage.kernels.arrays.groups import group_advantages
-    from mileage.kernels.arrays.moments import RunningMoments
-    from mileage.kernels.arrays.tokens import token_kl
+    from mileage.kernels.arrays import gae, group_advantages, nstep_returns, vtrace
+    from mileage.kernels.moments import RunningMoments
+    from mileage.kernels.tokens import token_kl
+
 
 __all__ = ["RunningMoments", "gae", "group_advantages", "nstep_returns", "token_kl", "vtrace"]
 
 _HOME = {
     "RunningMoments": "moments",
-    "gae": "advantages",
-    "group_advantages": "groups",
-    "nstep_returns": "advantages",
+    "gae": "arrays",
+    "group_advantages": "arrays",
+    "nstep_returns": "arrays",
     "token_kl": "tokens",
-    "vtrace": "advantages",
+    "vtrace": "arrays",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.arrays.{_HOME[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Aggregate, Panel
+    from mileage.ledger.recorder import Ledger, RunRecorder
     from mileage.ledger.targets import Evaluation, Target
 
-__all__ = ["Aggregate", "Evaluation", "Panel", "Target"]
+
+__all__ = ["Aggregate", "Evaluation", "Ledger", "Panel", "RunRecorder", "Target"]
 
 # Loaded on first use: a run is written down before NumPy is there.
-_HOMES = {"Aggregate": "panels", "Evaluation": "targets", "Panel": "panels", "Target": "targets"}
+_HOMES = {
+    "Aggregate": "panels",
+    "Evaluation": "targets",
+    "Ledger": "recorder",
+    "Panel": "panels",
+    "RunRecorder": "recorder",
+    "Target": "targets",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from mileage._errors import LedgerError, UsageError
+from mileage.errors import LedgerError, UsageError
 
 DbAddress = str | os.PathLike[str] | None
 """Of a ledger: a path or an address; None is `MILEAGE_DB`, else `runs/mileage.db`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from mileage._errors import UnknownNameError
+from mileage.errors import UnknownNameError
 from mileage.ledger import queries, schema
 from mileage.ledger.rows import ClosedBy, Run
 from mileage.ledger.runs import RUNNING, RecordedRun

@@ -16,9 +16,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mileage._errors import UsageError
-from mileage._records import ReadRecord, Record
-from mileage._seeding import HELD_OUT_START, HELD_OUT_STOP, held_out_seeds
+from mileage.errors import UsageError
+from mileage.seeding import HELD_OUT_START, HELD_OUT_STOP, held_out_seeds
+from mileage.types import ReadRecord, Record
 
 DEFAULT_PANEL_SIZE = 100
 

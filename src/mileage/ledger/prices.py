@@ -1,11 +1,19 @@
-"""What an hour costs, decided once at launch and never looked up again.
+"""What an hour costs: prices by machine and instance, and the price of a run.
 
 An explicit price always wins; an instance name is looked up in the price book, which is the shipped catalog overlaid
 with the user's own file, and then in a directory of SkyPilot's catalogue. A price that no instance has is refused.
+
+A cloud writes its name, and often the instance type, into the tables that the firmware hands to the kernel (DMI). What
+it does not write there is looked for in a price list by cores, memory and GPUs, and is taken only where one type fits.
+
+In this order: `--price`; `MILEAGE_PRICE`, or `DEVICE_PRICE_PER_HOUR` as other tools call it; `--instance`; the Slurm
+partition or the instance that this machine is recognised as. Nothing is asked over a network, and a machine that is not
+recognised for certain has no price.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -16,9 +24,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from mileage._errors import UnknownNameError, UsageError
-from mileage._records import ReadRecord
-from mileage.ledger import catalogue
+from mileage.errors import UnknownNameError, UsageError, require
+from mileage.ledger import maintenance
+from mileage.measure.machine import fingerprint
+from mileage.types import ReadRecord
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"
@@ -119,8 +128,8 @@ def _listed(instance: str, market: Market) -> tuple[tuple[tuple[str, float], ...
         if isinstance(parts, dict) and parts:
             source = f"{entry.get('source', 'user price book')}, {entry.get('region', 'no region')}"
             return tuple(parts.items()), source, str(entry.get("as_of", ""))
-    place = catalogue.directory()
-    found = catalogue.find(place, name, region or None) if place is not None else []
+    place = maintenance.directory()
+    found = maintenance.find(place, name, region or None) if place is not None else []
     if entry is None and not found:
         raise UnknownNameError("instance", instance, book)
     priced = [(amount, o) for o in found if (amount := o.spot if market is Market.SPOT else o.on_demand) is not None]
@@ -180,3 +189,114 @@ def _read(path: Path, *, required: bool) -> dict[str, ReadRecord]:
     if not isinstance(instances, dict) or not all(isinstance(entry, dict) for entry in instances.values()):
         raise UsageError(f"the price book {path} must have one table [instances.NAME] per instance")
     return instances
+
+
+# --- What kind of machine somebody rents this as, by what the firmware and a scheduler say; no network is asked ---
+DMI = Path("/sys/class/dmi/id")
+_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
+"""The asset tag of every virtual machine of Azure."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A rented machine, as far as it says itself."""
+
+    cloud: str | None
+    """`aws`, `gcp`, `azure`, or None where no cloud is known by its tables."""
+    type: str | None
+    """Instance type, where the firmware says it."""
+    evidence: str
+    """What was read, in a few words."""
+    partition: str | None = None
+    """Partition of the Slurm job that this process is part of."""
+
+    @property
+    def name(self) -> str | None:
+        """As the price book spells it, such as `aws/g5.xlarge`."""
+        return None if self.cloud is None or self.type is None else f"{self.cloud}/{self.type}"
+
+
+def recognised(dmi: Path = DMI, variables: Mapping[str, str] = os.environ) -> Instance | None:
+    """The machine this runs on; None where nothing says that it is rented."""
+    partition = variables.get("SLURM_JOB_PARTITION") if "SLURM_JOB_ID" in variables else None
+    vendor, product = _read_attribute(dmi / "sys_vendor"), _read_attribute(dmi / "product_name")
+    cloud, kind, evidence = None, None, ""
+    if vendor == "Amazon EC2":
+        cloud, kind, evidence = "aws", product or None, f"DMI: {vendor}, {product}"
+    elif product == "Google Compute Engine":
+        cloud, evidence = "gcp", f"DMI: {product}"
+    elif _AZURE_TAG in (_read_attribute(dmi / "chassis_asset_tag"), _read_attribute(dmi / "board_asset_tag")):
+        cloud, evidence = "azure", "DMI: asset tag of Azure"
+    if partition is not None:
+        evidence = f"{evidence}; " if evidence else ""
+        evidence += f"Slurm partition {partition}"
+    return None if cloud is None and partition is None else Instance(cloud, kind, evidence, partition)
+
+
+def _read_attribute(path: Path) -> str:
+    """The first line of a file, or nothing: a file that only root may read says nothing."""
+    try:
+        return path.read_text(errors="replace").splitlines()[0].strip()[:100]
+    except (OSError, IndexError):
+        return ""
+
+
+# --- What an hour of a run that is being launched costs: given, named, or found out from what the machine says it is
+# ---
+VARIABLES = ("MILEAGE_PRICE", "DEVICE_PRICE_PER_HOUR")
+SHARE = "MILEAGE_PRICE_SHARE"
+"""Part of the machine that this process has where several runs share one: it pays that part of its price."""
+NO_RECOGNITION = "MILEAGE_RECOGNISE"
+"""Set to 0, machines are not recognised: a run without `--price` or `--instance` has no price."""
+
+
+def launch_price(
+    price: float | str | None = None, instance: str | None = None, *, spot: bool = False, now: float | None = None
+) -> Price:
+    """The frozen price of a run that starts here; arguments are those of `freeze_price`."""
+    whole = _launch_price(price, instance, spot=spot, now=now)
+    try:
+        share = float(os.environ.get(SHARE, "1"))
+    except ValueError:
+        raise UsageError(f"{SHARE} must be a number above 0 and up to 1, not {os.environ[SHARE]!r}") from None
+    require(0.0 < share <= 1.0, SHARE, share, "above 0 and up to 1")
+    if share == 1.0 or not whole.parts:
+        return whole
+    parts = tuple((name, amount * share) for name, amount in whole.parts)
+    return dataclasses.replace(whole, parts=parts, source=f"{whole.source}; {share:.3g} of the machine")
+
+
+def _launch_price(price: float | str | None, instance: str | None, *, spot: bool, now: float | None) -> Price:
+    if price is not None or instance is not None:
+        return freeze_price(price, instance, spot=spot, now=now)
+    for variable in VARIABLES:
+        if text := os.environ.get(variable):
+            try:
+                return freeze_price(text, spot=spot, now=now, source=f"environment variable {variable}")
+            except UsageError as error:
+                raise UsageError(f"{variable}: {error}") from None
+    machine = recognised() if os.environ.get(NO_RECOGNITION) != "0" else None
+    name = None if machine is None else _name_of(machine)
+    if machine is None or name is None:
+        return freeze_price(spot=spot, now=now)
+    try:
+        return freeze_price(instance=name, spot=spot, now=now, recognised=machine.evidence)
+    except UsageError:
+        if spot:
+            raise
+        return freeze_price(now=now)  # the type is known, and nobody has said what it costs
+
+
+def _name_of(machine: Instance) -> str | None:
+    """What the price book or the catalogue calls `machine`; None where several types fit or none."""
+    site = f"slurm/{machine.partition}"
+    if machine.partition is not None and site in price_book():
+        return site
+    if machine.cloud is None or machine.name is not None:
+        return machine.name
+    place = maintenance.directory()
+    if place is None:
+        return None
+    here = fingerprint()
+    fitting = maintenance.fitting(place, machine.cloud, here.cores, here.memory_gb, here.gpus)
+    return f"{machine.cloud}/{fitting.pop()}" if len(fitting) == 1 else None

@@ -20,8 +20,8 @@ import typing
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mileage._errors import UsageError
-from mileage._records import Record, strict_json
+from mileage.errors import UsageError
+from mileage.types import Record, strict_json
 
 FORMAT_VERSION = 1
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mileage._records import ReadRecord, Record
 from mileage.ledger import liveness
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price
@@ -31,6 +30,7 @@ from mileage.ledger.rows import (
 from mileage.ledger.targets import Evaluation, Target
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals, duration
 from mileage.metrics import Phase as PhaseName
+from mileage.types import ReadRecord, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,19 +173,19 @@ class RecordedRun:
     # In a notebook
 
     def _repr_html_(self) -> str:
-        from mileage.ledger.notebook import run_html
+        from mileage.report.notebook import run_html
 
         return run_html(self)
 
     def to_frame(self) -> DataFrame:
         """The checkpoints as a data frame of pandas, one row each."""
-        from mileage.ledger.notebook import run_frame
+        from mileage.report.notebook import run_frame
 
         return run_frame(self)
 
     def plot(self, axes: Axes | None = None, *, against: str = "steps") -> Axes:
         """The learning curve with its target as a plot of matplotlib, against `steps`, `seconds` or `dollars`."""
-        from mileage.ledger.notebook import run_plot
+        from mileage.report.notebook import run_plot
 
         return run_plot(self, axes, against)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mileage._errors import UsageError
+from mileage.errors import UsageError
 from mileage.ledger.panels import Aggregate, Panel
 
 _TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_]+)\s*(?:>=|≥)\s*(?P<threshold>\S+)\s*")

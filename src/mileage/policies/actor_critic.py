@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._types import F32, U8, Array
 from mileage.contracts import Distribution
-from mileage.kernels.definitions import n_params
-from mileage.policies import draw
+from mileage.kernels.random import n_params
+from mileage.policies import mlp
 from mileage.policies.mlp import FlatPolicy, forward, orthogonal, views
+from mileage.types import F32, U8, Array
 
 
 class ActorCritic(FlatPolicy):
@@ -66,11 +66,11 @@ class ActorCritic(FlatPolicy):
     def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions for observations (N, O) float32: the mode, or a draw where `rng` is given."""
         if self.n_actions:
-            return draw.from_logits(draw.only_possible(self.head(obs), masks), rng)
+            return mlp.from_logits(mlp.only_possible(self.head(obs), masks), rng)
         if self.branches:
-            return self.to_env(draw.from_parts(self.head(obs), self.branches, self.log_std, rng, masks))
-        return self.to_env(draw.from_gaussian(self.head(obs), self.log_std, rng))
+            return self.to_env(mlp.from_parts(self.head(obs), self.branches, self.log_std, rng, masks))
+        return self.to_env(mlp.from_gaussian(self.head(obs), self.log_std, rng))
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """Probabilities of choices, means and deviations of numbers, and values."""
-        return draw.distribution(self.head(obs), self.branches, self.log_std, self.values(obs), masks)
+        return mlp.distribution(self.head(obs), self.branches, self.log_std, self.values(obs), masks)

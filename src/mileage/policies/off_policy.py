@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import UsageError
-from mileage._types import F32, U8, Array
 from mileage.contracts import Distribution
-from mileage.kernels.definitions import n_params
+from mileage.errors import UsageError
 from mileage.kernels.machine.memory import aligned_zeros
-from mileage.policies import draw
+from mileage.kernels.random import n_params
+from mileage.policies import mlp
 from mileage.policies.mlp import FlatPolicy, uniform
+from mileage.types import F32, U8, Array
 
 
 class QNetwork(FlatPolicy):
@@ -42,11 +42,11 @@ class QNetwork(FlatPolicy):
 
     def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Best actions (N,) int64; with `rng`, one in twenty is random."""
-        return draw.from_values(self.q_values(obs), rng, masks)
+        return mlp.from_values(self.q_values(obs), rng, masks)
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """Values of actions; the best of them has probability 1."""
-        return draw.greedy(self.q_values(obs), masks)
+        return mlp.greedy(self.q_values(obs), masks)
 
 
 class TwinCriticPolicy(FlatPolicy):
@@ -61,7 +61,7 @@ class TwinCriticPolicy(FlatPolicy):
         activation: str = "relu", seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(obs_size, 0, low, high, hidden, activation)
-        if not draw.has_width(self.low, self.high).all():
+        if not mlp.has_width(self.low, self.high).all():
             raise UsageError("this algorithm needs actions with finite bounds: wrap the environment to rescale them")
         rng = np.random.default_rng([seed, 1])
         self.actor_sizes = (obs_size, *self.hidden, self.outputs_per_action * self.action_size)
@@ -78,11 +78,11 @@ class SquashedActor(TwinCriticPolicy):
 
     def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions (N, A) float32 within the bounds: the mode's, or drawn with `rng`."""
-        return self.to_env(draw.from_squashed(self.head(obs), rng))
+        return self.to_env(mlp.from_squashed(self.head(obs), rng))
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """Means and deviations before tanh."""
-        return draw.squashed_distribution(self.head(obs))
+        return mlp.squashed_distribution(self.head(obs))
 
 
 class DeterministicActor(TwinCriticPolicy):
@@ -90,7 +90,7 @@ class DeterministicActor(TwinCriticPolicy):
 
     def actions(self, obs: Array, rng: np.random.Generator | None = None, masks: U8 | None = None) -> Array:
         """Actions (N, A) float32 within the bounds; with `rng`, with a little noise."""
-        return self.to_env(draw.from_tanh(self.head(obs), rng))
+        return self.to_env(mlp.from_tanh(self.head(obs), rng))
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """The actions themselves."""

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mileage._errors import UsageError
-from mileage._types import F32, Array
-from mileage._version import __version__
-from mileage.kernels.definitions import n_params
-from mileage.policies.draw import has_width
-from mileage.policies.mlp import FlatPolicy, views
+from mileage.errors import UsageError
+from mileage.kernels.random import n_params
+from mileage.policies.mlp import FlatPolicy, has_width, views
+from mileage.types import F32, Array
+from mileage.version import __version__
 
 _IR_VERSION, _OPSET = 8, 17
 _FLOAT, _INT64 = 1, 7

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mileage.profiling.findings import Bottleneck, Finding
+    from mileage.profiling.model import Bottleneck, Finding
     from mileage.profiling.profile import Profile, profile_recorded, profile_run
 
 __all__ = ["Bottleneck", "Finding", "Profile", "profile_recorded", "profile_run"]
 
 _HOMES = {
-    "Bottleneck": "findings",
-    "Finding": "findings",
+    "Bottleneck": "model",
+    "Finding": "model",
     "Profile": "profile",
     "profile_recorded": "profile",
     "profile_run": "profile",

@@ -6,26 +6,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mileage._cores import usable_cores
-from mileage._types import Team
 from mileage.contracts import Learner
 from mileage.description import Buffer, Description, Layer, Work
 from mileage.kernels.machine import precompile
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.meter import Phase
-from mileage.meter.load import Load, between, counters
+from mileage.measure import Phase
+from mileage.measure.machine import Load, between, counters
 from mileage.profiling import replays
-from mileage.profiling.allowance import Allowance
 from mileage.profiling.costs import ROLLOUT, UPDATE, LayerTable, PhaseCost, layer_table, phase_costs
-from mileage.profiling.end_to_end import THE_ENV, EndToEnd
-from mileage.profiling.limits import Limits, best, measure_limits
 from mileage.profiling.lines import HotLine, hot_lines
 from mileage.profiling.primitives import primitives as operations_alone
-from mileage.profiling.probes import ProbeCost
+from mileage.profiling.probes import Allowance, ProbeCost, Trace, replay, turn_iterations
 from mileage.profiling.replays import RolloutParts, Scaling, UpdateStages
-from mileage.profiling.tracing import Trace, replay, turn_iterations
+from mileage.profiling.roofline import MachineLimits, best, measure_limits
+from mileage.profiling.run import THE_ENV, EndToEnd
 from mileage.profiling.what_if import WhatIf, what_ifs
+from mileage.system import usable_cores
 from mileage.training.agent import Agent
+from mileage.types import Team
 
 _TRACE_SECONDS = 1.5
 _PART_SECONDS = 0.12
@@ -36,7 +34,7 @@ _SCALING_SECONDS = 0.12
 _LEAST_ROUNDS, _PARTS = 7, 8
 # Where there was no time to replay anything.
 NONE = Trace((), 1, ProbeCost(0.0, 0.0, 0.0))
-NO_LIMITS = Limits(1, 0.0, 0.0, 0.0, 0.0, 0.0)
+NO_LIMITS = MachineLimits(1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Roofline:
 class Calibration:
     """What replaying found."""
 
-    limits: Limits
+    limits: MachineLimits
     costs: tuple[PhaseCost, ...]
     layers: LayerTable
     roofline: tuple[Roofline, ...]
@@ -227,10 +225,10 @@ def _share_of_products(work: Work, team: Team, seconds: float) -> dict[str, floa
 
 def _torch(learner: Learner, described: Description, costs: tuple[PhaseCost, ...]) -> _Inside:
     """Stages of the update, operations per phase, and torch's share of what would otherwise be Python."""
-    from mileage.profiling import torch_replay
+    from mileage.profiling import replays as torch_replay
 
     phases = torch_replay.torch_phases(learner)
-    whole, stages = torch_replay.update_stages(learner, described.methods)
+    whole, stages = torch_replay.torch_update_stages(learner, described.methods)
     learn = phases.get("learn")
     splits: dict[str, Mapping[str, float]] = {}
     for cost in costs:
@@ -259,7 +257,7 @@ def _measured(run: EndToEnd, costs: tuple[PhaseCost, ...]) -> tuple[float, float
     return sums[ROLLOUT], sums[UPDATE]
 
 
-def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: Limits) -> tuple[Roofline, ...]:
+def rooflines(work: Mapping[str, Work], run: EndToEnd, limits: MachineLimits) -> tuple[Roofline, ...]:
     """Set every phase's work against the machine's limits."""
     found = []
     for phase, each in work.items():

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mileage.description import Layer
-from mileage.meter import Phase
-from mileage.profiling.spans import Span
-from mileage.profiling.tracing import Trace
+from mileage.measure import Phase
+from mileage.profiling.probes import Trace
+from mileage.profiling.traces import Span
 
 ROLLOUT, UPDATE = "rollout", "update"
 _PART_OF_PHASE = {

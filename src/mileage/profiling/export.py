@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from mileage._errors import looked_up
-from mileage._records import Record, strict_json
+from mileage.errors import looked_up
 from mileage.profiling.costs import part_of
-from mileage.profiling.memory import Moment
-from mileage.profiling.page import page
+from mileage.profiling.findings.drift import Moment
 from mileage.profiling.profile import Profile
-from mileage.profiling.tables import tables
-from mileage.text import markdown as escaped
+from mileage.profiling.report import page, tables
+from mileage.tables import markdown as escaped
+from mileage.types import Record, strict_json
 
 
 def export(profile: Profile, kind: str) -> str:

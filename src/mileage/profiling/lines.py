@@ -12,11 +12,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import mileage
-from mileage._interrupts import frame_of
-from mileage._loops import in_loop
-from mileage._records import PlainData
 from mileage.contracts import Learner
-from mileage.meter import PhaseClock
+from mileage.measure import PhaseClock
+from mileage.system import frame_of
+from mileage.types import PlainData
+from mileage.user_code import in_loop
 
 _INTERVAL = 0.0005
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 1.5

@@ -11,11 +11,10 @@ import numpy as np
 from mileage.buffers import ReplayBuffer
 from mileage.contracts import Policy
 from mileage.description import Action, Description
-from mileage.envs.native.env import NativeEnv
-from mileage.envs.native.vector import VecEnv
+from mileage.envs.native.vector import NativeEnv, VecEnv
 from mileage.kernels import gae, token_kl
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.profiling.limits import medians
+from mileage.profiling.roofline import medians
 from mileage.training.agent import Agent
 
 STEP_MANY, STEP_OWN = "environment step, 64 environments", "environment step, own number"

@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from mileage._records import ReadRecord, Record
-from mileage.charts.bars import phase_bars
-from mileage.charts.markup import Html, tag
-from mileage.charts.notebook import draw_phases, frame, new_axes, shown
 from mileage.description import Buffer
-from mileage.meter import Phase, PhaseClock
+from mileage.measure import Phase, PhaseClock
 from mileage.metrics import percent
-from mileage.profiling import trends
-from mileage.profiling.end_to_end import EndToEnd, RunOptions, train, with_clock_cost, workload_of
-from mileage.profiling.findings import OF_TRAINING, Bottleneck, Finding
-from mileage.profiling.trends import MemoryGrowth
+from mileage.profiling.findings import drift as trends
+from mileage.profiling.findings.drift import MemoryGrowth
+from mileage.profiling.model import OF_TRAINING, Bottleneck, Finding
+from mileage.profiling.run import EndToEnd, RunOptions, train, with_clock_cost, workload_of
+from mileage.report.bars import phase_bars
+from mileage.report.markup import Html, tag
+from mileage.report.notebook import draw_phases, frame, new_axes, shown
 from mileage.tables import Table
 from mileage.training.agents import agent_class
 from mileage.training.runner import INTERRUPTED
+from mileage.types import ReadRecord, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,10 +195,10 @@ def profile_run(
         agent = agent_class(algorithm)(env, **agent_arguments)
     with agent:
         run = with_clock_cost(train(agent, clock, options))
-        from mileage.profiling.allowance import Allowance
         from mileage.profiling.calibration import calibrate
-        from mileage.profiling.diagnosis import diagnose
-        from mileage.profiling.ledger_runs import failed_share, save
+        from mileage.profiling.findings import diagnose
+        from mileage.profiling.probes import Allowance
+        from mileage.profiling.run import failed_share, save
 
         workload = workload_of(agent) | {
             "processes": bool(agent_arguments.get("processes", False)),
@@ -240,8 +240,8 @@ def profile_recorded(selection: str, *, db: str | None = None) -> Profile:
         selection: run id or its beginning, or a name that only one run has.
         db: the ledger; None is the default one.
     """
-    from mileage.profiling.diagnosis import diagnose
-    from mileage.profiling.ledger_runs import read_run, save
+    from mileage.profiling.findings import diagnose
+    from mileage.profiling.run import read_run, save
 
     run, workload, failed = read_run(db, selection)
     found = Profile(workload, run, diagnose(run, workload, None, failed))

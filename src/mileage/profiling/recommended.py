@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mileage._records import PlainData, ReadRecord
 from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.costs import ROLLOUT, UPDATE
-from mileage.profiling.end_to_end import EndToEnd
-from mileage.profiling.findings import WORTH_TRYING, in_words
+from mileage.profiling.model import WORTH_TRYING, in_words
+from mileage.profiling.run import EndToEnd
+from mileage.types import PlainData, ReadRecord
 
 _LITTLE = 0.01
 # Four times as many environments share out what a call costs, and leave a quarter of it.

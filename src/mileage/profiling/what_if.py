@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from mileage._cores import usable_cores
-from mileage._errors import MileageError
 from mileage.contracts import Learner
 from mileage.description import ACT, UPDATE, Action, Description, Variant
-from mileage.experiments.timing import every_call
+from mileage.errors import MileageError
 from mileage.kernels.machine.blas import single_threaded_blas
-from mileage.profiling.allowance import Allowance
+from mileage.measure.intervals import DEFAULT_LEVEL, median_estimate
+from mileage.measure.timing import every_call
+from mileage.profiling.probes import Allowance
 from mileage.profiling.replays import Scaling
-from mileage.profiling.spans import RawSpan, TraceClock
-from mileage.stats.intervals import DEFAULT_LEVEL, median_estimate
+from mileage.profiling.traces import RawSpan, TraceClock
+from mileage.system import usable_cores
 from mileage.training.agent import Agent
 
 _SECONDS = 0.15

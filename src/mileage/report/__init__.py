@@ -1,1 +1,3 @@
-"""report."""
+"""Reports of runs: documents, their sections, the charts in them, and the pages of `mileage serve`."""
+
+from __future__ import annotations

@@ -12,23 +12,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mileage._errors import UsageError
-from mileage._records import Record
-from mileage.charts.markup import Html, tag
-from mileage.charts.notebook import draw_intervals, frame, new_axes
-from mileage.charts.notebook import shown as shown_html
-from mileage.experiments import Arm, Cause, Caveat
+from mileage.errors import UsageError
 from mileage.ledger.address import DbAddress
-from mileage.ledger.matching import Matching, check_matched
-from mileage.ledger.rejudging import rejudged, stopped_short
+from mileage.ledger.matching import Matching, check_matched, rejudged, stopped_short
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
-from mileage.meter.load import BUSY_SHARE
-from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
-from mileage.report.setting import MOST_DIFFERENCES, config_differences
-from mileage.report.sides import Selection, Side, summarise
-from mileage.stats import (
+from mileage.measure import (
+    Arm,
+    Cause,
+    Caveat,
     CostAnswer,
     CostComparison,
     Estimate,
@@ -38,8 +31,14 @@ from mileage.stats import (
     compare_costs,
     improvement_estimate,
 )
-from mileage.tables import Table
-from mileage.text import plain
+from mileage.measure.machine import BUSY_SHARE
+from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.report.arms import MOST_DIFFERENCES, ReportSide, Selection, config_differences, summarise
+from mileage.report.markup import Html, tag
+from mileage.report.notebook import draw_intervals, frame, new_axes
+from mileage.report.notebook import shown as shown_html
+from mileage.tables import Table, plain
+from mileage.types import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +54,8 @@ FASTER = 0.05
 class Comparison:
     """The outcome of a comparison."""
 
-    a: Side
-    b: Side
+    a: ReportSide
+    b: ReportSide
     unit: str
     """`USD`, or `s` where not every run has a price."""
     matching: Matching
@@ -144,7 +143,7 @@ class Comparison:
 def compare_selections(
     store: Store, a: str, b: str, *, allow: Collection[str] = (), sequential: bool = False, target: str | None = None
 ) -> Comparison:
-    """Compare the runs that two selections name; see `mileage.ledger.selectors`.
+    """Compare the runs that two selections name; see `mileage.ledger.queries`.
 
     With a `target`, all runs are judged by it and not by their own, from the episodes that were played.
     """
@@ -228,7 +227,7 @@ def compare_arms(
     return Comparison(arm_a, arm_b, unit, matching, costs, improvement, sequential, reasons, warnings, config)
 
 
-def _reasons(a: Side, b: Side) -> list[str]:
+def _reasons(a: ReportSide, b: ReportSide) -> list[str]:
     """Say whether the machine was busy, and in which phase the difference between arms lies that reached the target."""
     busy = a.others > BUSY_SHARE or b.others > BUSY_SHARE
     kept = f"others kept {percent(a.others)} of the cores while A ran and {percent(b.others)} while B did"
@@ -266,7 +265,7 @@ def _collected(phases: Mapping[str, float]) -> dict[str, float]:
     return {name: seconds for name, seconds in phases.items() if name not in parts} | {Phase.ROLLOUT: whole}
 
 
-def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
+def _warnings(a: ReportSide, b: ReportSide, unit: str) -> list[Caveat]:
     found = []
     for name, side in (("A", a), ("B", b)):
         if side.left_out:
@@ -283,7 +282,7 @@ def _warnings(a: Side, b: Side, unit: str) -> list[Caveat]:
     return found
 
 
-def _known(costs: CostComparison, a: Side, b: Side) -> CostComparison:
+def _known(costs: CostComparison, a: ReportSide, b: ReportSide) -> CostComparison:
     """The outcome, unless a side was stopped too early to lose, or won with costs behind it that nobody knows."""
     for name, side, rival, other, won in (("A", a, "B", b, Verdict.A_CHEAPER), ("B", b, "A", a, Verdict.B_CHEAPER)):
         short = [steps for steps in side.cut_short if other.needed and steps < max(other.needed)]
@@ -303,7 +302,7 @@ def _steps(counts: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _histories(name: str, side: Side) -> list[Caveat]:
+def _histories(name: str, side: ReportSide) -> list[Caveat]:
     """What runs of an arm have behind them, or only say."""
     found = []
     if side.resumed:
@@ -328,7 +327,7 @@ def _histories(name: str, side: Side) -> list[Caveat]:
     return found
 
 
-def _algorithmic(a: Side, b: Side) -> list[Caveat]:
+def _algorithmic(a: ReportSide, b: ReportSide) -> list[Caveat]:
     """A speed-up that comes from needing fewer steps is a claim about learning, not about speed."""
     if not (a.seconds_per_success and b.seconds_per_success and a.steps_per_success and b.steps_per_success):
         return []
@@ -355,7 +354,7 @@ def _estimate(estimate: Estimate, form: str) -> str:
     return f"{value} [{estimate.interval.spelled(form.format, ', ')}]"
 
 
-def _expected(comparison: Comparison, arm: Side) -> str:
+def _expected(comparison: Comparison, arm: ReportSide) -> str:
     expected, spell = arm.expected, comparison.spell
     if expected.value is None:
         return f"not reached ({spell(expected.spent)} spent)"
@@ -364,7 +363,7 @@ def _expected(comparison: Comparison, arm: Side) -> str:
     return f"{spell(expected.value)} [{expected.interval.spelled(spell, ', ')}]"
 
 
-def _typical(comparison: Comparison, arm: Side) -> str:
+def _typical(comparison: Comparison, arm: ReportSide) -> str:
     if arm.typical.value is None:
         return "not reached"
     if arm.typical.interval is None:
@@ -372,14 +371,14 @@ def _typical(comparison: Comparison, arm: Side) -> str:
     return f"{comparison.spell(arm.typical.value)} [{arm.typical.interval.spelled(comparison.spell, ', ')}]"
 
 
-def _failure_rate(_: Comparison, arm: Side) -> str:
+def _failure_rate(_: Comparison, arm: ReportSide) -> str:
     rate = arm.failure_rate
     assert rate.value is not None
     assert rate.interval is not None
     return f"{percent(rate.value)} [{rate.interval.spelled(percent, ', ')}]"
 
 
-def _states(arm: Side) -> str:
+def _states(arm: ReportSide) -> str:
     order = [state.value for state in EndState if arm.states.get(state.value)]
     return ", ".join(f"{arm.states[state]} {state.replace('_', ' ')}" for state in order)
 
@@ -388,7 +387,7 @@ def _or_dash(value: float | None, spell: Callable[[float], str]) -> str:
     return "–" if value is None else spell(value)
 
 
-def _reader(metric: RunMetric) -> Callable[[Comparison, Side], str]:
+def _reader(metric: RunMetric) -> Callable[[Comparison, ReportSide], str]:
     return lambda _, arm: metric.spelled(arm.metrics[metric.name], absent="–")
 
 
@@ -428,7 +427,7 @@ def _failures_dict(failures: FailureComparison | None) -> Record | None:
     return {"verdict": failures.verdict.value, "p_value": failures.p_value, **rates}
 
 
-def _arm_dict(arm: Side) -> Record:
+def _arm_dict(arm: ReportSide) -> Record:
     expected = arm.expected
     return {
         **{name: getattr(arm, name) for name in ("label", "runs", "reached", "failed")},

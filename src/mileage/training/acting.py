@@ -7,13 +7,12 @@ import functools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import DivergedError, UsageError
-from mileage._records import Record
-from mileage._types import U8, Allowed, Array, Memory, Shown, Taken
 from mileage.contracts import Distribution, EnvSpec, Policy
+from mileage.errors import DivergedError, UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
-from mileage.training import asked
+from mileage.training import evaluation
+from mileage.types import U8, Allowed, Array, Memory, Record, Shown, Taken
 
 
 class Acting:
@@ -59,13 +58,13 @@ class Acting:
         return found.first() if single else found
 
     def _checked(self, panel: object) -> Panel:
-        return asked.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
+        return evaluation.checked_panel(panel, self.env_id, self.spec, self.env_kwargs)
 
     def default_panel(
-        self, target: Target | None = None, episodes: int = asked.EPISODES, success: str | None = None
+        self, target: Target | None = None, episodes: int = evaluation.EPISODES, success: str | None = None
     ) -> Panel:
         """The held-out exam of this environment: `episodes` episodes whose seeds training cannot use."""
-        return asked.default_panel(self.env_id, self.spec, self.env_kwargs, target, episodes, success)
+        return evaluation.default_panel(self.env_id, self.spec, self.env_kwargs, target, episodes, success)
 
     def evaluate(self, panel: Panel | None = None) -> Evaluation:
         """Play a held-out panel with the policy as it is."""

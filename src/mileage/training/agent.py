@@ -8,26 +8,24 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Never, Self
 
-from mileage._errors import CheckpointError, UsageError
-from mileage._interrupts import none_swallowed
-from mileage._records import Record, named
-from mileage._seeding import check_training_seed
-from mileage.algorithms import sb3
-from mileage.algorithms._config import checked, tabulated
-from mileage.algorithms.backends import NETWORKS, choose_backend, is_native
-from mileage.algorithms.registry import Algorithm
+from mileage.algorithms import configs
+from mileage.algorithms.configs import checked, tabulated
+from mileage.algorithms.registry import NETWORKS, Algorithm, choose_backend, is_native
 from mileage.contracts import Learner, LearnerConfig, Saved
-from mileage.envs.given import described
-from mileage.envs.make import make_vec
-from mileage.envs.native.env import NativeEnv
+from mileage.envs.native.vector import NativeEnv
+from mileage.envs.registry import described, make_vec
+from mileage.errors import CheckpointError, UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Target
-from mileage.meter import Phase, PhaseClock, ResourceSampler
-from mileage.training import asked, checkpoints, session
+from mileage.measure import Phase, PhaseClock, ResourceSampler
+from mileage.seeding import check_training_seed
+from mileage.system import none_swallowed
+from mileage.training import checkpoints, evaluation, recording
 from mileage.training.acting import Acting
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
-from mileage.training.progress import shown_progress
+from mileage.training.recording import shown_progress
+from mileage.types import Record, named
 
 DEFAULT_STEPS = 100_000
 # Evaluations per run where nothing else was asked for.
@@ -82,12 +80,12 @@ class Agent(Acting):
             hyperparameters: fields of the algorithm's configuration; they override the preset. A learning rate or
                 clip may be a function of the share of the training that is left, 1 to 0.
         """
-        self.seed = check_training_seed(sb3.seed_of(seed))
-        hyperparameters, self.verbose, self.tensorboard = sb3.taken(hyperparameters)
-        env, policy = asked.env_and_policy(first, second, env, policy)
+        self.seed = check_training_seed(configs.seed_of(seed))
+        hyperparameters, self.verbose, self.tensorboard = configs.taken(hyperparameters)
+        env, policy = evaluation.env_and_policy(first, second, env, policy)
         self.spec, self.env_id, self.env_kwargs, n = described(env, dict(env_kwargs or {}))
         self._given = env
-        policy = asked.usual_policy(policy, env)
+        policy = evaluation.usual_policy(policy, env)
         if n is not None:
             hyperparameters.setdefault("n_envs", n)
         known = load_preset(self.name, self.spec.id, preset)
@@ -106,7 +104,7 @@ class Agent(Acting):
         self.target: Target | None = None
         self.panel: Panel | None = None
         """The held-out exam of the last training, which the next one sits too unless told otherwise."""
-        self.threads = asked.threads(threads)
+        self.threads = evaluation.threads(threads)
         """How many threads are used at most."""
         self.processes = processes
         """Whether a Gymnasium environment is stepped in one process each."""
@@ -199,7 +197,7 @@ class Agent(Acting):
         clock: PhaseClock | None = None,
         on_compile: Callable[[list[str]], None] | None = None,
         on_evaluation: Callable[[EvalPoint], None] | None = None,
-        ledger: session.LedgerChoice = None,
+        ledger: recording.LedgerChoice = None,
         name: str | None = None,
         price_usd_per_hour: float | str | None = None,
         instance: str | None = None,
@@ -237,12 +235,12 @@ class Agent(Acting):
             resources: whether memory and GPUs are watched, or by whom; by default where a ledger is named.
             others: words of Stable-Baselines3: `total_timesteps`, `progress_bar`.
         """
-        from mileage.meter import compile_phase
+        from mileage.measure import compile_phase
 
-        total_steps, progress = sb3.learning(others, total_steps, progress, Agent.learn.__kwdefaults__ or ())
+        total_steps, progress = configs.learning(others, total_steps, progress, Agent.learn.__kwdefaults__ or ())
         if progress is None:
             progress = False if clock is not None else self.verbose  # who has a clock shows what it likes
-        clock = session.run_clock(ledger) if clock is None else clock
+        clock = recording.run_clock(ledger) if clock is None else clock
         tensorboard = self.tensorboard if tensorboard is None else tensorboard
         path = None if checkpoint is None else checkpoints.checked_path(checkpoint)
         callbacks = () if callback is None else tuple(callback) if isinstance(callback, Sequence) else (callback,)
@@ -253,11 +251,11 @@ class Agent(Acting):
                 from mileage.training.evaluation import make_evaluator
 
                 goal = None if target is None else Target.parse(target)
-                asked.say_beyond(self.spec, goal)
+                evaluation.say_beyond(self.spec, goal)
                 horizon = self.plan_horizon(total_steps)
                 every, share = self._cadence(horizon, eval_every)
-                checkpoint_every = asked.whole("checkpoint_every", checkpoint_every, 0)
-                asked.check_callbacks(callbacks)
+                checkpoint_every = evaluation.whole("checkpoint_every", checkpoint_every, 0)
+                evaluation.check_callbacks(callbacks)
                 if not every and (goal is not None or best_checkpoint is not None):
                     raise UsageError("eval_every=0 leaves nothing to hold against a target or to call the best")
                 panel = self._usual_panel(goal, horizon, share) if panel is None else self._checked(panel)
@@ -266,7 +264,7 @@ class Agent(Acting):
 
                     callbacks = (*callbacks, stack.enter_context(live_scalars(tensorboard)))
                 run = stack.enter_context(
-                    session.recorded(
+                    recording.recorded(
                         self, ledger, clock, panel=panel, target=goal, horizon=horizon, eval_every=every, name=name,
                         price_usd_per_hour=price_usd_per_hour, instance=instance, spot=spot, resources=resources,
                     )
@@ -292,7 +290,7 @@ class Agent(Acting):
                     learner, evaluate,
                     runner.Plan(horizon, every, goal, stop_at_target, checkpoint_every, share, len(panel.seeds)), clock,
                     steps=self.steps, callbacks=(*callbacks, *shown.callbacks), save=None if path is None else keep,
-                    on_evaluation=session.in_turn(on_evaluation, run.on_evaluation),
+                    on_evaluation=recording.in_turn(on_evaluation, run.on_evaluation),
                     save_best=None if best is None else lambda: self.save(best),
                     on_steps=run.on_steps if run.in_ledger else None,
                 )  # fmt: skip
@@ -308,7 +306,7 @@ class Agent(Acting):
         if total_steps is None:
             left = self.horizon - self.steps
             total_steps = left if left > 0 else int(self.run_defaults.get("total_steps", DEFAULT_STEPS))
-        return self.steps + asked.whole("total_steps", total_steps, 1)
+        return self.steps + evaluation.whole("total_steps", total_steps, 1)
 
     def usual_eval_every(self, horizon: int) -> int:
         """Steps between evaluations of a run that ends at `horizon`, where nothing else was asked for."""
@@ -317,7 +315,7 @@ class Agent(Acting):
     def _cadence(self, horizon: int, eval_every: object) -> tuple[int, float]:
         """Steps between evaluations, and the share of the wall-clock that they are kept within; 0 for no limit."""
         if eval_every is not None:
-            return asked.whole("eval_every", eval_every, 0), 0.0
+            return evaluation.whole("eval_every", eval_every, 0), 0.0
         by_kernels = isinstance(self.spec, NativeEnv) and self.backend == "native"
         unsaid = not self.run_defaults.get("eval_every") and not by_kernels
         return self.usual_eval_every(horizon), self.run_defaults.get("eval_share", _EVAL_SHARE if unsaid else 0.0)
@@ -326,7 +324,7 @@ class Agent(Acting):
         """The exam of the training that goes on, or the default one."""
         if self.panel is None:
             few = share > 0.0 and target is None
-            episodes = asked.usual_episodes(self.spec, horizon - self.steps) if few else asked.EPISODES
+            episodes = evaluation.usual_episodes(self.spec, horizon - self.steps) if few else evaluation.EPISODES
             return self.default_panel(target, episodes)
         return self.panel if target is None else dataclasses.replace(self.panel, aggregate=str(target.aggregate))
 
@@ -335,7 +333,7 @@ class Agent(Acting):
 
         See docs/migrating-from-sb3.md for the names and for the lines that write such a file.
         """
-        from mileage.training.vecnormalize import take_over
+        from mileage.training.import_sb3 import take_over
 
         take_over(self.learner, source)
 
@@ -372,7 +370,7 @@ class Agent(Acting):
         `hyperparameters` replace those it was trained with, as for fine-tuning: `load(path, learning_rate=1e-4)`.
         """
         file = checkpoints.checked_path(path)
-        asked.threads(threads)
+        evaluation.threads(threads)
         changes = cls._config_values(hyperparameters)
         arrays, metadata = checkpoints.read(file)
         if metadata.get("algorithm") != cls.name:
@@ -420,7 +418,7 @@ class Agent(Acting):
         """Go on in another environment with the same spaces: what was learned stays, episodes start anew."""
         spec, env_id, kwargs, _ = described(env, {})
         spec = self._backend.seen(spec)
-        asked.check_same_spaces(self.spec, spec)
+        evaluation.check_same_spaces(self.spec, spec)
         self.close()
         if self._kept is not None:
             source, saved, changed = self._kept

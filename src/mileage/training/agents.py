@@ -1,15 +1,66 @@
-"""The agents by name, made from the registry of algorithms, and reading a checkpoint of any of them."""
+"""The agents by name, read from checkpoints, and copied into this process or another."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mileage._errors import CheckpointError
 from mileage.algorithms.registry import Algorithm, algorithms, find_algorithm
-from mileage.training import checkpoints, copies
+from mileage.errors import CheckpointError, UsageError
+from mileage.training import checkpoints
 from mileage.training.agent import Agent
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from mileage.training.signatures import (
+        A2COptions,
+        DQNOptions,
+        IMPALAOptions,
+        PPOOptions,
+        RPOOptions,
+        SACOptions,
+        TD3Options,
+    )
+
+
+# --- Copies of an agent, in this process or in another: what a checkpoint holds, read again ---
+def content(agent: Agent) -> bytes:
+    """The checkpoint of an agent; UsageError if that is not all that makes it."""
+    if agent.policy_name == "module":
+        raise UsageError(
+            "an agent with a network of your own is not copied: save(path) it, and load(path, policy=...) another"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.safetensors"
+        agent.save(path)
+        return path.read_bytes()
+
+
+def restored(kind: type[Agent], data: bytes, env: Any, threads: int) -> Agent:
+    """The agent whose checkpoint is `data`, in environment `env` if the checkpoint does not name it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.safetensors"
+        path.write_bytes(data)
+        return kind.load(path, env=env, threads=threads)
+
+
+def portable(agent: Agent) -> Any:
+    """What another process makes the environment of: the name it was given by, or the environment itself."""
+    if isinstance(agent.given_env, str):
+        return agent.given_env
+    try:
+        pickle.dumps(agent.spec)
+    except Exception as error:
+        raise UsageError(
+            f"environment {agent.env_id!r} cannot be pickled ({error}): save(path) the agent, and load(path, env=...)"
+        ) from error
+    return agent.spec
+
 
 _classes: dict[Algorithm, type[Agent]] = {}
 
@@ -32,30 +83,19 @@ def agent_class(name: str) -> type[Agent]:
 
 
 def _copied(agent: Agent, memo: object) -> Agent:
-    return copies.restored(type(agent), copies.content(agent), agent.spec, agent.threads)
+    return restored(type(agent), content(agent), agent.spec, agent.threads)
 
 
 def _reduced(agent: Agent) -> tuple[Callable[..., Agent], tuple[Any, ...]]:
-    return _restored, (agent.name, copies.content(agent), copies.portable(agent), agent.threads)
+    return _restored, (agent.name, content(agent), portable(agent), agent.threads)
 
 
 def _restored(name: str, data: bytes, env: Any, threads: int) -> Agent:
     """The agent of another process."""
-    return copies.restored(agent_class(name), data, env, threads)
+    return restored(agent_class(name), data, env, threads)
 
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from mileage.training.signatures import (
-        A2COptions,
-        DQNOptions,
-        IMPALAOptions,
-        PPOOptions,
-        RPOOptions,
-        SACOptions,
-        TD3Options,
-    )
 
     class PPO(Agent):
         """Proximal policy optimisation."""

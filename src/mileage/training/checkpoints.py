@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mileage._errors import CheckpointError, UnknownNameError, UsageError
-from mileage._records import ReadRecord, Record
-from mileage._types import Array
 from mileage.contracts import Saved
+from mileage.errors import CheckpointError, UnknownNameError, UsageError
+from mileage.types import Array, ReadRecord, Record
 
 FORMAT = 1
 _KEY = "mileage"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from mileage._errors import UsageError
-from mileage._records import Record
+from mileage.errors import UsageError
+from mileage.types import Record
 
 # Belong to the run, not to the algorithm.
 RUN_KEYS = ("total_steps", "eval_every")

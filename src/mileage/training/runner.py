@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mileage._interrupts import watch
 from mileage.contracts import IterationStats, Learner
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint
 from mileage.ledger.targets import Evaluation, Target
-from mileage.meter import Phase, PhaseClock
+from mileage.measure import Phase, PhaseClock
+from mileage.system import watch
 
 INTERRUPTED, TERMINATED = "interrupted", "terminated"
 STOPPED_BY_CALLBACK = "stopped by a callback"
@@ -26,7 +26,7 @@ _STEPPING = (Phase.ENV_STEP, Phase.ENV_RESET, Phase.INFERENCE, Phase.ROLLOUT)
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """What a callback sees after every iteration."""
 
     steps: int
@@ -41,7 +41,7 @@ class Progress:
     """The run's clock; `clock.times()` is a consistent reading."""
 
 
-Callback = Callable[[Progress], bool | None]
+Callback = Callable[[RunProgress], bool | None]
 """Called after every iteration; training stops if it returns False."""
 
 
@@ -71,7 +71,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How the loop ended."""
 
     steps: int
@@ -190,7 +190,7 @@ def run(
     callbacks: tuple[Callback, ...] = (), save: Callable[[int], None] | None = None,
     on_evaluation: Callable[[EvalPoint], None] | None = None, save_best: Callable[[], None] | None = None,
     on_steps: Callable[[int], None] | None = None,
-) -> Outcome:  # fmt: skip
+) -> RunOutcome:  # fmt: skip
     """Train from `steps` to the plan's horizon, or to its target.
 
     Ctrl-C and SIGTERM end the run as `stopped` after the iteration under way.
@@ -241,16 +241,16 @@ def run(
                     save(steps)
             if callbacks:
                 with log_phase:
-                    progress = Progress(steps, plan.horizon, stats, evaluation, clock)
+                    progress = RunProgress(steps, plan.horizon, stats, evaluation, clock)
                     answers = [call(progress) for call in callbacks]
                 stopped = STOPPED_BY_CALLBACK if False in answers else ""
             stopped = interrupt.reason or stopped
     if reached is not None:
-        return Outcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
+        return RunOutcome(steps, EndState.REACHED, f"{plan.target} met", tuple(evaluations), reached)
     if stopped:
-        return Outcome(steps, EndState.STOPPED, stopped, tuple(evaluations), None)
+        return RunOutcome(steps, EndState.STOPPED, stopped, tuple(evaluations), None)
     end = EndState.FINISHED if plan.target is None else EndState.NOT_REACHED
-    return Outcome(steps, end, "all steps taken", tuple(evaluations), None)
+    return RunOutcome(steps, end, "all steps taken", tuple(evaluations), None)
 
 
 def _next(steps: int, every: int) -> float:

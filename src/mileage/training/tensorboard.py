@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from mileage._errors import UsageError
-from mileage.ledger.formats.tensorboard import event_writer
+from mileage.errors import UsageError
+from mileage.ledger.trackers import event_writer
 
 if TYPE_CHECKING:
-    from mileage.training.runner import Progress
+    from mileage.training.runner import RunProgress
 
 # Events between two looks at the clock are written at once; a browser polls more slowly.
 _FLUSH_SECONDS = 2.0
@@ -27,7 +27,7 @@ class TensorBoard:
         self._write, self._writer = event_writer(os.fspath(directory), UsageError)
         self._flushed = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         """Write one iteration, and the evaluation that followed it."""
         values = {f"train/{name}": value for name, value in _numbers(progress.stats)}
         if progress.evaluation is not None:

@@ -11,7 +11,7 @@ import pytest
 
 import mileage
 import tiny_envs  # noqa: F401 (which knows some of the environments below)
-from mileage.kernels.reference.optim import Adam
+from mileage.kernels.reference.networks import Adam
 
 pytest.importorskip("torch", reason="the torch extra is not installed")
 

@@ -10,8 +10,8 @@ import pytest
 
 import mileage
 import tiny_envs
-from mileage._errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 from mileage.envs.gymnasium.bridge import GymnasiumEnv
+from mileage.errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 
 pytest.importorskip("torch", reason="the torch extra is not installed")
 
@@ -113,7 +113,7 @@ def test_recurrent_gradients_are_those_of_the_whole_episode() -> None:
     )
     agent.prepare()
     engine = agent.learner
-    from mileage.meter import PhaseClock
+    from mileage.measure import PhaseClock
 
     engine.iterate(PhaseClock(), 0.0)
     before = engine._memory

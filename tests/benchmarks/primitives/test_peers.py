@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
-from mileage.bench.ways import Way
+from mileage.errors import UsageError
+from mileage.profiling.bench.cases import Way
 from primitives import arms as peer_arms
 from primitives import worker
 from primitives.arms import Peer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.build.cache import ResultCache, context_key, machine_rows
-from mileage.coderl.corpus import PatchVerdict
+from mileage.coderl.cache import ResultCache, context_key, machine_rows
+from mileage.coderl.patching import PatchVerdict
 
 
 def test_a_verdict_of_tests_is_kept_when_it_has_been_seen_often_enough() -> None:

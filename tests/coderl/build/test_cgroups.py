@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.build.cgroups import (
+from mileage.coderl.sandbox.executor import BuildJob, Limits, LocalExecutor, StepOutcome, usable_hierarchies
+from mileage.coderl.sandbox.limits import (
     GroupLimits,
     Hierarchy,
     JobGroup,
@@ -15,7 +16,6 @@ from mileage.coderl.build.cgroups import (
     find_hierarchies,
     remove_leftovers,
 )
-from mileage.coderl.build.executor import Job, Limits, LocalExecutor, StepOutcome, usable_hierarchies
 
 
 def make_proc(base: Path, mounts: list[str], memberships: list[str]) -> Path:
@@ -135,9 +135,9 @@ def test_groups_of_dead_processes_are_removed(tmp_path: Path) -> None:
 def test_processes_that_a_group_refuses_are_an_outcome_and_the_group_is_gone(tmp_path: Path) -> None:
     script = "i=0; while [ $i -lt 40 ]; do sleep 9 & i=$((i+1)); done; wait"
     limits = Limits(timeout_seconds=300, max_processes=20)
-    job = Job((("sh", "-c", script),), str(tmp_path), {"PATH": "/usr/bin:/bin"}, limits=limits)
+    job = BuildJob((("sh", "-c", script),), str(tmp_path), {"PATH": "/usr/bin:/bin"}, limits=limits)
     # Sampling is left out: what is found is what the kernel counted.
-    result = LocalExecutor().run(Job(**{**vars(job), "sample_seconds": 30.0}))
+    result = LocalExecutor().run(BuildJob(**{**vars(job), "sample_seconds": 30.0}))
     assert result.steps[0].outcome is StepOutcome.PROCESSES
     bases = {hierarchy.base for hierarchy in usable_hierarchies().values()}
     assert [path for base in bases for path in base.glob(f"mileage-{os.getpid()}-*")] == []

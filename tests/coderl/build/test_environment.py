@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.coderl.build.environment import allowed_environment
+from mileage.coderl.sandbox.isolation import allowed_environment
 
 
 @pytest.mark.parametrize(

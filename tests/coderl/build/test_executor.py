@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from coderl.fakes import FakeExecutor, fake_result
-from mileage._errors import ChangeError, InfraError
-from mileage.coderl.build import watch as watching
-from mileage.coderl.build.executor import (
+from mileage.coderl.sandbox import process as watching
+from mileage.coderl.sandbox.executor import (
+    BuildJob,
+    BuildResult,
     Change,
     Jail,
-    Job,
-    JobResult,
     Judging,
     Limits,
     LocalExecutor,
@@ -26,15 +25,18 @@ from mileage.coderl.build.executor import (
     TakingTurns,
     TreeMount,
 )
-from mileage.coderl.build.isolation import make_jail
+from mileage.coderl.sandbox.isolation import make_jail
+from mileage.errors import ChangeError, InfraError
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/mileage"}
 
 
-def run(tree: Path, *scripts: str, limits: Limits | None = None, jail: Jail | None = None, **more: object) -> JobResult:
+def run(
+    tree: Path, *scripts: str, limits: Limits | None = None, jail: Jail | None = None, **more: object
+) -> BuildResult:
     cwd = jail.tree.at if jail else str(tree)
     steps = tuple(("sh", "-c", script) for script in scripts)
-    job = Job(steps, cwd, ENV, limits=limits or Limits(timeout_seconds=300), jail=jail, **more)  # type: ignore[arg-type]
+    job = BuildJob(steps, cwd, ENV, limits=limits or Limits(timeout_seconds=300), jail=jail, **more)  # type: ignore[arg-type]
     return LocalExecutor().run(job)
 
 
@@ -162,13 +164,13 @@ def test_shared_memory_and_threads_count_with_and_without_groups(
     program: Path, jail: Jail | None, way: str, outcome: StepOutcome, groups: bool
 ) -> None:
     limits = Limits(timeout_seconds=300, memory_bytes=100 << 20, max_processes=30)
-    job = Job((("./program", way),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    job = BuildJob((("./program", way),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
     assert LocalExecutor(None if groups else {}).run(job).steps[0].outcome is outcome
 
 
 def test_memory_files_that_nothing_would_count_are_refused(program: Path, jail: Jail | None) -> None:
     limits = Limits(timeout_seconds=300, memory_bytes=100 << 20)
-    job = Job((("./program", "memfd"),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
+    job = BuildJob((("./program", "memfd"),), jail.tree.at if jail else str(program), ENV, limits=limits, jail=jail)
     # Without isolation there is no filter.
     assert LocalExecutor({}).run(job).steps[0].exit_code == (7 if jail else 0)
 
@@ -184,7 +186,7 @@ def test_endless_output_keeps_its_beginning_and_its_end(tree: Path, jail: Jail |
 
 def test_a_missing_program_is_a_failed_step_that_says_so(tree: Path, jail: Jail | None) -> None:
     cwd = jail.tree.at if jail else str(tree)
-    result = LocalExecutor().run(Job((("no-such-compiler",),), cwd, ENV, jail=jail))
+    result = LocalExecutor().run(BuildJob((("no-such-compiler",),), cwd, ENV, jail=jail))
     assert result.steps[0].exit_code == 127
     assert "no-such-compiler" in result.steps[0].output
 
@@ -194,7 +196,7 @@ def test_cancel_ends_a_running_job_at_once(tree: Path, jail: Jail | None) -> Non
     cwd = jail.tree.at if jail else str(tree)
     threading.Timer(0.4, executor.cancel).start()
     # It would sleep for ten minutes.
-    result = executor.run(Job((("sleep", "600"),), cwd, ENV, jail=jail))
+    result = executor.run(BuildJob((("sleep", "600"),), cwd, ENV, jail=jail))
     assert result.steps[0].outcome is StepOutcome.CANCELLED
 
 
@@ -202,7 +204,7 @@ def test_two_holders_of_one_lock_never_run_at_the_same_time(tmp_path: Path) -> N
     running: list[int] = []
     overlaps: list[int] = []
 
-    def answer(job: Job) -> JobResult:
+    def answer(job: BuildJob) -> BuildResult:
         running.append(1)
         overlaps.append(len(running))
         time.sleep(0.02)
@@ -210,7 +212,7 @@ def test_two_holders_of_one_lock_never_run_at_the_same_time(tmp_path: Path) -> N
         return fake_result(0.1)
 
     executors = [TakingTurns(FakeExecutor(answer), tmp_path / "lock", hold_seconds=0.0) for _ in range(4)]
-    threads = [threading.Thread(target=executor.run, args=(Job((), "/", {}),)) for executor in executors]
+    threads = [threading.Thread(target=executor.run, args=(BuildJob((), "/", {}),)) for executor in executors]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,11 +231,11 @@ def test_a_lock_is_kept_between_jobs_and_given_up_in_time(tmp_path: Path) -> Non
 
     executor = FakeExecutor(lambda job: fake_result(0.1))
     keeping = TakingTurns(executor, tmp_path / "lock", hold_seconds=1000.0)
-    keeping.run(Job((), "/", {}))
+    keeping.run(BuildJob((), "/", {}))
     assert not is_free()
     keeping.release()
     assert is_free()
-    TakingTurns(executor, tmp_path / "lock", hold_seconds=0.0).run(Job((), "/", {}))
+    TakingTurns(executor, tmp_path / "lock", hold_seconds=0.0).run(BuildJob((), "/", {}))
     assert is_free()
 
 
@@ -321,7 +323,9 @@ class TestIsolation:
         (source / "tests").write_bytes(b"x" * 100_000)
         judging = Judging(1, source, ("tests",), ("tests", "*.lock"))
         steps = (("sh", "-c", script), ("true",))
-        job = Job(steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=300), jail=self.jail, judging=judging)
+        job = BuildJob(
+            steps, self.jail.tree.at, ENV, limits=Limits(timeout_seconds=300), jail=self.jail, judging=judging
+        )
         result = LocalExecutor().run(job)
         assert result.tampered[0].startswith("the tree cannot be restored or read")
 
@@ -350,7 +354,7 @@ def test_a_standstill_of_the_machine_does_not_count_against_a_job(monkeypatch: p
     clock = iter([0.0, 7.0, 7.0, 7.3])
     monkeypatch.setattr(watching.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(watching.select, "select", lambda *_: ([5], [], []))
-    watch = object.__new__(watching.Watch)
+    watch = object.__new__(watching.Supervisor)
     watch.job, watch.deadline = {"sample_seconds": 0.02}, 10.0
     # Asked to wait for 0.02 s, woken after 7: the deadline moves by the difference. 0.28 s late is load, not that.
     assert watch.wait([5]) == [5]

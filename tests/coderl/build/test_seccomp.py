@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from mileage.coderl.build import seccomp
+from mileage.coderl.sandbox import seccomp
 
 ALLOWED = 0
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mileage.coderl.build.executor import Change, Limits, LocalExecutor
-from mileage.coderl.build.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method, reflinks_work
+from mileage.coderl.sandbox.executor import Change, Limits, LocalExecutor
+from mileage.coderl.sandbox.snapshots import Snapshot, SnapshotMethod, Surroundings, best_method, reflinks_work
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/mileage", "TREE": "{tree}"}
 BUILD = (("sh", "-c", "mkdir -p out && cat src > out/big && head -c 40000 /dev/zero >> out/big && echo built >> log"),)

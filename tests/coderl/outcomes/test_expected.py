@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mileage.coderl.outcomes import Expected, TestOutcome, TestResult
+from mileage.coderl.readers import Expected, TestOutcome, TestResult
 
 PASSED, FAILED, SKIPPED = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.SKIPPED
 

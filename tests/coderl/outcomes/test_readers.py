@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from mileage._errors import BuildError
-from mileage.coderl.outcomes.formats import TestFormat, read_tests, recognised
-from mileage.coderl.outcomes.results import TestOutcome, TestResult, merged
-from mileage.coderl.outcomes.structured import read_go_json, read_junit, read_libtest_json
-from mileage.coderl.outcomes.text import read_ctest, read_libtest, read_pytest, read_tap
+from mileage.coderl.readers import (
+    TestFormat,
+    read_ctest,
+    read_go_json,
+    read_junit,
+    read_libtest,
+    read_libtest_json,
+    read_pytest,
+    read_tap,
+    read_tests,
+    recognised,
+)
+from mileage.coderl.test_results import TestOutcome, TestResult, merged
+from mileage.errors import BuildError
 
 PASSED, FAILED, ERROR, SKIPPED = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.SKIPPED
 LIBTEST = """\

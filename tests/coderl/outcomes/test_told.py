@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from mileage.coderl.outcomes.results import TestOutcome, TestResult
-from mileage.coderl.outcomes.told import confirmed
+from mileage.coderl.tamper import confirmed
+from mileage.coderl.test_results import TestOutcome, TestResult
 
 PASSED = (TestResult("p::a", TestOutcome.PASSED), TestResult("p::b", TestOutcome.PASSED))
 KNOWN = {"pass p::a", "other p::b", "end p", "ran t"}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from coderl.fakes import FakeExecutor, fake_result
-from mileage._errors import BuildError, UnknownNameError, UnmatchedError, UsageError
 from mileage.coderl.bench import BenchConfig, run_bench
-from mileage.coderl.project.fingerprint import base_environment, check_fair, differences, fingerprint, split_flags
-from mileage.coderl.project.modes import BUILT_IN, baseline_setup, find_mode
-from mileage.coderl.project.projects import detect
+from mileage.coderl.projects.detection import detect
+from mileage.coderl.projects.fingerprint import base_environment, check_fair, differences, fingerprint, split_flags
+from mileage.coderl.projects.modes import BUILT_IN, baseline_setup, find_mode
 from mileage.coderl.report import BenchReport
+from mileage.errors import BuildError, UnknownNameError, UnmatchedError, UsageError
 
 LINKER = 'difference = "linker"\nenv = { RUSTFLAGS = "-Clink-arg=-fuse-ld=lld%s" }\n'
 
@@ -142,7 +142,7 @@ def test_no_debuginfo_takes_it_out_of_a_cmake_build(tmp_path: Path, need: Callab
 
 @pytest.mark.parametrize("name", ["mold", "lld", "no-debuginfo", "threads", "cranelift", "warm-snapshot"])
 def test_every_built_in_mode_differs_in_its_declared_row_alone(cargo_project: Path, name: str) -> None:
-    from mileage.coderl.project.fingerprint import fingerprint
+    from mileage.coderl.projects.fingerprint import fingerprint
 
     project = detect(cargo_project)
     mode = BUILT_IN[name]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError
 from mileage.coderl import BuildReward, PatchSample, PatchVerdict, RewardConfig, detect
-from mileage.coderl.project.python import interpreter_of
+from mileage.coderl.projects.systems import interpreter_of
+from mileage.errors import BuildError
 
 Files = Callable[[Path, dict[str, str]], Path]
 HELLO = "class Hello {\n    public static void main(String[] a) { System.out.println(1); }\n}\n"

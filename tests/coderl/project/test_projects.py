@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import BuildError, UnknownNameError, UsageError
-from mileage.coderl.build.executor import Job, Limits, LocalExecutor
-from mileage.coderl.project.edits import LineEdit, line_edit, most_central
-from mileage.coderl.project.modes import baseline_setup
-from mileage.coderl.project.projects import Project, detect
+from mileage.coderl.projects.detection import detect
+from mileage.coderl.projects.edits import LineEdit, line_edit, most_central
+from mileage.coderl.projects.modes import baseline_setup
+from mileage.coderl.projects.systems import Project
+from mileage.coderl.sandbox.executor import BuildJob, Limits, LocalExecutor
+from mileage.errors import BuildError, UnknownNameError, UsageError
 
 Write = Callable[[Path, dict[str, str]], Path]
 
@@ -52,7 +53,7 @@ def build(project: Project, tree: Path, check: bool = False) -> None:
     """Run the project's own commands where it is."""
     setup = baseline_setup(project, jobs=1)
     steps = setup.commands(setup.check if check else setup.build)
-    job = Job(steps, str(tree), setup.environment(str(tree)), limits=Limits(timeout_seconds=120))
+    job = BuildJob(steps, str(tree), setup.environment(str(tree)), limits=Limits(timeout_seconds=120))
     result = LocalExecutor().run(job)
     assert result.succeeded, result.steps[-1].output
 
@@ -145,7 +146,7 @@ def test_a_typescript_edit_is_valid_code(tmp_path: Path, write_files: Write, nee
     edit = detect(root).edit
     assert edit is not None
     (root / edit.path).write_bytes(edit.edited((root / edit.path).read_bytes(), 3))
-    result = LocalExecutor().run(Job((("tsc", "--noEmit", "-p", "."),), str(root), {"PATH": str(Path(shutil.which("tsc") or "").parent) + ":/usr/bin:/bin"}))  # fmt: skip  # noqa: E501
+    result = LocalExecutor().run(BuildJob((("tsc", "--noEmit", "-p", "."),), str(root), {"PATH": str(Path(shutil.which("tsc") or "").parent) + ":/usr/bin:/bin"}))  # fmt: skip  # noqa: E501
     assert result.succeeded, result.steps[0].output
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UnmatchedError, UsageError
 from mileage.coderl import BenchConfig, detect, run_bench
 from mileage.coderl.bench import plan_arms
-from mileage.coderl.project.modes import baseline_setup, find_mode
-from mileage.coderl.project.rustflags import build_target, effective_rustflags, folded, used_rustflags
+from mileage.coderl.projects.fingerprint import build_target, effective_rustflags, folded, used_rustflags
+from mileage.coderl.projects.modes import baseline_setup, find_mode
+from mileage.errors import UnmatchedError, UsageError
 
 NOWHERE = {"CARGO_HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mileage.coderl import BenchConfig, detect, run_bench, to_text
-from mileage.coderl.measure import SampleKind
-from mileage.coderl.project.sources import copy_project, tracked_files
+from mileage.coderl.arms import SampleKind
+from mileage.coderl.projects.workarea import copy_project, tracked_files
 
 Files = Callable[[Path, dict[str, str]], Path]
 

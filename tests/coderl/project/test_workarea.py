@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mileage._errors import UsageError
-from mileage.coderl.project.workarea import (
+from mileage.coderl.projects.workarea import (
     LOCK_NAME,
     WorkArea,
     clean_outputs,
@@ -16,6 +15,7 @@ from mileage.coderl.project.workarea import (
     remove_tree,
     tree_digest,
 )
+from mileage.errors import UsageError
 from mileage.ledger.store import Store
 
 

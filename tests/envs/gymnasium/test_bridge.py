@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mileage._errors import UnknownNameError, UsageError
 from mileage.envs import BridgedVecEnv, GymnasiumEnv, VecEnv, make_vec
+from mileage.errors import UnknownNameError, UsageError
 
 
 class Recorder(gymnasium.Env[Any, Any]):

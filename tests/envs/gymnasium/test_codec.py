@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from mileage._errors import UsageError
-from mileage.envs.gymnasium.codec import SpaceCodec
+from mileage.envs.spaces import SpaceCodec
+from mileage.errors import UsageError
 
 ONE = spaces.Discrete(2)
 VECTOR = spaces.Box(-1.0, 1.0, (3,))

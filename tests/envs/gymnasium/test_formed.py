@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from mileage._errors import EnvError, UsageError
 from mileage.envs.gymnasium.bridge import BridgedVecEnv, GymnasiumEnv
+from mileage.errors import EnvError, UsageError
 
 
 def broken(step: Callable[[], Any], reset: Callable[[], Any] = lambda: (np.zeros(2, np.float32), {})) -> Any:

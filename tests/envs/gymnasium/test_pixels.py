@@ -14,11 +14,11 @@ import pytest
 from gymnasium import spaces, wrappers
 
 import mileage
-from mileage._errors import MissingExtraError, UsageError
-from mileage._seeding import HELD_OUT_START
 from mileage.envs import BridgedVecEnv, GymnasiumEnv
 from mileage.envs.gymnasium.pixels import FireReset, LifeLoss, atari, pixels
+from mileage.errors import MissingExtraError, UsageError
 from mileage.ledger.panels import Panel
+from mileage.seeding import HELD_OUT_START
 
 needs_atari = pytest.mark.skipif(
     importlib.util.find_spec("ale_py") is None or importlib.util.find_spec("cv2") is None,

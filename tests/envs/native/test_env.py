@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import EnvCompileError, UsageError
 from mileage.envs import NativeEnv, VecEnv, env, integers, normal, uniform
 from mileage.envs.native.compile import compile_advance
 from mileage.envs.native.functions import Sizes
-from mileage.envs.native.portable import Portable
-from mileage.kernels.arrays.random import streams
+from mileage.envs.native.rewrite import Portable
+from mileage.errors import EnvCompileError, UsageError
+from mileage.kernels.random import streams
 
 STEP_SIZE = 0.1
 TABLE = np.array([0.5, 0.25, 0.125])

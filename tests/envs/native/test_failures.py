@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import broken_envs
-from mileage import _errors
+from mileage import errors
 from mileage.envs import VecEnv, make_vec, uniform
 
 
@@ -53,7 +53,7 @@ def play(spec: Any, n: int = 64, steps: int = 60) -> None:
 def test_an_error_in_compiled_code_is_raised_with_its_line_environment_and_step(
     name: str, said: str, function: str, cause: type[Exception], where: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(_errors.EnvError) as caught:
+    with pytest.raises(errors.EnvError) as caught:
         play(getattr(broken_envs, name))
     text = str(caught.value)
     first = getattr(broken_envs, function).__code__.co_firstlineno
@@ -95,7 +95,7 @@ def test_a_write_beyond_a_row_is_an_error_of_its_line_however_late(row: str) -> 
 
     kind = {"actions": 0, "action_low": -1.0, "action_high": 1.0} if row == "action" else {"mask": mask}
     spec = broken_envs.make(f"Late {row}", step=step, observe=observe, max_steps=300, **kind)
-    with pytest.raises(_errors.EnvError, match=r"IndexError: .*\(.*, line \d+\) in environment 0, in step 22[12] of"):
+    with pytest.raises(errors.EnvError, match=r"IndexError: .*\(.*, line \d+\) in environment 0, in step 22[12] of"):
         play(spec, 2, 230)
 
 
@@ -103,7 +103,7 @@ def test_the_environment_named_is_the_first_that_failed() -> None:
     vec = VecEnv(broken_envs.Raising, 64)
     vec.reset()
     first = int(np.flatnonzero(vec.state[:, 1] > 0.5)[0])
-    with pytest.raises(_errors.EnvError, match=f"in environment {first}, in step 11"):
+    with pytest.raises(errors.EnvError, match=f"in environment {first}, in step 11"):
         step_on(vec)
 
 
@@ -112,7 +112,7 @@ def test_an_error_belongs_to_the_vector_it_happened_in_and_is_raised_once() -> N
     for vec in (failing, other):
         vec.reset()
     other.state[:, 1] = 0.0
-    with pytest.raises(_errors.EnvError):
+    with pytest.raises(errors.EnvError):
         step_on(failing)
     step_on(other)
     failing.reset()
@@ -126,12 +126,12 @@ def test_shards_on_other_threads_fail_like_the_first() -> None:
     vec.reset()
     vec.state[:, 1] = 0.0
     vec.state[n - 1] = (10.0, 0.97)
-    with pytest.raises(_errors.EnvError, match=f"in environment {n - 1}, in step 1 "):
+    with pytest.raises(errors.EnvError, match=f"in environment {n - 1}, in step 1 "):
         vec.step(np.zeros(n, np.int64))
 
 
 def test_print_is_refused_before_it_is_compiled() -> None:
-    with pytest.raises(_errors.EnvCompileError, match=r"printing_step\(\) in .*, line \d+, calls print\(\)") as caught:
+    with pytest.raises(errors.EnvCompileError, match=r"printing_step\(\) in .*, line \d+, calls print\(\)") as caught:
         play(broken_envs.Printing)
     assert "\n" not in str(caught.value)
 
@@ -170,7 +170,7 @@ def test_draws_that_no_seed_reaches_are_refused(name: str) -> None:
     }  # fmt: skip
     spec = broken_envs.make("Drawing", reset=resets[name])
     with pytest.raises(
-        _errors.EnvCompileError, match=r"line \d+, uses .*: draw from its rng with uniform.*mileage\.envs"
+        errors.EnvCompileError, match=r"line \d+, uses .*: draw from its rng with uniform.*mileage\.envs"
     ):
         VecEnv(spec, 1)
 
@@ -188,7 +188,7 @@ def test_names_that_only_look_like_other_draws_are_fine() -> None:
 
 
 def test_what_cannot_be_compiled_names_the_line_and_two_lines_of_a_way_out(tmp_path: Any) -> None:
-    with pytest.raises(_errors.EnvCompileError) as caught:
+    with pytest.raises(errors.EnvCompileError) as caught:
         VecEnv(broken_envs.Wordy, 1)
     text = str(caught.value)
     first = broken_envs.wordy_step.__code__.co_firstlineno
@@ -215,7 +215,7 @@ def test_a_function_that_calls_itself_is_one_sentence() -> None:
     def step(state: Any, action: int, rng: Any) -> tuple[float, bool]:
         return down(state[0]), False
 
-    with pytest.raises(_errors.EnvCompileError, match=r"down\(\) in .*, line \d+, calls itself"):
+    with pytest.raises(errors.EnvCompileError, match=r"down\(\) in .*, line \d+, calls itself"):
         VecEnv(broken_envs.make("Recursive", step=step), 1)
 
 
@@ -242,5 +242,5 @@ def test_a_file_that_was_moved_or_has_new_lines_is_named_as_it_is_now(tmp_path: 
     for name, above in (("first.py", 0), ("moved.py", 0), ("longer.py", 7)):
         path = tmp_path / name
         path.write_text("\n" * above + MOVED)
-        with pytest.raises(_errors.EnvError, match=rf"moved \({path}, line {6 + above}\)"):
+        with pytest.raises(errors.EnvError, match=rf"moved \({path}, line {6 + above}\)"):
             play(make_vec(f"{path}:Moved", 2).spec, n=512)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage._errors import UsageError
 from mileage.envs import VecEnv
+from mileage.errors import UsageError
 
 
 def both(name: str, n: int) -> tuple[VecEnv, VecEnv]:

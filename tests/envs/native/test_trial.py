@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import broken_envs
-from mileage import _errors
+from mileage import errors
 from mileage.envs import VecEnv, native, registered
 from mileage.envs.native import trial
-from mileage.envs.native.plain import PlainEnv
+from mileage.envs.native.rewrite import PlainEnv
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from mileage.envs.native.plain import PlainEnv
     ],
 )
 def test_what_is_wrong_in_the_first_steps_is_one_sentence_before_anything_is_compiled(name: str, said: str) -> None:
-    with pytest.raises(_errors.EnvError, match=said) as caught:
+    with pytest.raises(errors.EnvError, match=said) as caught:
         VecEnv(getattr(broken_envs, name), 4)
     assert "\n" not in str(caught.value)
 
@@ -54,7 +54,7 @@ def test_what_step_returns_must_be_two_values() -> None:
     with pytest.raises(TypeError, match="must return two values"):
         trial.play(spec, spec.source, 0, 10)
     with pytest.raises(
-        _errors.EnvCompileError, match=r"step\(\) in .*test_trial.py, line \d+, must return two values: .*, not float32"
+        errors.EnvCompileError, match=r"step\(\) in .*test_trial.py, line \d+, must return two values: .*, not float32"
     ):
         VecEnv(spec, 1)
 
@@ -63,7 +63,7 @@ def test_a_step_like_gymnasiums_is_told_how_many_values_there_are_to_return() ->
     def step(state: Any, action: int, rng: Any) -> tuple[float, bool, bool, dict[str, int]]:
         return 1.0, False, False, {}
 
-    with pytest.raises(_errors.EnvCompileError, match=r"must return two values: .*, not 4 values"):
+    with pytest.raises(errors.EnvCompileError, match=r"must return two values: .*, not 4 values"):
         VecEnv(broken_envs.make("Four", step=step), 1)
 
 
@@ -110,7 +110,7 @@ def test_an_environment_that_does_not_repeat_itself_is_refused() -> None:
         state[0] = memory[0]
         return 1.0, False
 
-    with pytest.raises(_errors.EnvError, match="'Forgetful' does not repeat itself"):
+    with pytest.raises(errors.EnvError, match="'Forgetful' does not repeat itself"):
         VecEnv(broken_envs.make("Forgetful", step=step), 1)
 
 

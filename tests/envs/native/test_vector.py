@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from mileage._errors import UnknownNameError, UsageError
 from mileage.envs import NativeVectorEnv, VecEnv
 from mileage.envs.native import vector
-from mileage.kernels.arrays.random import streams
+from mileage.errors import UnknownNameError, UsageError
+from mileage.kernels.random import streams
 
 
 def rollout(vec: VecEnv, steps: int) -> Any:

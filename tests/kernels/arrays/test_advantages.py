@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mileage.kernels import arrays as advantages
 from mileage.kernels import gae, nstep_returns, reference, vtrace
-from mileage.kernels.arrays import advantages
-from mileage.kernels.machine import shards as _shards
+from mileage.kernels.machine import team as _shards
 
 REWARDS, VALUES, LAST = [1.0, 2.0, 3.0], [0.5, 1.0, 1.5], [2.0]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mileage.kernels.arrays import random
-from mileage.kernels.machine.pointers import pointer_to
-from mileage.kernels.reference.random import Stream, mix
+from mileage.kernels import random
+from mileage.kernels.machine.frames import pointer_to
+from mileage.kernels.reference.networks import Stream, mix
 from shims import shim
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mileage.kernels import reference, token_kl
-from mileage.kernels.machine import shards as _shards
+from mileage.kernels.machine import team as _shards
 
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
 estimators = pytest.mark.parametrize("estimator", ["exact", "k1", "k2", "k3"])

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.learners import actor_critic, optim
-from mileage.kernels.machine.pointers import Frame
+from mileage.kernels import actor_critic, optim
+from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.actor_critic import Batch, Optimisation, Shape, loss_terms, update
-from mileage.kernels.reference.heads import categorical, gaussian, parts
-from mileage.kernels.reference.mlp import mlp
-from mileage.kernels.reference.optim import numerical_gradient
-from mileage.kernels.reference.random import Stream
+from mileage.kernels.random import streams
+from mileage.kernels.reference.losses import Optimisation, ReferenceBatch, Shape, loss_terms, update
+from mileage.kernels.reference.networks import Stream, categorical, gaussian, mlp, numerical_gradient, parts
 
 SHAPES = {
     "discrete": Shape((3, 5, 4), (3, 5, 1), discrete=True),
@@ -52,7 +49,7 @@ def draw_parts(rng: Any, shape: Shape, head: Any) -> tuple[Any, Any]:
     return masks, np.concatenate([*choices, numbers], axis=1).astype(np.float32)
 
 
-def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], Batch]:
+def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], ReferenceBatch]:
     """Parameters, and samples of a policy a little way off, so that some ratios and values are clipped and some not."""
     rng = np.random.default_rng(seed)
     params = rng.normal(scale=0.5, size=n_params(shape)).astype(np.float32)
@@ -72,14 +69,14 @@ def problem(shape: Shape, n: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], 
     values = mlp(critic, shape.critic, obs, shape.activation)[-1][:, 0]
     advantages = rng.normal(0.3, 2.0, size=n)
     columns = (log_probs, values, advantages, values + advantages)
-    return params, Batch(obs, actions, *(column.astype(np.float32) for column in columns), masks=masks)
+    return params, ReferenceBatch(obs, actions, *(column.astype(np.float32) for column in columns), masks=masks)
 
 
 class Native:
     """The update kernel with the memory it needs."""
 
     def __init__(
-        self, params: Any, shape: Shape, batch: Batch, how: Optimisation, *, minibatch: int, epochs: int = 1
+        self, params: Any, shape: Shape, batch: ReferenceBatch, how: Optimisation, *, minibatch: int, epochs: int = 1
     ) -> None:
         n = len(batch.obs)
         self.params, self.order = params.copy(), np.arange(n)
@@ -90,7 +87,7 @@ class Native:
         self.totals = np.zeros(actor_critic.N_STATS)
         self.work_floats = actor_critic.work_floats(chunk_rows, shape.actor, shape.critic)
         critic_offset = len(shape.parts(params)[0])
-        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(ReferenceBatch)}
         if shape.branches:
             fields |= {"branches": np.array(shape.branches), "n_branches": len(shape.branches)}
             fields["n_choices"] = sum(shape.branches)
@@ -169,7 +166,7 @@ def test_value_clipping_cuts_the_gradient_of_values_that_moved_too_far() -> None
     params = np.zeros(n_params(shape), np.float32)
     params[-1] = 1.0
     flat = np.zeros(4, np.float32)
-    batch = Batch(np.ones((4, 1), np.float32), flat[:, None], flat - 0.6931472, flat + 0.1, flat, flat + 2.0)
+    batch = ReferenceBatch(np.ones((4, 1), np.float32), flat[:, None], flat - 0.6931472, flat + 0.1, flat, flat + 2.0)
     clipped = Native(params, shape, batch, Optimisation(value_clip=0.5, entropy_coef=0.0), minibatch=4)
     clipped.run()
     assert not clipped.grads[0].any()

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import tiny_envs
-from mileage.buffers.prioritized import EPSILON
-from mileage.kernels.learners import dqn
-from mileage.kernels.reference.dqn import huber, q_values
-from mileage.kernels.reference.dqn import targets as dqn_targets
-from mileage.kernels.reference.mlp import mlp_gradient
-from mileage.kernels.reference.optim import numerical_gradient
-from mileage.kernels.reference.twin_critic import Transitions
+from mileage.buffers.prioritised import EPSILON
+from mileage.kernels import dqn
+from mileage.kernels.reference.losses import Transitions, huber, q_values
+from mileage.kernels.reference.losses import dqn_targets as dqn_targets
+from mileage.kernels.reference.networks import mlp_gradient, numerical_gradient
 from off_policy_learners import fill, first_gradient, learner, stepped
 
 CASES: dict[str, dict[str, Any]] = {

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mileage.kernels.arrays import random
-from mileage.kernels.learners import heads
-from mileage.kernels.machine.pointers import pointer_to
-from mileage.kernels.reference.heads import categorical, gaussian
+from mileage.kernels import heads, random
+from mileage.kernels.machine.frames import pointer_to
+from mileage.kernels.reference.networks import categorical, gaussian
 from shims import shim
 
 

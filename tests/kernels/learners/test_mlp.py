@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.definitions import n_params
-from mileage.kernels.learners import mlp
-from mileage.kernels.machine.pointers import pointer_to, shift
-from mileage.kernels.reference.mlp import mlp as plain_mlp
-from mileage.kernels.reference.mlp import mlp_gradient
-from mileage.kernels.reference.optim import numerical_gradient
+from mileage.kernels import mlp
+from mileage.kernels.machine.frames import pointer_to, shift
+from mileage.kernels.random import n_params
+from mileage.kernels.reference.networks import mlp as plain_mlp
+from mileage.kernels.reference.networks import mlp_gradient, numerical_gradient
 from shims import shim
 
 SIZES = [

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.learners import optim
-from mileage.kernels.machine.pointers import pointer_to
-from mileage.kernels.reference.optim import Adam
+from mileage.kernels import optim
+from mileage.kernels.machine.frames import pointer_to
+from mileage.kernels.reference.networks import Adam
 from shims import shim
 
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mileage.kernels.arrays import random
-from mileage.kernels.learners import parts
-from mileage.kernels.machine.pointers import Frame, extended, frame_type, pointer_to
-from mileage.kernels.reference.heads import parts as plain
+from mileage.kernels import heads, random
+from mileage.kernels.machine.frames import Frame, extended, frame_type, pointer_to
+from mileage.kernels.reference.networks import parts as plain
 from shims import shim
 
 BRANCHES, NUMBERS = (4, 2, 3), 2
-FRAME = extended(frame_type("n_actions action_size: int64"), parts.FIELDS)
+FRAME = extended(frame_type("n_actions action_size: int64"), heads.FIELDS)
 
 
 SIZES = {"n_branches": len(BRANCHES), "n_choices": sum(BRANCHES), "action_size": len(BRANCHES) + NUMBERS}
@@ -25,19 +24,19 @@ PROBLEM = Frame(FRAME, branches=np.array(BRANCHES, np.int64), n_actions=0, **SIZ
 @shim
 def draw(record: Any, head: Any, log_std: Any, mask: Any, rng: Any, actions: Any, log_probs: Any) -> None:
     for i in range(log_probs.shape[0]):
-        log_probs[i] = parts.sample(
+        log_probs[i] = heads.sample(
             record[0], pointer_to(head), pointer_to(log_std), pointer_to(mask), pointer_to(rng), pointer_to(actions[i])
         )
 
 
 @shim
 def mode_of(record: Any, head: Any, mask: Any, action: Any) -> None:
-    parts.mode(record[0], pointer_to(head), pointer_to(mask), pointer_to(action))
+    heads.mode(record[0], pointer_to(head), pointer_to(mask), pointer_to(action))
 
 
 @shim
 def judged(record: Any, head: Any, log_std: Any, mask: Any, action: Any, out: Any, both: Any) -> None:
-    log_prob, entropy = parts.log_probs(
+    log_prob, entropy = heads.log_probs(
         record[0], pointer_to(head), pointer_to(log_std), pointer_to(mask), pointer_to(action), pointer_to(out)
     )
     both[0] = log_prob
@@ -46,7 +45,7 @@ def judged(record: Any, head: Any, log_std: Any, mask: Any, action: Any, out: An
 
 @shim
 def descended(record: Any, log_std: Any, action: Any, factor: Any, coef: Any, out: Any, log_std_grad: Any) -> None:
-    parts.slopes(
+    heads.slopes(
         record[0], pointer_to(log_std), pointer_to(action), np.float32(factor), np.float32(coef), np.float32(1.0),
         pointer_to(out), pointer_to(log_std_grad),
     )  # fmt: skip
@@ -54,7 +53,7 @@ def descended(record: Any, log_std: Any, action: Any, factor: Any, coef: Any, ou
 
 @shim
 def mended(record: Any, mask: Any) -> Any:
-    return parts.mend(record[0], pointer_to(mask))
+    return heads.mend(record[0], pointer_to(mask))
 
 
 def problem(seed: int) -> tuple[Any, Any, Any, Any]:

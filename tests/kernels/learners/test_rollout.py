@@ -11,12 +11,11 @@ import pytest
 import tiny_envs
 from mileage.algorithms.ppo import PPO, PPOConfig
 from mileage.envs import VecEnv
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.learners import rollout
+from mileage.kernels import rollout
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.heads import categorical, gaussian, parts
-from mileage.kernels.reference.random import Stream
-from mileage.meter import PhaseClock
+from mileage.kernels.random import streams
+from mileage.kernels.reference.networks import Stream, categorical, gaussian, parts
+from mileage.measure import PhaseClock
 from mileage.policies import ActorCritic
 
 T = 40

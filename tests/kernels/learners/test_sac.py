@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import tiny_envs
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.learners import sac
-from mileage.kernels.reference.optim import numerical_gradient
-from mileage.kernels.reference.random import Stream
-from mileage.kernels.reference.sac import actor_loss, critic_loss, targets
+from mileage.kernels import sac
+from mileage.kernels.random import streams
+from mileage.kernels.reference.losses import sac_actor_loss, sac_critic_loss, sac_targets
+from mileage.kernels.reference.networks import Stream, numerical_gradient
 from off_policy_learners import RATE, fill, first_gradient, learner, networks, stepped
 
 CASES: dict[str, dict[str, Any]] = {
@@ -44,8 +43,8 @@ def test_one_update(settings: dict[str, Any]) -> None:
         want = [[stream.normal() for _ in range(2)] for _ in range(2)]
         np.testing.assert_allclose(noise[:, i], want, rtol=1e-4, atol=1e-5)
 
-    wanted = targets(nets, actor, target, batch, noise[0], alpha)
-    slope = numerical_gradient(lambda p: critic_loss(nets, p, batch, wanted), critics)
+    wanted = sac_targets(nets, actor, target, batch, noise[0], alpha)
+    slope = numerical_gradient(lambda p: sac_critic_loss(nets, p, batch, wanted), critics)
     max_norm = settings.get("max_grad_norm", 0.0)
     if not max_norm:
         np.testing.assert_allclose(first_gradient(parts.adam["critic_mean"]), slope, rtol=1e-3, atol=2e-5)
@@ -55,14 +54,14 @@ def test_one_update(settings: dict[str, Any]) -> None:
 
     # The actor learns from the critics as they are after their step.
     after = policy.critic_params.astype(np.float64)
-    slope = numerical_gradient(lambda p: actor_loss(nets, p, after, batch.obs, noise[1], alpha)[0], actor)
+    slope = numerical_gradient(lambda p: sac_actor_loss(nets, p, after, batch.obs, noise[1], alpha)[0], actor)
     if not max_norm:
         np.testing.assert_allclose(first_gradient(parts.adam["actor_mean"]), slope, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(policy.params, stepped(actor, slope, max_norm), atol=2e-5)
 
-    loss, log_prob = actor_loss(nets, actor, after, batch.obs, noise[1], alpha)
+    loss, log_prob = sac_actor_loss(nets, actor, after, batch.obs, noise[1], alpha)
     got = parts.totals / 12.0
-    assert got[sac.CRITIC_LOSS] == pytest.approx(critic_loss(nets, critics, batch, wanted), rel=1e-4)
+    assert got[sac.CRITIC_LOSS] == pytest.approx(sac_critic_loss(nets, critics, batch, wanted), rel=1e-4)
     # One minus the square of an action near 1 has few digits in float32.
     assert got[sac.ACTOR_LOSS] == pytest.approx(loss, rel=1e-3)
     assert got[sac.LOG_PROB] == pytest.approx(log_prob, rel=1e-3)
@@ -94,7 +93,7 @@ def test_one_critic_may_be_the_smaller_one_everywhere(smaller: int) -> None:
     actor = policy.params.astype(np.float64)
     run(parts)
     noise, after = parts.update_frame.array("noise")[1], policy.critic_params.astype(np.float64)
-    slope = numerical_gradient(lambda p: actor_loss(nets, p, after, batch.obs, noise, 0.4)[0], actor)
+    slope = numerical_gradient(lambda p: sac_actor_loss(nets, p, after, batch.obs, noise, 0.4)[0], actor)
     np.testing.assert_allclose(first_gradient(parts.adam["actor_mean"]), slope, rtol=1e-3, atol=2e-5)
 
 

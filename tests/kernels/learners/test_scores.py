@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.learners import scores
-from mileage.kernels.machine.pointers import Frame
+from mileage.kernels import actor_critic
+from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.team import Team
-from mileage.kernels.reference.heads import parts
+from mileage.kernels.reference.networks import parts
 from mileage.policies import ActorCritic
 
 
 def scored(policy: ActorCritic, obs: Any, actions: Any, n_ranks: int = 1, masks: Any = None) -> tuple[Any, Any]:
     n_valued, n_scored = len(obs), len(actions)
-    floats = scores.work_floats(policy.actor_sizes, policy.critic_sizes)
+    floats = actor_critic.scores_work_floats(policy.actor_sizes, policy.critic_sizes)
     log_probs, values = np.zeros(n_scored, np.float32), np.zeros(n_valued, np.float32)
-    kind = scores.SCORE if masks is None else scores.MASKED_SCORE
+    kind = actor_critic.SCORE if masks is None else actor_critic.MASKED_SCORE
     frame = Frame(
         kind,
         **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
@@ -33,7 +33,7 @@ def scored(policy: ActorCritic, obs: Any, actions: Any, n_ranks: int = 1, masks:
         work_floats=floats,
     )
     team = Team(n_ranks)
-    team.run(scores.score, frame.record, scores.pieces(n_valued))
+    team.run(actor_critic.score, frame.record, actor_critic.pieces(n_valued))
     team.close()
     return log_probs, values
 

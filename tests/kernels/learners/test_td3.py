@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import tiny_envs
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.learners import td3
-from mileage.kernels.reference.optim import numerical_gradient
-from mileage.kernels.reference.random import Stream
-from mileage.kernels.reference.td3 import actor_loss, critic_loss, targets
+from mileage.kernels import td3
+from mileage.kernels.random import streams
+from mileage.kernels.reference.losses import td3_actor_loss, td3_critic_loss, td3_targets
+from mileage.kernels.reference.networks import Stream, numerical_gradient
 from off_policy_learners import fill, first_gradient, learner, networks, stepped
 
 CASES: dict[str, dict[str, Any]] = {
@@ -48,8 +47,8 @@ def test_one_update_of_everything(settings: dict[str, Any]) -> None:
     if settings is CASES["much noise"]:
         assert (np.abs(noise) == np.float32(limit)).any()
 
-    wanted = targets(nets, target_actor, target, batch, noise)
-    slope = numerical_gradient(lambda p: critic_loss(nets, p, batch, wanted), critics)
+    wanted = td3_targets(nets, target_actor, target, batch, noise)
+    slope = numerical_gradient(lambda p: td3_critic_loss(nets, p, batch, wanted), critics)
     max_norm, tau = settings.get("max_grad_norm", 0.0), settings.get("tau", 0.005)
     if not max_norm:
         np.testing.assert_allclose(first_gradient(parts.adam["critic_mean"]), slope, rtol=1e-3, atol=5e-5)
@@ -58,7 +57,7 @@ def test_one_update_of_everything(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(parts.target_params, target + tau * (new - target), atol=1e-5)
 
     after = policy.critic_params.astype(np.float64)
-    slope = numerical_gradient(lambda p: actor_loss(nets, p, after, batch.obs), actor)
+    slope = numerical_gradient(lambda p: td3_actor_loss(nets, p, after, batch.obs), actor)
     if not max_norm:
         np.testing.assert_allclose(first_gradient(parts.adam["actor_mean"]), slope, rtol=1e-3, atol=2e-5)
     new = stepped(actor, slope, max_norm)
@@ -66,8 +65,8 @@ def test_one_update_of_everything(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(parts.target_actor_params, target_actor + tau * (new - target_actor), atol=1e-5)
 
     got = parts.totals / 12.0
-    assert got[td3.CRITIC_LOSS] == pytest.approx(critic_loss(nets, critics, batch, wanted), rel=1e-4)
-    assert got[td3.ACTOR_LOSS] == pytest.approx(actor_loss(nets, actor, after, batch.obs), rel=1e-4)
+    assert got[td3.CRITIC_LOSS] == pytest.approx(td3_critic_loss(nets, critics, batch, wanted), rel=1e-4)
+    assert got[td3.ACTOR_LOSS] == pytest.approx(td3_actor_loss(nets, actor, after, batch.obs), rel=1e-4)
 
 
 def test_the_policy_and_all_targets_wait() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mileage.kernels.learners import units
+from mileage.kernels import dqn
 from mileage.kernels.machine.memory import CACHE_LINE, aligned_zeros
 
 
@@ -24,12 +24,12 @@ from mileage.kernels.machine.memory import CACHE_LINE, aligned_zeros
     ],
 )
 def test_pieces_depend_on_the_problem_alone(batch: int, sizes: tuple[int, ...], pieces: int) -> None:
-    assert units.n_pieces(batch, sizes) == pieces
+    assert dqn.n_pieces(batch, sizes) == pieces
 
 
 def test_parts_of_shared_memory_start_at_cache_lines_and_do_not_overlap() -> None:
     """Three hidden layers of 3, 5 and 7 units, two pieces, a batch of 4: parts of 2 * 4 * (5 + 7), deltas of 4 * 5."""
-    found = units.layout(4, (2, 3, 5, 7, 1), 2)
+    found = dqn.units_layout(4, (2, 3, 5, 7, 1), 2)
     assert found == {"at_parts": 0, "at_more_parts": 96, "at_deltas": 192, "shared_floats": 192 + 32}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mileage.kernels.machine import blas as _blas
 from mileage.kernels.machine.blas import blas, sgemm, single_threaded_blas
-from mileage.kernels.machine.pointers import pointer_to
+from mileage.kernels.machine.frames import pointer_to
 from shims import shim
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mileage
-from mileage.kernels.machine.denormals import _FLUSH, denormals_flushed, flush_denormals, restore
-from mileage.kernels.machine.pointers import pointer_to
+from mileage.kernels.machine.frames import pointer_to
+from mileage.kernels.machine.memory import _FLUSH, denormals_flushed, flush_denormals, restore
 from mileage.kernels.machine.team import Team, meet
 from shims import shim
 

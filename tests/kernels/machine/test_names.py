@@ -13,7 +13,7 @@ KERNEL = """
 import sys
 import numpy as np
 from mileage.kernels.machine.jit import inner, kernel
-from mileage.kernels.machine.pointers import Frame, frame_type
+from mileage.kernels.machine.frames import Frame, frame_type
 
 FRAMES = {"a": frame_type("x y: int64"), "b": frame_type("more x y: int64")}
 

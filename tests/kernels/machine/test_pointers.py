@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.machine.pointers import Frame, call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
+from mileage.kernels.machine.frames import Frame, call_int64, f32, f64, frame_type, i64, pointer_to, shift, u8, u64
 from shims import shim
 
 ALL_KINDS = frame_type(

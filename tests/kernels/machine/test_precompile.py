@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mileage.algorithms._native_on_policy import NativeOnPolicy
-from mileage.kernels.learners import rollout
+from mileage.algorithms.rollouts import NativeOnPolicy
+from mileage.kernels import rollout
 from mileage.kernels.machine import precompile as ahead
 from mileage.kernels.machine.jit import CACHE_ENV
 
@@ -108,5 +108,5 @@ def test_frames_have_no_field_twice() -> None:
 
 def test_a_kernel_brings_no_other_learner_along() -> None:
     code = "import sys; from mileage.kernels.machine.precompile import signature; signature('update');"
-    code += "sys.exit(any(f'mileage.kernels.learners.{name}' in sys.modules for name in ('dqn', 'sac', 'td3')))"
+    code += "sys.exit(any(f'mileage.kernels.{name}' in sys.modules for name in ('dqn', 'sac', 'td3')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

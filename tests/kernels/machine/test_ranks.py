@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mileage.kernels.machine.ranks import Ranks
+from mileage.kernels.machine.team import Ranks
 
 MS = 1_000_000
 

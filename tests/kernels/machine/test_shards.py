@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mileage.kernels.machine import shards as _shards
+from mileage.kernels.machine import team as _shards
 
 
 @pytest.fixture

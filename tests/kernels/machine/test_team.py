@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mileage.kernels.machine.pointers import pointer_to
+from mileage.kernels.machine.frames import pointer_to
 from mileage.kernels.machine.team import _SLEEPERS, Team, _atomic_load, meet
 from shims import shim
 from waiting import MINUTES

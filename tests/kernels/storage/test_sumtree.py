@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mileage.kernels.arrays.random import streams
-from mileage.kernels.storage import sumtree
-from mileage.kernels.storage.sumtree import SumTree, level_offsets
+from mileage.kernels import sumtree
+from mileage.kernels.random import streams
+from mileage.kernels.sumtree import SumTree, level_offsets
 
 
 @pytest.mark.parametrize(

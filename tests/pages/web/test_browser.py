@@ -14,7 +14,7 @@ import extras
 from browser import NEEDS_BROWSER, chromium, serious, served
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
-from mileage.pages.report import report_on
+from mileage.report.report import report_on
 
 pytestmark = [NEEDS_BROWSER, extras.needs("web", "starlette", "uvicorn"), extras.needs("dev", "axe_playwright_python")]
 

@@ -14,8 +14,8 @@ from shown_runs import exam, rows
 from typer.testing import CliRunner
 
 import extras
-from mileage._errors import UsageError
 from mileage.cli.app import app as commands
+from mileage.errors import UsageError
 from mileage.ledger.rows import Run
 from mileage.ledger.store import Store
 
@@ -30,7 +30,7 @@ def opened(db: Path) -> Iterator[Callable[..., Client]]:
     """Clients of the pages of a ledger."""
     from starlette.testclient import TestClient
 
-    from mileage.pages.web.app import make_app
+    from mileage.report.web.app import make_app
 
     with Store.viewer(db) as store:
         yield lambda token=None, base="http://127.0.0.1:8350": TestClient(
@@ -245,7 +245,7 @@ def test_a_fuzzer_finds_no_fault(open_client: Callable[..., Client], runs: dict[
     import hypothesis
     import schemathesis
 
-    from mileage.pages.web.app import make_app, openapi
+    from mileage.report.web.app import make_app, openapi
 
     with Store.viewer(ledger) as store:
         schema = schemathesis.openapi.from_dict(openapi())

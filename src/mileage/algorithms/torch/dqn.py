@@ -6,16 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mileage._records import Record
-from mileage._types import F64, I64, Array
-from mileage.algorithms._describe import Sizes
+from mileage.algorithms.describe import Sizes
 from mileage.algorithms.dqn import DQN, DQNConfig, make_replay
 from mileage.algorithms.torch.off_policy import TorchOffPolicy, bootstrap
 from mileage.buffers import PrioritizedReplay, ReplayBuffer
 from mileage.description import Boundary, Work
-from mileage.kernels.arrays import random
-from mileage.meter import Phase
+from mileage.kernels import random
+from mileage.measure import Phase
 from mileage.policies.torch.policy import TorchQ
+from mileage.types import F64, I64, Array, Record
 
 
 class TorchDQN(TorchOffPolicy):
@@ -71,7 +70,7 @@ class TorchDQN(TorchOffPolicy):
         return DQN.learn_work(self.config, actor, 1)
 
     def _methods(self) -> tuple[Boundary, ...]:
-        from mileage.algorithms.torch._describe import stages
+        from mileage.algorithms.torch.describe import stages
 
         network = stages(self._adam, gradients="network backward", descend="network optimizer")
         return (*super()._methods(), *network)

@@ -1,4 +1,4 @@
-"""What off-policy learners on torch share: batches on the device, target networks, optimizers, checkpoints."""
+"""What off-policy learners on torch share, twin critics, and TD3."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mileage._records import Record
-from mileage._types import F64, Array
-from mileage.algorithms._describe import Sizes
-from mileage.algorithms._off_policy import OffPolicy, OffPolicyStats
-from mileage.algorithms.torch.learner import TorchLearner
+from mileage.algorithms.describe import Sizes
+from mileage.algorithms.off_policy import OffPolicy, OffPolicyStats
+from mileage.algorithms.td3 import TD3, TD3Config
+from mileage.algorithms.torch import TorchLearner
+from mileage.algorithms.torch.on_policy import normals
+from mileage.algorithms.twin_critic import TwinCritic
 from mileage.buffers import NextObs, PrioritizedReplay
 from mileage.contracts import Clock
 from mileage.description import Boundary, Description, Work
-from mileage.kernels.machine.denormals import denormals_flushed
-from mileage.meter import Phase, PhaseClock
-from mileage.policies.torch.adam import Adam
-from mileage.policies.torch.policy import TorchPolicy
-from mileage.policies.torch.tensors import Inbox, LiveTensors, keep_freed_memory, torch_threads, useful_threads
+from mileage.kernels import random
+from mileage.kernels.machine.memory import denormals_flushed
+from mileage.measure import Phase, PhaseClock
+from mileage.policies.torch.policy import TorchDeterministic, TorchPolicy, TorchTwinCritic
+from mileage.policies.torch.tensors import Adam, Inbox, LiveTensors, keep_freed_memory, torch_threads, useful_threads
+from mileage.types import F32, F64, Array, Record
 
 _ADAM_EPS = 1e-8
 _FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "discounts", "weights")
@@ -152,7 +155,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
 
     def _methods(self) -> tuple[Boundary, ...]:
         """Where an update spends its time, by stage."""
-        from mileage.algorithms.torch._describe import stages
+        from mileage.algorithms.torch.describe import stages
 
         forward = "target, critic and actor forward"
         own = stages(self, learn="gather and bookkeeping", _update=forward, _follow="polyak")
@@ -160,7 +163,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
 
     def describe(self) -> Description:
         """Acting and learning: their work, and the methods that an update spends its time in."""
-        from mileage.algorithms.torch._describe import off_policy
+        from mileage.algorithms.torch.describe import off_policy
 
         return off_policy(
             self, work=self._learn_work, passes=self.passes, tensors=self._live.arrays(), methods=self._methods()
@@ -185,3 +188,104 @@ def bootstrap(batch: Record, values: Tensor) -> Tensor:
     """Bellman targets (B,): rewards plus what the values of the next observations are worth."""
     alive = batch["discounts"].masked_fill(batch["terminated"], 0.0)
     return torch.addcmul(batch["rewards"], alive, values)
+
+
+# --- What SAC and TD3 on torch share: actor and critics, their optimizers, and noise of their own ---
+class TorchTwinCriticLearner(TorchOffPolicy):
+    """An off-policy learner of modules `actor(obs)` and `critic(obs, action)`."""
+
+    Native: ClassVar[type[TwinCritic]]
+    noise_shape: ClassVar[tuple[int, ...]] = ()
+    """Of the noise of one update, before samples and entries of an action."""
+    policy: TorchTwinCritic
+
+    def _build_networks(self) -> None:
+        config, policy = self.config, self.policy
+        actor, critic = policy.module.get_submodule("actor"), policy.module.get_submodule("critic")
+        self._actor, self._critic = policy.fast(actor), policy.fast(critic)
+        self._target_critic = policy.fast(self._target_of(critic))
+        own = dict(critic.named_parameters(prefix="critic"))
+        # Features that both share learn from the critic's loss.
+        shared = {id(each) for each in own.values()}
+        rest = {name: each for name, each in actor.named_parameters(prefix="actor") if id(each) not in shared}
+        self._critic_adam = self._optimizer("critic_adam", own)
+        self._actor_adam = self._optimizer("actor_adam", rest)
+        self.noise_rng = random.streams(self.seed, config.batch, "noise")
+        noise = np.zeros((*self.noise_shape, config.batch, policy.action_size), np.float32)
+        self._noise = Inbox({"noise": noise}, policy.device, separate=self.separate)
+
+    @torch.no_grad()
+    def act(self, progress: float) -> Array:
+        """Write `actions` as they are stored, and return them as the environment wants them."""
+        noise = normals(random.uniform_rows(self.action_rng, 2 * self.policy.action_size))
+        head = self._actor(self._seen())
+        if self._inbox.separate:
+            with self._clock.phase(Phase.TRANSFER):
+                head = head.cpu()
+        self.actions[:] = self._explore(head, noise)
+        return self.policy.to_env(self.actions)
+
+    @abc.abstractmethod
+    def _explore(self, head: Tensor, noise: F32) -> F32:
+        """Actions (N, A) in [-1, 1] from the actor's output and standard normal draws (N, A)."""
+
+    def _learn_critics(self, batch: Record, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+        """One step of both critics towards `targets` (B,), their errors weighed; the loss and the mean value."""
+        first, second = self._critic(batch["obs"], batch["actions"])
+        loss = weight * ((first - targets).square().mean() + (second - targets).square().mean())
+        value = 0.5 * (first.detach().mean() + second.detach().mean())
+        self._critic_adam.step(loss, self.rate, self.config.max_grad_norm)
+        return loss.detach(), value
+
+    def _learn_work(self, actor: Sizes, critic: Sizes) -> Work:
+        return self.Native.learn_work(self.config, actor, critic, self.config.batch, 1)
+
+    def _methods(self) -> tuple[Boundary, ...]:
+        from mileage.algorithms.torch.describe import stages
+
+        critic = stages(self._critic_adam, gradients="critic backward", descend="critic optimizer")
+        actor = stages(self._actor_adam, gradients="actor backward", descend="actor optimizer")
+        return (*super()._methods(), *critic, *actor)
+
+    def _learner_arrays(self) -> dict[str, Array]:
+        return super()._learner_arrays() | {"noise_rng": self.noise_rng}
+
+
+# --- TD3 on torch; see `mileage.algorithms.td3` ---
+class TorchTD3(TorchTwinCriticLearner):
+    """TD3 with any modules `actor(obs)` and `critic(obs, action)`."""
+
+    Native, Config, Policy = TD3, TD3Config, TorchDeterministic
+    config: TD3Config
+    passes = 10
+
+    def _build_networks(self) -> None:
+        super()._build_networks()
+        self._target_actor = self.policy.fast(self._target_of(self.policy.module.get_submodule("actor")))
+
+    def _explore(self, head: Tensor, noise: F32) -> F32:
+        deviation = np.float32(self.config.exploration_noise)
+        return np.clip(torch.tanh(head).numpy() + deviation * noise, -1.0, 1.0)
+
+    def _update(self, batch: Record) -> Tensor:
+        config = self.config
+        draws = normals(random.uniform_rows(self.noise_rng, 2 * self.policy.action_size))
+        draws *= np.float32(config.target_noise)
+        noise = self._noise.put("noise", np.clip(draws, -config.noise_limit, config.noise_limit))
+        with torch.no_grad():
+            action = torch.tanh(self._target_actor(batch["next_obs"]))
+            action = (action + noise).clamp(-1.0, 1.0)
+            first, second = self._target_critic(batch["next_obs"], action)
+            targets = bootstrap(batch, torch.minimum(first, second))
+        critic_loss, value = self._learn_critics(batch, targets, 1.0)
+        actor_loss, learnt = torch.zeros_like(value), torch.zeros_like(value)
+        if self.updates % config.policy_delay == 0:
+            actor_loss = -self._critic(batch["obs"], torch.tanh(self._actor(batch["obs"])))[0].mean()
+            self._actor_adam.step(actor_loss, self.rate, config.max_grad_norm)
+            self._follow()
+            learnt += 1.0
+        return torch.stack([critic_loss, actor_loss.detach(), learnt, value])
+
+    def _named_losses(self, means: F64) -> dict[str, float]:
+        critic_loss, actor_loss, learnt, value = (float(mean) for mean in means)
+        return {"critic_loss": critic_loss, "actor_loss": actor_loss / learnt if learnt else 0.0, "q_value": value}

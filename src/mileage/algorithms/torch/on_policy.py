@@ -1,4 +1,4 @@
-"""PPO and A2C on torch: the same rollout, advantages and loss as the native one, for any module.
+"""PPO and A2C on torch, for any module, with actions of several parts and masks.
 
 Collection runs one forward pass per step for action and value, and stores into memory that is allocated once.
 Advantages are computed by the native kernel on the same memory. A recurrent module learns from whole columns of the
@@ -8,7 +8,7 @@ rollout, through time and across the ends of episodes, from the memory it had wh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,30 +16,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mileage._errors import UsageError
-from mileage._records import Record
-from mileage._types import Array
-from mileage.algorithms._config import OnPolicyConfig
-from mileage.algorithms._describe import Untimed
-from mileage.algorithms._rollout_learner import RolloutLearner
 from mileage.algorithms.a2c import A2C, A2CConfig
+from mileage.algorithms.configs import OnPolicyConfig
+from mileage.algorithms.describe import Untimed
 from mileage.algorithms.ppo import PPO, PPOConfig
+from mileage.algorithms.rollout_learner import RolloutLearner
 from mileage.algorithms.rpo import RPO, PerturbedMeans, RPOConfig, epoch_by_epoch
-from mileage.algorithms.torch import parts
-from mileage.algorithms.torch.learner import TorchLearner
-from mileage.contracts import Clock, Saved, Team, VectorEnv
+from mileage.algorithms.torch import TorchLearner
+from mileage.contracts import Clock, Saved, VectorEnv
 from mileage.description import Description
-from mileage.kernels.arrays import random
-from mileage.kernels.definitions import HALF_LOG_TWO_PI, KL_SLACK
-from mileage.kernels.learners import actor_critic
-from mileage.kernels.machine.denormals import denormals_flushed
-from mileage.meter import Phase
-from mileage.policies.torch.adam import Adam, added
+from mileage.errors import UsageError
+from mileage.kernels import actor_critic, random
+from mileage.kernels.machine.memory import denormals_flushed
+from mileage.kernels.random import HALF_LOG_TWO_PI, KL_SLACK
+from mileage.measure import Phase
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
 from mileage.policies.torch.tensors import (
+    Adam,
     LiveTensors,
     SampleThreads,
     Twin,
+    added,
     keep_freed_memory,
     map_state,
     n_pieces,
@@ -47,6 +44,58 @@ from mileage.policies.torch.tensors import (
     torch_threads,
     useful_threads,
 )
+from mileage.types import Array, Record, Team
+
+# --- Actions of several parts, and masks, on tensors: what `mileage.kernels.heads` is to the native back end ---
+# Stands for the logit of what is impossible: its probability is 0, and 0 times its logarithm is 0 as well.
+_NEVER = -1e30
+
+
+def _log_probs(head: Tensor, branches: Sequence[int], masks: Tensor) -> list[Tensor]:
+    """Log-probabilities of every way to choose each part, (N, n) each."""
+    logits = head[:, : sum(branches)].masked_fill(masks == 0, _NEVER)
+    return [torch.log_softmax(each, 1) for each in logits.split(list(branches), 1)]
+
+
+def sample(
+    head: Tensor, branches: Sequence[int], log_std: Tensor, masks: Tensor, noise: Tensor, action: Tensor
+) -> Tensor:
+    """Write actions (N, A) and return their log-probabilities (N,).
+
+    Args:
+        head: logits of every choice, then means, (N, M + G).
+        branches: how many ways there are to choose each part, C of them.
+        log_std: log deviations (G,).
+        masks: (N, M) uint8, 0 for what is impossible.
+        noise: (N, C + G), a uniform draw for every choice and a normal one for every number.
+        action: (N, C + G), written.
+    """
+    log_prob = torch.zeros(len(head), device=head.device)
+    allowed = masks.split(list(branches), 1)
+    for part, log_probs in enumerate(_log_probs(head, branches, masks)):
+        # The number of choices whose cumulative probability is not above the draw, as in the native sampler; rounding
+        # must not lead beyond the last one that is possible.
+        below = (log_probs.exp().cumsum(1)[:, :-1] <= noise[:, [part]]).sum(1)
+        last = log_probs.shape[1] - 1 - (allowed[part] != 0).flip(1).int().argmax(1)
+        choice = torch.minimum(below, last)
+        action[:, part] = choice
+        log_prob = log_prob + log_probs.gather(1, choice[:, None])[:, 0]
+    mean, normal = head[:, sum(branches) :], noise[:, len(branches) :]
+    action[:, len(branches) :] = torch.addcmul(mean, normal, log_std.exp())
+    return log_prob - (0.5 * normal * normal + log_std + HALF_LOG_TWO_PI).sum(1)
+
+
+def judge(
+    head: Tensor, branches: Sequence[int], log_std: Tensor, masks: Tensor, actions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of actions (N, A) and entropies, (N,) each; arguments as those of `sample`."""
+    log_prob, entropy = torch.zeros(len(head), device=head.device), torch.zeros(len(head), device=head.device)
+    for part, log_probs in enumerate(_log_probs(head, branches, masks)):
+        log_prob = log_prob + log_probs.gather(1, actions[:, [part]].long())[:, 0]
+        entropy = entropy - (log_probs.exp() * log_probs).sum(1)
+    z = (actions[:, len(branches) :] - head[:, sum(branches) :]) * torch.exp(-log_std)
+    log_prob = log_prob - (0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(1)
+    return log_prob, entropy + (log_std + 0.5 + HALF_LOG_TWO_PI).sum()
 
 
 class TorchOnPolicy(TorchLearner, RolloutLearner):
@@ -186,7 +235,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         noise, action = self._noise_twin.tensor[t], self._action_twin.tensor[rows]
         if policy.in_parts:
             masks = self._masks(clock, rows)
-            log_prob = parts.sample(head, policy.branches, policy.log_std, masks, noise, action)
+            log_prob = sample(head, policy.branches, policy.log_std, masks, noise, action)
         elif policy.n_actions:
             log_probs = torch.log_softmax(head, 1)
             # The number of choices whose cumulative probability is not above the draw, as in the native sampler.
@@ -354,7 +403,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         """Log-probabilities of actions (N, A) and entropies, (N,) each, of the samples `index` (N,)."""
         if self.policy.in_parts:
             masks = self._mask_twin.tensor.index_select(0, index)
-            return parts.judge(head, self.policy.branches, self.policy.log_std, masks, actions)
+            return judge(head, self.policy.branches, self.policy.log_std, masks, actions)
         if self.policy.n_actions:
             log_probs = torch.log_softmax(head, 1)
             chosen = log_probs.gather(1, actions.long())[:, 0]
@@ -369,7 +418,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
 
     def describe(self) -> Description:
         """Acting and learning: their work, and the methods that an update spends its time in."""
-        from mileage.algorithms.torch._describe import on_policy, stages
+        from mileage.algorithms.torch.describe import on_policy, stages
 
         rows = slice(0, self.n_envs)
         clock = Untimed()

@@ -8,17 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mileage._records import Record
-from mileage._types import F32, F64
 from mileage.algorithms.sac import SAC, SACConfig, initial_temperature
-from mileage.algorithms.torch.off_policy import bootstrap
+from mileage.algorithms.torch.off_policy import TorchTwinCriticLearner, bootstrap
 from mileage.algorithms.torch.on_policy import normals
-from mileage.algorithms.torch.twin_critic import TorchTwinCriticLearner
 from mileage.description import Boundary
-from mileage.kernels.arrays import random
-from mileage.kernels.definitions import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
-from mileage.kernels.learners.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
+from mileage.kernels import random
+from mileage.kernels.random import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
+from mileage.kernels.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
 from mileage.policies.torch.policy import TorchSquashed
+from mileage.types import F32, F64, Record
 
 _BETA1, _BETA2, _ADAM_EPS = 0.9, 0.999, 1e-8
 
@@ -78,7 +76,7 @@ class TorchSAC(TorchTwinCriticLearner):
         state[LOG_ALPHA] -= self.rate * mean / (square.sqrt() + _ADAM_EPS)
 
     def _methods(self) -> tuple[Boundary, ...]:
-        from mileage.algorithms.torch._describe import stages
+        from mileage.algorithms.torch.describe import stages
 
         return (*super()._methods(), *stages(self, _learn_temperature="temperature", _draw_noise="noise"))
 

@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mileage.envs.classic.angles import wrap_angle
-from mileage.envs.native.draw import uniform
-from mileage.envs.native.env import env
+import numpy as np
+
+from mileage.envs.native.functions import uniform
+from mileage.envs.native.spec import env
+
+# --- Angles in environment code ---
+TWO_PI = 2.0 * math.pi
+
+
+def wrap_angle(angle: float) -> float:
+    """The same angle in [-pi, pi); `angle` is a float32."""
+    wrapped: float = angle - TWO_PI * np.floor((angle + math.pi) / TWO_PI)
+    return wrapped
+
 
 SECONDS_PER_STEP = 0.2
 GRAVITY = 9.8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mileage.envs.native.draw import uniform
-from mileage.envs.native.env import env
+from mileage.envs.native.functions import uniform
+from mileage.envs.native.spec import env
 
 GRAVITY = 9.8
 POLE_MASS = 0.1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from mileage.envs.classic.angles import wrap_angle
-from mileage.envs.native.draw import uniform
-from mileage.envs.native.env import env
+from mileage.envs.classic.acrobot import wrap_angle
+from mileage.envs.native.functions import uniform
+from mileage.envs.native.spec import env
 
 MAX_SPEED = 8.0
 MAX_TORQUE = 2.0

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import wrappers
 
-from mileage._errors import MissingExtraError, UsageError, require
-from mileage._types import Array
 from mileage.envs.gymnasium.bridge import Env, GymnasiumEnv, channels_first, gymnasium_make
+from mileage.errors import MissingExtraError, UsageError, require
+from mileage.types import Array
 
 Stepped = tuple[Array, SupportsFloat, bool, bool, dict[str, Any]]
 

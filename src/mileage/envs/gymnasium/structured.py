@@ -11,11 +11,10 @@ import dataclasses
 import numpy as np
 from gymnasium import spaces
 
-from mileage._types import ObsLeaf, Shown
 from mileage.contracts import EnvSpec
-from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, FlatMasks, GymnasiumEnv
-from mileage.envs.gymnasium.codec import SpaceCodec
-from mileage.envs.gymnasium.formed import Tally
+from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, FlatMasks, GymnasiumEnv, Tally
+from mileage.envs.spaces import SpaceCodec
+from mileage.types import ObsLeaf, Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mileage._errors import MissingExtraError
 from mileage.envs.mujoco.tasks import TASKS
+from mileage.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from mileage.envs.mujoco.vector import MujocoEnv, MujocoVecEnv
@@ -27,7 +27,7 @@ def find(name: str, kwargs: Mapping[str, Any]) -> MujocoEnv | None:
         return None
     if importlib.util.find_spec("mujoco") is None:
         raise MissingExtraError(f"environment {name!r}", "mujoco")
-    from mileage.envs.mujoco._batch import library
+    from mileage.envs.mujoco.vector import library
 
     if library() is None:
         return None

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mileage._types import F32, F64, Bool
-from mileage.envs.mujoco.task import Task, Writer, squares, within
+from mileage.envs.mujoco.tasks import ObservationWriter, Task, squares, within
+from mileage.types import F32, F64, Bool
 
 if TYPE_CHECKING:
     from mujoco import MjModel
 
-    from mileage.envs.mujoco._batch import Batch
+    from mileage.envs.mujoco.vector import ModelBatch
 
 _INFINITY = float("inf")
 # Options that several have, with their usual defaults.
@@ -35,24 +35,24 @@ class _Runner(Task):
     def obs_size(self) -> int:
         return super().obs_size() - self.skipped
 
-    def place(self, sim: Batch) -> F64:
+    def place(self, sim: ModelBatch) -> F64:
         """Where on the track everybody is, (N,)."""
         return sim.qpos[:, 0]
 
-    def remember(self, sim: Batch) -> None:
+    def remember(self, sim: ModelBatch) -> None:
         self._x = self.place(sim).copy()
 
-    def observe(self, sim: Batch, out: F32) -> None:
+    def observe(self, sim: ModelBatch, out: F32) -> None:
         split = sim.qpos.shape[1] - self.skipped
         out[:, :split] = sim.qpos[:, self.skipped :]
         out[:, split:] = sim.qvel
 
-    def progress(self, sim: Batch, cost: F64) -> F64:
+    def progress(self, sim: ModelBatch, cost: F64) -> F64:
         """Forward reward minus the cost of control, (N,); `cost` is the sum of squared controls."""
         speed = (self.place(sim) - self._x) / self.seconds
         return self.option["forward_reward_weight"] * speed - self.option["ctrl_cost_weight"] * cost  # type: ignore[no-any-return]
 
-    def judge(self, sim: Batch, actions: F32, reward: F32, terminated: Bool) -> None:
+    def judge(self, sim: ModelBatch, actions: F32, reward: F32, terminated: Bool) -> None:
         reward[:] = self.progress(sim, squares(actions))
 
 
@@ -79,18 +79,18 @@ class Swimmer(_Runner):
 class _Balancer(_Runner):
     """A runner that must stay healthy and is paid for it."""
 
-    def healthy(self, sim: Batch) -> Bool:
+    def healthy(self, sim: ModelBatch) -> Bool:
         """Whether each has not fallen, (N,) bool."""
         raise NotImplementedError
 
-    def judge(self, sim: Batch, actions: F32, reward: F32, terminated: Bool) -> None:
+    def judge(self, sim: ModelBatch, actions: F32, reward: F32, terminated: Bool) -> None:
         healthy = self.healthy(sim)
         gain = self.progress(sim, squares(actions)) + self.option["healthy_reward"] * healthy
         reward[:] = gain - self.contact_cost(sim)
         if self.option["terminate_when_unhealthy"]:
             np.logical_not(healthy, out=terminated)
 
-    def contact_cost(self, sim: Batch) -> Any:
+    def contact_cost(self, sim: ModelBatch) -> Any:
         """What bumping into things costs, (N,) or 0."""
         return 0.0
 
@@ -107,13 +107,13 @@ class Walker2d(_Balancer):
         "reset_noise_scale": 5e-3,
     }
 
-    def observe(self, sim: Batch, out: F32) -> None:
+    def observe(self, sim: ModelBatch, out: F32) -> None:
         """Positions, and velocities within 10."""
         split = sim.qpos.shape[1] - self.skipped
         out[:, :split] = sim.qpos[:, self.skipped :]
         np.clip(sim.qvel, -10.0, 10.0, out=out[:, split:], casting="same_kind")
 
-    def healthy(self, sim: Batch) -> Bool:
+    def healthy(self, sim: ModelBatch) -> Bool:
         """Height and angle of the torso within bounds."""
         upright = within(sim.qpos[:, 1], self.option["healthy_z_range"])
         return upright & within(sim.qpos[:, 2], self.option["healthy_angle_range"])
@@ -131,7 +131,7 @@ class Hopper(Walker2d):
         "healthy_angle_range": (-0.2, 0.2),
     }
 
-    def healthy(self, sim: Batch) -> Bool:
+    def healthy(self, sim: ModelBatch) -> Bool:
         """As the walker, with all of the state but the place within bounds."""
         bounds = self.option["healthy_state_range"]
         bounded = within(sim.qpos[:, 2:], bounds).all(axis=1) & within(sim.qvel, bounds).all(axis=1)
@@ -166,30 +166,30 @@ class Ant(_Balancer):
         feels = bool(self.option["include_cfrc_ext_in_observation"])
         return super().obs_size() + 6 * (int(self.model.nbody) - 1) * feels
 
-    def place(self, sim: Batch) -> F64:
+    def place(self, sim: ModelBatch) -> F64:
         """Of the main body."""
         return sim.xpos[:, self.body, 0]
 
-    def forces(self, sim: Batch) -> F64:
+    def forces(self, sim: ModelBatch) -> F64:
         """Contact forces on all bodies within their range, (N, bodies, 6)."""
         return np.clip(sim.cfrc_ext, *self.option["contact_force_range"])  # type: ignore[no-any-return]
 
-    def observe(self, sim: Batch, out: F32) -> None:
+    def observe(self, sim: ModelBatch, out: F32) -> None:
         """Positions, velocities and contact forces."""
-        writer = Writer(out)
+        writer = ObservationWriter(out)
         writer.add(sim.qpos[:, self.skipped :])
         writer.add(sim.qvel)
         if self.option["include_cfrc_ext_in_observation"]:
             writer.add(self.forces(sim)[:, 1:])
 
-    def healthy(self, sim: Batch) -> Bool:
+    def healthy(self, sim: ModelBatch) -> Bool:
         """Height within bounds, and nothing infinite."""
         low, high = self.option["healthy_z_range"]
         z = sim.qpos[:, 2]
         finite = np.isfinite(sim.qpos).all(axis=1) & np.isfinite(sim.qvel).all(axis=1)
         return finite & (low <= z) & (z <= high)  # type: ignore[no-any-return]
 
-    def contact_cost(self, sim: Batch) -> F64:
+    def contact_cost(self, sim: ModelBatch) -> F64:
         """Squares of the bounded forces."""
         return self.option["contact_cost_weight"] * squares(self.forces(sim))  # type: ignore[no-any-return]
 
@@ -224,24 +224,24 @@ class Humanoid(_Balancer):
         sizes = {"cinert": 10 * bodies, "cvel": 6 * bodies, "qfrc_actuator": forces, "cfrc_ext": 6 * bodies}
         return super().obs_size() + sum(size for name, size in sizes.items() if self._includes(name))
 
-    def place(self, sim: Batch) -> F64:
+    def place(self, sim: ModelBatch) -> F64:
         """The centre of mass."""
         return sim.xipos[:, :, 0] @ self.masses
 
-    def observe(self, sim: Batch, out: F32) -> None:
+    def observe(self, sim: ModelBatch, out: F32) -> None:
         """Positions, velocities, then what the options include."""
-        writer = Writer(out)
+        writer = ObservationWriter(out)
         writer.add(sim.qpos[:, self.skipped :])
         writer.add(sim.qvel)
         for name, first in (("cinert", 1), ("cvel", 1), ("qfrc_actuator", 6), ("cfrc_ext", 1)):
             if self._includes(name):
                 writer.add(getattr(sim, name)[:, first:])
 
-    def healthy(self, sim: Batch) -> Bool:
+    def healthy(self, sim: ModelBatch) -> Bool:
         """Height within bounds."""
         return within(sim.qpos[:, 2], self.option["healthy_z_range"])
 
-    def contact_cost(self, sim: Batch) -> F64:
+    def contact_cost(self, sim: ModelBatch) -> F64:
         """Squares of the forces, within bounds."""
         cost = self.option["contact_cost_weight"] * squares(sim.cfrc_ext)
         return np.clip(cost, *self.option["contact_cost_range"])  # type: ignore[no-any-return]

@@ -1,25 +1,265 @@
-"""Gymnasium's MuJoCo environments, and many copies of one stepped in native threads, with `VecEnv`'s conventions."""
+"""Gymnasium's MuJoCo environments in native threads: models, batches of simulations, random generators.
+
+MuJoCo's `mujoco.rollout` hands back states and sensors only: not the solver's warm start, without which a simulation
+drifts from one that was never interrupted, nor the quantities of the last Runge-Kutta stage that Gymnasium's
+environments observe. A batch keeps whole states and copies any field out. Its Python class lacks one thing that is
+needed here, to run a function on every simulation (`mjb_apply`), hence the C interface.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import UnknownNameError, UsageError, require
-from mileage._types import I64, Array, Bool
 from mileage.contracts import Step
-from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
-from mileage.envs.mujoco import model
-from mileage.envs.mujoco._batch import Batch, library
-from mileage.envs.mujoco.generators import Generators
-from mileage.envs.mujoco.task import Task
-from mileage.envs.mujoco.tasks import TASKS, task_class
+from mileage.envs.mujoco.tasks import TASKS, Task, task_class
+from mileage.envs.vector import Seed, SpacedSpec, VectorBase, most_threads
+from mileage.errors import MileageError, UnknownNameError, UsageError, require
+from mileage.types import F64, I64, U64, Array, Bool
+
+
+# --- Models of MuJoCo: found by name, compiled once ---
+def find(name: str) -> Path:
+    """The model file `name`; one without a folder is Gymnasium's, as in its constructors."""
+    path = Path(name).expanduser() if name.startswith((".", "/", "~")) else _assets() / name
+    if not path.is_file():
+        raise UsageError(f"xml_file {name!r} does not exist: give the path of a MuJoCo model")
+    return path
+
+
+def compiled_model(path: Path) -> mujoco.MjModel:
+    """The model in a file."""
+    try:
+        return _compile(str(path))
+    except ValueError as error:
+        raise UsageError(f"xml_file {str(path)!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def _assets() -> Path:
+    """Where Gymnasium keeps its models, found without importing its environments."""
+    found = importlib.util.find_spec("gymnasium")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "envs" / "mujoco" / "assets"
+
+
+@functools.cache
+def _compile(path: str) -> mujoco.MjModel:
+    """Compile a model; what MuJoCo has to say about it comes as Python warnings, not in a file of its own."""
+    messages: list[str] = []
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(messages.append)
+    try:
+        model = mujoco.MjModel.from_xml_path(path)
+    finally:
+        mujoco.set_mju_user_warning(before)
+    for message in messages:
+        # About the form of Gymnasium's own files, which users can do nothing about.
+        if "deprecated" not in message:
+            warnings.warn(f"{path}: {message}", stacklevel=2)
+    return model
+
+
+# --- Many simulations of one MuJoCo model in native threads: the batch interface of MuJoCo's C library (4.0 or later)
+# ---
+_STAGE_NONE, _STAGE_ACCELERATION = 0, 3
+_STATE = {
+    "qpos": mujoco.mjtState.mjSTATE_QPOS,
+    "qvel": mujoco.mjtState.mjSTATE_QVEL,
+    "ctrl": mujoco.mjtState.mjSTATE_CTRL,
+}
+_pointer, _int = ctypes.c_void_p, ctypes.c_int
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "mjb_makeBatch": (_pointer, [_pointer, _int, _pointer, ctypes.c_char_p, _int]),
+    "mjb_deleteBatch": (None, [_pointer]),
+    "mjb_nstate": (_int, [_pointer]),
+    "mjb_state": (_pointer, [_pointer]),
+    "mjb_stateComponent": (_pointer, [_pointer, _int, _pointer]),
+    "mjb_output": (_pointer, [_pointer, ctypes.c_char_p, _pointer, _pointer]),
+    "mjb_reset": (_int, [_pointer, _pointer, _int, _pointer, _int]),
+    "mjb_forward": (_int, [_pointer, _pointer, _int, _int]),
+    "mjb_step": (_int, [_pointer, _pointer, _int, _int, _int]),
+    "mjb_apply": (_int, [_pointer, _pointer, _int, _pointer, _pointer, _int]),
+    "mjb_status": (_pointer, [_pointer]),
+    "mjb_error": (ctypes.c_char_p, [_pointer, _int]),
+}
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (("nthread", _int), ("persistent", ctypes.c_bool))
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """MuJoCo's C library with the functions of a batch declared, or None if it has none."""
+    folder = Path(mujoco.__file__).parent
+    found = [*folder.glob("libmujoco.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]
+    name = str(found[0]) if found else ctypes.util.find_library("mujoco")
+    try:
+        handle = ctypes.CDLL(name) if name else None
+        if handle is not None:
+            for function, (result, arguments) in _SIGNATURES.items():
+                getattr(handle, function).restype = result
+                getattr(handle, function).argtypes = arguments
+    except (OSError, AttributeError):
+        return None
+    return handle
+
+
+class _Handle:
+    """A batch of the C library; freed with the last array that looks into its memory."""
+
+    def __init__(self, loaded: ctypes.CDLL, address: int) -> None:
+        self._library, self.address = loaded, address
+
+    def __del__(self) -> None:
+        self._library.mjb_deleteBatch(self.address)
+
+
+class ModelBatch:
+    """`n` simulations of `model` on `threads` threads, the caller's included.
+
+    `state` (N, S) float64 is all that the simulations remember from one call to the next; `qpos` (N, nq), `qvel`
+    (N, nv) and `ctrl` (N, nu) are parts of it: what is written there is the state at the next call. Every name in
+    `outputs` is an (N, ...) float64 attribute with that field of MjData as it was after the last call; as after
+    `mj_step`, it belongs to the last stage that the integrator took.
+    """
+
+    state: F64
+
+    qpos: F64
+    qvel: F64
+    ctrl: F64
+    xpos: F64
+    """From here on only if asked for."""
+    xipos: F64
+    site_xpos: F64
+    cinert: F64
+    cvel: F64
+    cfrc_ext: F64
+    qfrc_actuator: F64
+    qfrc_constraint: F64
+
+    def __init__(
+        self, model: mujoco.MjModel, n: int, threads: int, outputs: tuple[str, ...], *, contact_forces: bool
+    ) -> None:
+        """`contact_forces` computes `cfrc_ext` after every step, which costs a pass of its own."""
+        loaded = library()
+        assert loaded is not None
+        self._library, self._n, self._contact_forces = loaded, n, contact_forces
+        # The pass over contacts goes on from the last step's data, so that every simulation needs its own.
+        config = _Config(threads, contact_forces)
+        message = ctypes.create_string_buffer(1000)
+        address = loaded.mjb_makeBatch(model._address, n, ctypes.byref(config), message, len(message))
+        if not address:
+            raise MileageError(f"MuJoCo cannot simulate {n} copies of this model: {message.value.decode()}")
+        self._handle, self._batch = _Handle(loaded, address), address
+        row = loaded.mjb_nstate(address)
+        self.state = self._rows(loaded.mjb_state(address), row, row)
+        for name, component in _STATE.items():
+            size = _int()
+            found = loaded.mjb_stateComponent(address, int(component.value), ctypes.byref(size))
+            setattr(self, name, self._rows(found, size.value, row))
+        template = mujoco.MjData(model)
+        self.outputs: dict[str, F64] = {}
+        for name in outputs:
+            shape = getattr(template, name).shape
+            width = int(np.prod(shape))
+            found = loaded.mjb_output(address, name.encode(), None, None)
+            self.outputs[name] = self._rows(found, width, width).reshape(n, *shape)
+        vars(self).update(self.outputs)
+        self._contact_pass = ctypes.cast(loaded.mj_rnePostConstraint, _pointer)
+
+    def start(self, rows: I64, qpos: F64, qvel: F64) -> None:
+        """Put the simulations `rows` (R,) at rest with nothing remembered, then at `qpos` (R, nq), `qvel` (R, nv)."""
+        ids = rows.astype(np.int32)
+        handle, count = ids.ctypes.data, len(ids)
+        self._check(self._library.mjb_reset(self._batch, handle, count, None, _STAGE_NONE))
+        self.qpos[rows] = qpos
+        self.qvel[rows] = qvel
+        self._check(self._library.mjb_forward(self._batch, handle, count, _STAGE_ACCELERATION))
+
+    def step(self, substeps: int, rows: I64 | None = None) -> None:
+        """Advance all simulations, or those of `rows` (R,), with the controls in `ctrl`."""
+        ids = None if rows is None else rows.astype(np.int32)
+        which = (None, 0) if ids is None else (ids.ctypes.data, len(ids))
+        failed = self._library.mjb_step(self._batch, *which, substeps, _STAGE_NONE)
+        if self._contact_forces and not failed:
+            # A batch calls f(model, data, index, argument); the last two go in registers that this function ignores.
+            failed = self._library.mjb_apply(self._batch, *which, self._contact_pass, None, 0)
+            # Which copies nothing out, as other calls do, even one that computes nothing.
+            failed = failed or self._library.mjb_forward(self._batch, *which, _STAGE_NONE)
+        if failed:
+            self._check(failed)
+
+    def close(self) -> None:
+        """Let go of simulations and threads, which end with the last array that somebody else still has of them."""
+        vars(self).clear()
+
+    def _rows(self, address: int, size: int, stride: int) -> F64:
+        """View `size` of every `stride` doubles."""
+        if size == 0:
+            return np.zeros((self._n, 0))
+        memory = (ctypes.c_double * ((self._n - 1) * stride + size)).from_address(address)
+        vars(memory)["owner"] = self._handle
+        flat: F64 = np.ctypeslib.as_array(memory)
+        return np.lib.stride_tricks.as_strided(flat, (self._n, size), (8 * stride, 8))
+
+    def _check(self, failed: int) -> None:
+        if failed:
+            status = (_int * self._n).from_address(self._library.mjb_status(self._batch))
+            first = next(i for i, value in enumerate(status) if value)
+            text = " ".join(self._library.mjb_error(self._batch, first).decode().split())
+            raise MileageError(f"MuJoCo failed in {failed} of {self._n} environments, first in number {first}: {text}")
+
+
+# --- Gymnasium's random generator for each of many environments, with all their states in one array ---
+T = TypeVar("T")
+_WORD, _LOW = 64, 2**64 - 1
+
+
+class Generators:
+    """`n` generators of NumPy's kind PCG64, which Gymnasium's environments draw from.
+
+    `rows`, (n, 6) uint64, is their whole state: what is written there is what is drawn from next.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.rows: U64 = np.zeros((n, 6), np.uint64)
+        self._generator = np.random.Generator(np.random.PCG64(0))
+
+    def seed(self, row: int, seed: int) -> None:
+        """Start a generator anew, as Gymnasium does with a seed."""
+        self._keep(row, np.random.PCG64(np.random.SeedSequence(seed)))
+
+    def draw(self, row: int, draw: Callable[[np.random.Generator], T]) -> T:
+        """What `draw` makes of a generator, which goes on from there."""
+        bits = self._generator.bit_generator
+        high, low, step_high, step_low, has, left = (int(word) for word in self.rows[row])
+        state = {"state": high << _WORD | low, "inc": step_high << _WORD | step_low}
+        bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": has, "uinteger": left}
+        drawn = draw(self._generator)
+        self._keep(row, bits)
+        return drawn
+
+    def _keep(self, row: int, bits: np.random.BitGenerator) -> None:
+        found = bits.state
+        state, step = found["state"]["state"], found["state"]["inc"]
+        words = (state >> _WORD, state & _LOW, step >> _WORD, step & _LOW, found["has_uint32"], found["uinteger"])
+        self.rows[row] = words
+
 
 _COMMON = ("xml_file", "frame_skip", "max_episode_steps")
 
@@ -41,8 +281,8 @@ class MujocoEnv(SpacedSpec):
     def __post_init__(self) -> None:
         self._check()
         kind, given = task_class(self.id), self.kwargs
-        path = model.find(str(given.get("xml_file", kind.model_file)))
-        compiled = model.compiled(path)
+        path = find(str(given.get("xml_file", kind.model_file)))
+        compiled = compiled_model(path)
         content = repr((self.id, sorted(given.items()), mujoco.__version__)).encode()
         vars(self).update(
             model=compiled, frame_skip=given.get("frame_skip", kind.frame_skip), n_actions=0,
@@ -113,7 +353,7 @@ class MujocoVecEnv(VectorBase):
         self.threads = min(most_threads(threads), n_envs)
         self._task = spec.task()
         kind = type(self._task)
-        self._sim = Batch(spec.model, n_envs, self.threads, kind.outputs, contact_forces=kind.contact_forces)
+        self._sim = ModelBatch(spec.model, n_envs, self.threads, kind.outputs, contact_forces=kind.contact_forces)
         self.elapsed: I64 = np.zeros(n_envs, np.int64)
         self._generators = Generators(n_envs)
         self._seed(seed, np.arange(n_envs))

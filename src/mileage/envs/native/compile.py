@@ -1,4 +1,4 @@
-"""From a user's functions to the C functions that collectors call.
+"""From a user's functions to the C functions that collectors and `VecEnv.step` call, and errors in these.
 
     advance(state f32*, elapsed i64*, rng u64*, action f32*, obs f32*, reward f32*, terminated u8*, truncated u8*,
             final_obs f32*, n i64, max_steps i64) -> i64      how many episodes ended
@@ -9,6 +9,11 @@ They return `failures.FAILED` where one of the user's functions raised, and leav
 
 The loop over environments is inside, around the inlined step, so that LLVM can vectorise over environments. The
 arrays must not overlap: the pointers are declared so, which is what makes vectorising legal.
+
+A C function cannot raise: the call ends with `FAILED`, and whoever made it asks for what was noted of its environments.
+
+One call from Python with few arguments: what never changes comes in a single array, because unpacking an array argument
+costs as much as stepping ten environments.
 """
 
 from __future__ import annotations
@@ -16,7 +21,10 @@ from __future__ import annotations
 import functools
 import math
 import os
+import traceback
 import types
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numba
@@ -28,13 +36,56 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.core.sigutils import normalize_signature
 
-from mileage._errors import EnvCompileError
-from mileage.envs.native.failures import FAILED, MASK, OBSERVE, RESET, STEP
-from mileage.envs.native.functions import Functions, Outcome, Rng, Row, Sizes, Source, place_key
-from mileage.envs.native.portable import Portable
-from mileage.kernels.machine.attempt import attempt_2, attempt_3
-from mileage.kernels.machine.jit import KernelCache, kept_on_disk, uncollected
-from mileage.kernels.machine.pointers import pointer_to
+from mileage.envs.native.functions import Functions, FunctionSource, Outcome, Rng, Row, Sizes, place_key
+from mileage.envs.native.rewrite import Portable
+from mileage.errors import EnvCompileError, EnvError
+from mileage.kernels.machine.frames import call_int64, f32, pointer_to
+from mileage.kernels.machine.jit import KernelCache, kept_on_disk, kernel, uncollected
+from mileage.kernels.machine.memory import flush_denormals, restore
+from mileage.kernels.machine.user_calls import Failure, attempt_2, attempt_3, take_noted
+from mileage.types import I64, Array
+
+# --- Errors in compiled environments: noted by native code where they happen, raised by Python once it is back ---
+FAILED = -(1 << 62)
+"""What compiled functions of an environment return where one of the user's raised; sums of it stay below zero."""
+RESET, STEP, OBSERVE, MASK = range(4)
+_NAMES = ("reset", "step", "observe", "mask")
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+def raise_noted(name: str, elapsed: I64, locate: Callable[[int, int], str]) -> None:
+    """Raise the first error of the environments called `name` whose ages are `elapsed` (N,) int64, if there is one.
+
+    `locate(function, index)` finds the line, in brackets, of an index error, which compiled code does not tell.
+    """
+    start = elapsed.ctypes.data
+    if own := take_noted(start, start + elapsed.nbytes):
+        first = min(own, key=lambda failure: failure.address)
+        index = (first.address - start) // elapsed.itemsize
+        line = place(first.error) or (locate(first.function, index) if isinstance(first.error, IndexError) else "")
+        raise _env_error(name, first, line, index, int(elapsed[index])) from first.error
+
+
+def _env_error(name: str, failure: Failure, line: str, index: int, elapsed: int) -> EnvError:
+    """The sentence for a failure of environment number `index` after `elapsed` steps of its episode."""
+    when = "at the start of an episode" if failure.function == RESET else f"in step {elapsed + 1} of its episode"
+    said = in_words(failure.error)
+    return EnvError(f"{_NAMES[failure.function]}() of {name!r} raised {said}{line} in environment {index}, {when}")
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an error, and what it says if it says anything."""
+    text = str(error.args[0]) if len(error.args) == 1 else str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place(error: BaseException) -> str:
+    """Where in a user's file an error was raised, in brackets."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
+    # A line of the user's says more than one of the library that it calls.
+    frames = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts] or frames
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
 
 _F32 = numba.types.CPointer(numba.float32)
 _I64 = numba.types.CPointer(numba.int64)
@@ -58,7 +109,7 @@ class Callback(Protocol):
 class CompiledEnv:
     """The C functions of an environment, each compiled or loaded when first asked for."""
 
-    def __init__(self, source: Source, key: str, *, checked: bool | None = None) -> None:
+    def __init__(self, source: FunctionSource, key: str, *, checked: bool | None = None) -> None:
         """With `checked` (by default if MILEAGE_CHECK is set), what is not finite raises."""
         checked = os.environ.get(CHECK_ENV, "0") not in ("", "0") if checked is None else checked
         self._portable, self._source = Portable(checked=checked), source
@@ -267,3 +318,39 @@ def compile_mask(portable: Portable, function: types.FunctionType, sizes: Sizes,
         return 0
 
     return _callback(mask, _MASK, key, None)
+
+
+# --- The compiled half of `VecEnv.step`: check and convert the actions, then call the environment ---
+@kernel
+def step_discrete(call: I64, actions: Array) -> Any:
+    """Step `n` environments and return how many episodes ended, or -1 if an action is out of range.
+
+    `call` is (13,) int64, see `VecEnv._call`: the address of `advance`, nine of its pointers, n, the time limit and the
+    number of actions. `actions` (n,) int64 are copied to where the fourth pointer goes, (n, 1) float32.
+    """
+    row, n_actions = f32(call[4]), call[12]
+    wrong = 0
+    for i in range(call[10]):
+        index = actions[i]
+        wrong |= (index < 0) | (index >= n_actions)
+        row[i] = np.float32(index)
+    if wrong:
+        return -1
+    mode = flush_denormals()
+    ended = call_int64(
+        call[0], (call[1], call[2], call[3], call[4], call[5], call[6], call[7], call[8], call[9], call[10], call[11])
+    )
+    restore(mode)
+    return ended
+
+
+@kernel
+def step_continuous(call: I64, actions: Array) -> Any:
+    """Step `n` environments and return how many episodes ended; `actions` is (n, A) float32, the rest as above."""
+    row = pointer_to(actions)
+    mode = flush_denormals()
+    ended = call_int64(
+        call[0], (call[1], call[2], call[3], row, call[5], call[6], call[7], call[8], call[9], call[10], call[11])
+    )
+    restore(mode)
+    return ended

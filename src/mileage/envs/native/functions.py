@@ -1,24 +1,33 @@
-"""A user's plain functions: what they refer to, and a digest of all that decides what they compile to."""
+"""A user's plain functions: what they refer to, a digest of it, what they draw with, and each compiled to be inlined.
+
+Inside a compiled environment they are the kernels of the same name; called from Python they run the kernels' source as
+it stands, so that an environment can be stepped under a debugger.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
+import re
 import types
 from collections.abc import Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+from numba.core.compiler import Compiler
 
-from mileage._types import F32, U64
+from mileage.errors import EnvCompileError
+from mileage.kernels.machine.jit import InnerCompiler, OptimisedLibrary, inner
+from mileage.types import F32, U64
 
 _PACKAGE = str(Path(__file__).parents[2])
 Row = F32
 """A state, observation or continuous action of one environment, float32; read and written in place."""
 Rng = U64
-"""The random stream of one environment, (2,) uint64; goes to the draws of `mileage.envs.native.draw`."""
+"""The random stream of one environment, (2,) uint64; goes to the draws of `mileage.envs.native.functions`."""
 Outcome = tuple[float | np.float32, bool | np.bool_]
 """What a step returns: the reward, and whether the episode came to its own end."""
 Functions = tuple[types.FunctionType, types.FunctionType, types.FunctionType | None]
@@ -34,7 +43,7 @@ class Sizes(NamedTuple):
     discrete: bool
 
 
-class Source(NamedTuple):
+class FunctionSource(NamedTuple):
     """What an environment is made of."""
 
     functions: Functions
@@ -56,7 +65,7 @@ def version(
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def place_key(source: Source) -> str:
+def place_key(source: FunctionSource) -> str:
     """Digest of the files and lines that a user's functions stand in, which compiled code names when one raises.
 
     Empty for the environments of this package, so that they are compiled once wherever it is installed.
@@ -148,3 +157,100 @@ def content_key(function: types.FunctionType, seen: set[int] | None = None) -> s
     for name, value in references(function):
         digest.update(f"{name}={_describe_value(value, names, seen)};".encode())
     return digest.hexdigest()
+
+
+# --- Random draws for environment code: the first argument is the `rng` row that `reset` and `step` receive ---
+def uniform(rng: U64, low: float, high: float) -> float:
+    """Draw a float32 from [low, high). `rng` is one stream, (2,) uint64, advanced in place."""
+    return _plain_draw("uniform", rng, low, high)  # type: ignore[no-any-return]
+
+
+def normal(rng: U64) -> float:
+    """Draw a standard normal float32. `rng` is one stream, (2,) uint64, advanced in place."""
+    return _plain_draw("normal", rng)  # type: ignore[no-any-return]
+
+
+def integers(rng: U64, n: int) -> int:
+    """Draw an integer from [0, n). `rng` is one stream, (2,) uint64, advanced in place."""
+    return _plain_draw("integers", rng, n)  # type: ignore[no-any-return]
+
+
+def _plain_draw(name: str, *arguments: Any) -> Any:
+    from mileage.kernels import random
+
+    with np.errstate(over="ignore"):
+        return _plain(getattr(random, name).py_func)(*arguments)
+
+
+@functools.cache
+def _plain(function: types.FunctionType) -> types.FunctionType:
+    """`function` with the compiled functions it calls replaced by their source."""
+    called = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    scope = {name: _plain(value.py_func) if hasattr(value, "py_func") else value for name, value in called.items()}
+    return types.FunctionType(function.__code__, {**scope, "__builtins__": __builtins__}, function.__name__)
+
+
+# By this name it is part of the version of every environment that draws, which recorded runs carry.
+_plain_draw.__module__ = "mileage.envs.draw"
+
+
+# --- A user's function compiled to be inlined, and what is wrong with one that cannot be, in a sentence ---
+# Terminal colours, paths of modules, and the tail that repeats the place.
+_NOISE = re.compile(r"\x1b\[[0-9;]*m| from '[^']*'|\.? Raised from .*")
+_FILE_AND_LINE = re.compile(r'File "[^"]*", line (\d+)')
+# What Numba says, in the words of someone who wrote an environment.
+_EXPLANATIONS = {
+    "No implementation of function": "an operation on values of these types does not exist in compiled code"
+}
+
+
+class _PartCompiler(InnerCompiler):
+    """Compiles a user's function and says where and why it cannot be."""
+
+    library_class = OptimisedLibrary
+
+    def _compile_core(self, args: Any, return_type: Any) -> Any:
+        try:
+            return super()._compile_core(args, return_type)
+        except EnvCompileError:
+            raise
+        except Exception as error:  # Numba raises all kinds, also for code that is merely unsupported
+            raise compile_error(self.py_func, error) from error
+
+
+def part(function: types.FunctionType) -> Any:
+    """A Numba dispatcher for `function` that is inlined into the compiled functions that call it.
+
+    An index beyond an array raises IndexError; one that is a constant costs nothing where the length is one too.
+    """
+    # Whatever Numba can do, users may write.
+    return inner(function, compiler=_PartCompiler, forceinline=True, pipeline_class=Compiler, boundscheck=True)
+
+
+def compile_error(function: types.FunctionType, error: Exception) -> EnvCompileError:
+    """Say what cannot be compiled, in which file and line, and what to do, in one sentence."""
+    lines = [line.strip() for line in _NOISE.sub("", str(error)).splitlines()]
+    reasons = [line for line in lines if line and not line.startswith(("Failed in ", "During: ", "File "))]
+    reason = reasons[0].rstrip(".:") if reasons else type(error).__name__
+    for start, explanation in _EXPLANATIONS.items():
+        if reason.startswith(start):
+            reason = explanation
+    where = f"{function.__name__}() in {function.__code__.co_filename}, line {_line(function, error)},"
+    return EnvCompileError(
+        f"{where} cannot be compiled ({reason}): use only numbers, the rows it is given, the math module, draws from "
+        "rng and functions made of these"
+    )
+
+
+def _line(function: types.FunctionType, error: Exception) -> int:
+    """The line of a user's function that an error is about: what Numba names may be deep in its own files."""
+    place = getattr(error, "loc", None)
+    if place is not None and place.filename == function.__code__.co_filename:
+        return int(place.line)
+    last = max((line for _, _, line in function.__code__.co_lines() if line), default=0)
+    named = [
+        int(line)
+        for line in _FILE_AND_LINE.findall(str(error))
+        if function.__code__.co_firstlineno <= int(line) <= last
+    ]
+    return named[-1] if named else function.__code__.co_firstlineno

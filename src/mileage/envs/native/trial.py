@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from mileage._errors import EnvCompileError, EnvError
-from mileage._types import F32, F64, I64, U8, U64, Array
 from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import EnvSpec
-from mileage.envs.native.failures import MASK, OBSERVE, RESET, STEP, in_words, place
-from mileage.envs.native.functions import Source
-from mileage.envs.native.plain import PlainEnv
+from mileage.envs.native.compile import MASK, OBSERVE, RESET, STEP, in_words, place
+from mileage.envs.native.functions import FunctionSource
+from mileage.envs.native.rewrite import PlainEnv
+from mileage.errors import EnvCompileError, EnvError
 from mileage.kernels.machine.jit import cache_dir
+from mileage.types import F32, F64, I64, U8, U64, Array
 
 STEPS = 200
 SECONDS = 0.25
@@ -48,7 +48,7 @@ class OutcomeError(TypeError):
     """A step that returns what no compiler would take."""
 
 
-def first_steps(spec: EnvSpec, source: Source) -> None:
+def first_steps(spec: EnvSpec, source: FunctionSource) -> None:
     """EnvError for what is wrong in the first steps; EnvCompileError for what would be refused later.
 
     What has been tried once is not tried again, as long as compiled code is kept.
@@ -81,7 +81,7 @@ def first_steps(spec: EnvSpec, source: Source) -> None:
         mark.touch()
 
 
-def play(spec: EnvSpec, source: Source, seed: int, steps: int, *, strict: bool = False) -> list[bytes]:
+def play(spec: EnvSpec, source: FunctionSource, seed: int, steps: int, *, strict: bool = False) -> list[bytes]:
     """Take random steps; returns observations and rewards as bytes, EnvError for what is wrong with them."""
     env = PlainEnv(source, seed, strict=strict)
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def play(spec: EnvSpec, source: Source, seed: int, steps: int, *, strict: bool =
     return trace
 
 
-def locate(spec: EnvSpec, source: Source, function: int, state: F32, rng: U64) -> str:
+def locate(spec: EnvSpec, source: FunctionSource, function: int, state: F32, rng: U64) -> str:
     """Where a function raises IndexError from this state on, in brackets; with one action or another."""
     draws = np.random.default_rng(_SEED)
     for attempt in range(max(1, spec.n_actions)):

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mileage._errors import EnvCompileError, UnknownNameError, UsageError
-from mileage._interrupts import watch
-from mileage._places import split
-from mileage._records import Record, named
-from mileage._threads import ThreadPool
-from mileage._types import F32, I64, U8, U64, Array, Bool
 from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import Step
-from mileage.envs import files, known
-from mileage.envs._vector_base import Seed, SpacedSpec, VectorBase, most_threads
-from mileage.envs.native import failures
-from mileage.envs.native.functions import Functions, Sizes, Source
+from mileage.envs import known
+from mileage.envs import known as files
+from mileage.envs.native import compile
+from mileage.envs.native.functions import Functions, FunctionSource, Sizes
+from mileage.envs.vector import Seed, SpacedSpec, VectorBase, most_threads
+from mileage.errors import EnvCompileError, UnknownNameError, UsageError
+from mileage.system import ThreadPool, watch
+from mileage.types import F32, I64, U8, U64, Array, Bool, Record, named
+from mileage.user_code import split
 
 if TYPE_CHECKING:
     from mileage.envs.native.compile import CompiledEnv
@@ -102,10 +101,10 @@ class NativeEnv(SpacedSpec):
         return VecEnv(self, n_envs, seed=seed, threads=threads)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> FunctionSource:
         """The plain functions, and the sizes they are compiled for."""
         sizes = Sizes(self.state_size, self.obs_size, self.action_size, self.n_actions > 0)
-        return Source(self.functions, sizes, vars(self)["mask_function"], sum(self.choices))
+        return FunctionSource(self.functions, sizes, vars(self)["mask_function"], sum(self.choices))
 
     @functools.cached_property
     def _compiled(self) -> CompiledEnv:
@@ -251,7 +250,7 @@ class VecEnv(VectorBase):
 
     def raise_failure(self) -> None:
         """EnvError if a function of an environment raised in compiled code that was called with these arrays."""
-        failures.raise_noted(self.spec.id, self.elapsed, self._locate)
+        compile.raise_noted(self.spec.id, self.elapsed, self._locate)
 
     def _locate(self, function: int, index: int) -> str:
         """Where an index error is raised in plain Python from the state that compiled code left, in brackets."""
@@ -272,7 +271,7 @@ class VecEnv(VectorBase):
         return {"state": self.state, "elapsed": self.elapsed, "rng": self.rng, "obs": self.obs}
 
     def frame_fields(self) -> Record:
-        """The environments' fields of a kernel frame that steps them (see `mileage.kernels.learners.rollout`)."""
+        """The environments' fields of a kernel frame that steps them (see `mileage.kernels.rollout`)."""
         sizes = {"advance": self.spec.advance_address, "state_size": self.spec.state_size}
         return named(self, "state elapsed rng obs final_obs max_steps") | sizes
 
@@ -284,7 +283,7 @@ class VecEnv(VectorBase):
         self.closed = True
 
     def _load_step(self) -> None:
-        from mileage.envs.native.vector_step import step_continuous, step_discrete
+        from mileage.envs.native.compile import step_continuous, step_discrete
 
         discrete = self.spec.n_actions > 0
         self._step: Callable[[I64, Array], int] = step_discrete if discrete else step_continuous
@@ -314,7 +313,7 @@ class VecEnv(VectorBase):
         return int(self._step(call, actions[shard]))
 
     def _seed(self, seed: Seed, marked: Bool | None = None) -> None:
-        from mileage.kernels.arrays.random import streams
+        from mileage.kernels.random import streams
 
         checked = self._checked_seed(seed)
         if isinstance(checked, int):

@@ -16,8 +16,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
+from mileage.kernels.machine.frames import Real32, Real64
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.kinds import Real32, Real64
 
 _LOG2_E = 1.0 / math.log(2.0)
 # ln 2 in two pieces: the first has zeros at its end, so that k times it is exact.

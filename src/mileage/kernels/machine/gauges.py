@@ -9,8 +9,8 @@ import numpy as np
 
 from mileage.description import Product
 from mileage.kernels.machine.blas import sgemm
+from mileage.kernels.machine.frames import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.jit import kernel
-from mileage.kernels.machine.pointers import Frame, f32, frame_type, i64, pointer_to, shift
 from mileage.kernels.machine.team import meet
 
 PRODUCTS = frame_type(

@@ -16,30 +16,30 @@ from typing import Any
 import numba
 import numpy as np
 
-from mileage._cores import usable_cores
 from mileage.kernels.machine.jit import cache_is_writable, cache_of
+from mileage.system import usable_cores
 
 # Module and name of every kernel, and what it takes: types below, or frames of its module.
 _TEAM = "whole whole barrier"
 _KERNELS = {
-    "gae": ("arrays.advantages", "gae_columns", "whole whole grid grid flags floats flags grid real real grid grid"),
+    "gae": ("arrays", "gae_columns", "whole whole grid grid flags floats flags grid real real grid grid"),
     "vtrace": (
-        "arrays.advantages",
+        "arrays",
         "vtrace_columns",
         "whole whole grid grid grid flags floats flags grid real real real real grid grid",
     ),
-    "score": ("learners.scores", "score", f"{_TEAM} SCORE"),
-    "rollout": ("learners.rollout", "rollout", f"{_TEAM} ROLLOUT"),
-    "evaluate": ("learners.rollout", "evaluate", f"{_TEAM} EVALUATE"),
-    "act": ("learners.rollout", "act", "ACT whole"),
-    "values": ("learners.rollout", "values", "ACT floats"),
-    "update": ("learners.actor_critic", "update", f"{_TEAM} UPDATE"),
-    "sac_update": ("learners.sac", "sac_update", f"{_TEAM} SAC"),
-    "sac_act": ("learners.sac", "sac_act", "ACT"),
-    "td3_update": ("learners.td3", "td3_update", f"{_TEAM} TD3"),
-    "td3_act": ("learners.td3", "td3_act", "ACT"),
-    "dqn_update": ("learners.dqn", "dqn_update", f"{_TEAM} DQN"),
-    "dqn_act": ("learners.dqn", "dqn_act", "ACT"),
+    "score": ("actor_critic", "score", f"{_TEAM} SCORE"),
+    "rollout": ("rollout", "rollout", f"{_TEAM} ROLLOUT"),
+    "evaluate": ("rollout", "evaluate", f"{_TEAM} EVALUATE"),
+    "act": ("rollout", "act", "ACT whole"),
+    "values": ("rollout", "values", "ACT floats"),
+    "update": ("actor_critic", "update", f"{_TEAM} UPDATE"),
+    "sac_update": ("sac", "sac_update", f"{_TEAM} SAC"),
+    "sac_act": ("sac", "sac_act", "ACT"),
+    "td3_update": ("td3", "td3_update", f"{_TEAM} TD3"),
+    "td3_act": ("td3", "td3_act", "ACT"),
+    "dqn_update": ("dqn", "dqn_update", f"{_TEAM} DQN"),
+    "dqn_act": ("dqn", "dqn_act", "ACT"),
 }
 # Of these there is another for frames with masks.
 _WITH_MASKS = ("score", "rollout", "evaluate", "act", "values", "update", "dqn_update", "dqn_act")

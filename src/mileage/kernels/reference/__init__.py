@@ -7,9 +7,13 @@ name in `mileage.kernels`, without `out` and checks.
 
 from __future__ import annotations
 
-from mileage.kernels.reference.advantages import gae, nstep_returns, vtrace
-from mileage.kernels.reference.groups import group_advantages
-from mileage.kernels.reference.moments import mean_and_variance
-from mileage.kernels.reference.tokens import token_kl
+from mileage.kernels.reference.advantages import (
+    gae,
+    group_advantages,
+    mean_and_variance,
+    nstep_returns,
+    token_kl,
+    vtrace,
+)
 
 __all__ = ["gae", "group_advantages", "mean_and_variance", "nstep_returns", "token_kl", "vtrace"]

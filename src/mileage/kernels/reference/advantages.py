@@ -1,4 +1,4 @@
-"""Advantages and returns of `mileage.kernels.arrays.advantages`, one environment and one step at a time."""
+"""Advantages, token divergences and moments of `mileage.kernels`, one environment and one step at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mileage._types import F64
+from mileage.types import F64
 
 
 def _after(t: int, n: int, following: float, terminated: Any, truncated: Any, truncated_values: Any) -> float:
@@ -83,3 +83,43 @@ def vtrace(
             advantages[t, n] = rho * (rewards[t, n] + gamma * future_target - values[t, n])
             following_value, following_target = float(values[t, n]), float(targets[t, n])
     return targets, advantages
+
+
+# --- Advantages within groups, of `mileage.kernels.arrays` ---
+def group_advantages(rewards: Any, *, normalize_std: bool = True, epsilon: float = 1e-6) -> F64:
+    """Rewards minus the mean of their group, over its standard deviation plus epsilon, (G, K) float64."""
+    rewards = np.asarray(rewards, np.float64)
+    centred: F64 = rewards - rewards.mean(axis=1, keepdims=True)
+    if not normalize_std:
+        return centred
+    advantages: F64 = centred / (rewards.std(axis=1, keepdims=True) + epsilon)
+    return advantages
+
+
+# --- Divergences of token distributions, of `mileage.kernels.tokens` ---
+def token_kl(
+    log_probs: Any, reference_log_probs: Any, *, estimator: str = "k3", mask: Any = None, reduction: str = "sum"
+) -> F64:
+    """Divergence of each row, (B,) float64."""
+    log_p, log_q = np.asarray(log_probs, np.float64), np.asarray(reference_log_probs, np.float64)
+    taken = np.ones(log_p.shape, bool) if mask is None else np.asarray(mask) != 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        if estimator == "exact":
+            terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))
+        elif estimator == "k1":
+            terms = log_p - log_q
+        elif estimator == "k2":
+            terms = 0.5 * np.square(log_p - log_q)
+        else:
+            terms = np.expm1(log_q - log_p) - (log_q - log_p)
+    total: F64 = np.where(taken, terms, 0.0).sum(axis=1)
+    if reduction == "mean":
+        total = total / np.maximum(taken.sum(axis=1), 1)
+    return total
+
+
+# --- Mean and variance of many samples at once, of `mileage.kernels.moments` ---
+def mean_and_variance(samples: Any, ddof: int = 0) -> tuple[F64, F64]:
+    """Mean and variance over the first axis, float64: what `RunningMoments` holds after seeing `samples`."""
+    samples = np.asarray(samples, np.float64)
+    return samples.mean(axis=0), samples.var(axis=0, ddof=ddof)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mileage._errors import UsageError
-from mileage._types import ObsLeaf
+from mileage.errors import UsageError
 from mileage.policies.torch.networks import dueling
+from mileage.types import ObsLeaf
 
 FEATURES = 512
 # (channels, kernel, stride): Mnih's for images from 36 pixels on, a shallow one below.

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mileage._records import Record
-from mileage._types import F32
-from mileage.kernels.definitions import n_params
+from mileage.kernels.random import n_params
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.mlp import FlatPolicy
 from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
+from mileage.types import F32, Record
 
 _ACTIVATIONS: Record = {"tanh": torch.tanh, "relu": torch.relu}
 

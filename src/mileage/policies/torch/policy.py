@@ -1,4 +1,4 @@
-"""A module as a policy: observations in, actions of the environment out."""
+"""A module as a policy: observations in, actions out; made from a name or a user's module."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from mileage._cores import usable_cores
-from mileage._errors import UsageError
-from mileage._types import F32, U8, Array, Memory, ObsLeaf
 from mileage.contracts import Distribution, EnvSpec, Policy
-from mileage.policies import draw
+from mileage.errors import UsageError
+from mileage.policies import mlp
 from mileage.policies.torch import images, networks
 from mileage.policies.torch.tensors import LiveTensors, map_state, torch_threads, useful_threads
+from mileage.system import usable_cores
+from mileage.types import F32, U8, Array, Memory, ObsLeaf
 
 _CONVOLUTIONS = (*(nn.Conv1d, nn.Conv2d, nn.Conv3d), *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
 # What mixes the rows of a batch, or draws anew for each.
@@ -221,7 +221,7 @@ class TorchPolicy(Policy):
 
     def to_env(self, action: F32) -> F32:
         """Map actions (N, A) from [-1, 1] to the environment's bounds; unbounded dimensions pass as they are."""
-        return draw.to_bounds(action, self.low, self.high)
+        return mlp.to_bounds(action, self.low, self.high)
 
 
 def reset_rows(state: Any, initial: Any, starts: Tensor) -> Any:
@@ -293,17 +293,17 @@ class TorchActorCritic(TorchPolicy):
         found, _, state = self.run(obs, state)
         head = _array(found)
         if self.n_actions:
-            return draw.from_logits(draw.only_possible(head, masks), rng), state
+            return mlp.from_logits(mlp.only_possible(head, masks), rng), state
         log_std = _array(self.log_std)
         if self.branches:
-            return self.to_env(draw.from_parts(head, self.branches, log_std, rng, masks)), state
-        return self.to_env(draw.from_gaussian(head, log_std, rng)), state
+            return self.to_env(mlp.from_parts(head, self.branches, log_std, rng, masks)), state
+        return self.to_env(mlp.from_gaussian(head, log_std, rng)), state
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """Probabilities of choices, means and deviations of numbers, and values, at the start of an episode."""
         with torch.no_grad():
             head, value, _ = self.run(self._seen(obs), self.initial_state(len(obs)))
-        return draw.distribution(_array(head), self.branches, _array(self.log_std), _array(value), masks)
+        return mlp.distribution(_array(head), self.branches, _array(self.log_std), _array(value), masks)
 
 
 class TorchQ(TorchPolicy):
@@ -321,12 +321,12 @@ class TorchQ(TorchPolicy):
         self, obs: Any, state: Any, rng: np.random.Generator | None, masks: U8 | None = None
     ) -> tuple[Array, Any]:
         """The best action, or one in twenty at random where `rng` is given; see `TorchPolicy.choose`."""
-        return draw.from_values(_array(self.module(obs)), rng, masks), state
+        return mlp.from_values(_array(self.module(obs)), rng, masks), state
 
     def distribution(self, obs: Array, masks: U8 | None = None) -> Distribution:
         """Values of actions; the best of them has probability 1."""
         with torch.no_grad():
-            return draw.greedy(_array(self.module(self._seen(obs))), masks)
+            return mlp.greedy(_array(self.module(self._seen(obs))), masks)
 
 
 class TorchTwinCritic(TorchPolicy):
@@ -379,17 +379,17 @@ class TorchSquashed(TorchTwinCritic):
     outputs_per_action = 2
 
     def _drawn(self, head: F32, rng: np.random.Generator | None) -> F32:
-        return draw.from_squashed(head, rng)
+        return mlp.from_squashed(head, rng)
 
     def _told(self, head: F32) -> Distribution:
-        return draw.squashed_distribution(head)
+        return mlp.squashed_distribution(head)
 
 
 class TorchDeterministic(TorchTwinCritic):
     """`module.actor(obs)` returns actions (N, A) before tanh; one that is drawn has a little noise."""
 
     def _drawn(self, head: F32, rng: np.random.Generator | None) -> F32:
-        return draw.from_tanh(head, rng)
+        return mlp.from_tanh(head, rng)
 
     def _told(self, head: F32) -> Distribution:
         return Distribution(mean=np.tanh(head))
@@ -397,3 +397,31 @@ class TorchDeterministic(TorchTwinCritic):
 
 def _array(tensor: Tensor) -> F32:
     return tensor.detach().float().cpu().numpy()
+
+
+# --- From a name or a user's module to the policy of an algorithm ---
+Chosen = str | nn.Module | Callable[[EnvSpec], nn.Module]
+"""The name of a network, a module, or a function from the environment's description to one."""
+
+
+def build_policy(
+    kind: type[TorchPolicy], algorithm: str, chosen: Chosen, native: Policy | None, config: Any, spec: EnvSpec,
+    device: torch.device, compile_mode: str | None,
+) -> TorchPolicy:  # fmt: skip
+    """The policy of an algorithm, of the `kind` that it learns, for an environment; its name is for messages.
+
+    `native` is the native policy whose weights to start from, None unless the `chosen` network is the native one.
+    """
+    if native is not None:
+        module = kind.like(native)
+    elif isinstance(chosen, str):
+        leaves = spec.leaves or (ObsLeaf("", (spec.obs_size,), "float32", 0, 4 * spec.obs_size),)
+        module = kind.for_leaves(leaves, config, spec)
+    else:
+        module = chosen if isinstance(chosen, nn.Module) else chosen(spec)
+        if not isinstance(module, nn.Module):
+            raise UsageError(f"policy must be a torch.nn.Module or make one, not {module!r}")
+        kind.check(module, algorithm)
+    if issubclass(kind, TorchActorCritic):
+        return kind(module, spec, device, compile_mode, log_std_init=config.log_std_init)
+    return kind(module, spec, device, compile_mode)

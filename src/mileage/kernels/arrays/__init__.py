@@ -1,1 +1,0 @@
-"""Public functions on NumPy arrays: advantages, returns, groups, tokens, moments, random streams."""

@@ -1,1 +1,0 @@
-"""Rings and sum trees behind the replay buffers."""

@@ -1,8 +1,0 @@
-"""Training programs of others, watched from within while they run: where their time goes, by their own lines."""
-
-from __future__ import annotations
-
-from mileage.watching.findings import Finding, Trouble
-from mileage.watching.watch import Watched, watch
-
-__all__ = ["Finding", "Trouble", "Watched", "watch"]
