@@ -1,4 +1,4 @@
-"""Tables for every place that shows one (terminal, text, Markdown, HTML, CSV, JSON), and text of others made safe to show.
+"""Tables for every place that shows one (terminal, text, Markdown, HTML, CSV, JSON); text of others made safe to show.
 
 A cell may quote what others wrote: the name of a run, the first line of a compiler's output. Every format shows it and
 acts on none of it; escaping happens here and nowhere else, so that who makes a table writes plain text.

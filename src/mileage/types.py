@@ -1,4 +1,7 @@
-"""Types used across the package, and values by name as JSON, TOML and databases have them. Arrays are time-major, C-contiguous."""
+"""Types used across the package.
+
+Arrays are time-major, C-contiguous, float32 unless a name says otherwise.
+"""
 
 from __future__ import annotations
 

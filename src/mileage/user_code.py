@@ -1,4 +1,4 @@
-"""Users' code by name ("path/to/file.py:Name", "package.module:Name"), and which of its lines run in a loop of Python."""
+"""Users' code by name ("path/to/file.py:Name", "package.module:Name"); lines of it that run in a loop."""
 
 from __future__ import annotations
 

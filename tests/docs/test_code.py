@@ -117,7 +117,7 @@ def run_doctest(test: doctest.DocTest) -> None:
 
 # What the documentation teaches to import: packages that say in `__all__` what is theirs, some modules, and the parts
 # of code RL that need torch.
-NEED_TORCH = {"mileage.coderl.grpo", "mileage.coderl.grpo"}
+NEED_TORCH = {"mileage.coderl.grpo"}
 PUBLIC = {
     "mileage",
     "mileage.profiling.bench",
@@ -132,10 +132,7 @@ PUBLIC = {
     "mileage.measure.timing",
     "mileage.kernels",
     "mileage.ledger",
-    "mileage.measure",
     "mileage.profiling",
-    "mileage.ledger",
-    "mileage.measure",
     "mileage.tables",
     *NEED_TORCH,
 }

@@ -18,7 +18,7 @@ import mileage
 from extras import ONNX, TORCH
 from mileage.cli.app import app
 from mileage.errors import CheckpointError, MissingExtraError, UsageError
-from mileage.external.exam import Actor, Examiner, Source, examine, find_panel
+from mileage.external.exam import Actor, Examiner, PolicySource, examine, find_panel
 from mileage.external.exam.sources import SourceKind
 from mileage.types import I64, Array
 from waiting import until
@@ -230,17 +230,19 @@ def test_a_program_that_talks_rubbish_dies_or_hangs_is_one_sentence(tmp_path: Pa
 
 
 def test_policies_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    kinds = {"a.onnx": SourceKind.ONNX, "b.pt": SourceKind.TORCHSCRIPT, "c.safetensors": SourceKind.CHECKPOINT, "d.py:act": SourceKind.FUNCTION,
-             "package.module:act": SourceKind.FUNCTION, "program: ./serve --fast": SourceKind.PROGRAM}  # fmt: skip
+    kind = SourceKind
+    kinds = {"a.onnx": kind.ONNX, "b.pt": kind.TORCHSCRIPT, "c.safetensors": kind.CHECKPOINT,
+             "d.py:act": kind.FUNCTION, "package.module:act": kind.FUNCTION, "program: ./serve --fast": kind.PROGRAM}  # fmt: skip
     for text, kind in kinds.items():
-        source = Source.parse(text)
+        source = PolicySource.parse(text)
         assert source.kind is kind
-        assert Source.from_dict(source.as_dict()) == source
+        assert PolicySource.from_dict(source.as_dict()) == source
     assert (
-        Source.parse("model.zip", "mileage.external.adapters.stable_baselines3:load_policy").kind is SourceKind.LOADED
+        PolicySource.parse("model.zip", "mileage.external.adapters.stable_baselines3:load_policy").kind
+        is SourceKind.LOADED
     )
     with pytest.raises(UsageError, match=r"give a file that ends in \.onnx"):
-        Source.parse("model.zip")
+        PolicySource.parse("model.zip")
 
 
 def test_files_that_are_no_policies_are_one_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from mileage.errors import UsageError
 from mileage.ledger import maintenance, prices
-from mileage.ledger import prices as instances
 from mileage.ledger.prices import freeze_price, launch_price
 from mileage.measure.machine import fingerprint
 
@@ -35,7 +34,7 @@ def dmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "dmi"
     folder.mkdir()
     monkeypatch.delenv(prices.NO_RECOGNITION, raising=False)
-    monkeypatch.setattr(prices, "recognised", lambda: instances.recognised(folder))
+    monkeypatch.setattr(prices, "recognised", lambda: prices.recognised(folder))
     return folder
 
 

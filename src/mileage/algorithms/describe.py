@@ -46,7 +46,7 @@ def input_gradient(rows: int, sizes: Sizes) -> list[Product]:
 
 
 def by_units(rows: int, sizes: Sizes, pieces: int, passes: int) -> list[Product]:
-    """Products of a piece of a network cut by hidden units (`kernels.learners.units`): forward passes and gradient."""
+    """Products of a piece of a network cut by hidden units (`kernels.dqn`): forward passes and gradient."""
     *_, last, outputs = sizes
     hidden = list(itertools.pairwise(sizes[1:-1]))
     forwards = [Product(0, 0, rows, sizes[1], sizes[0]), *(Product(0, 0, rows, n, k // pieces) for k, n in hidden)]

@@ -31,7 +31,6 @@ from mileage.description import (
 )
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels import actor_critic, rollout
-from mileage.kernels import rollout as rollout_parts
 from mileage.kernels.machine.frames import Frame
 from mileage.types import Array, Team, named
 
@@ -160,7 +159,7 @@ class _Replay:
     def rollout(self) -> tuple[str, Work, Call]:
         """The fused rollout and its parts."""
         learner, policy = self.learner, self.learner.policy
-        kernels = rollout_parts.environments, rollout_parts.inference, rollout_parts.storage
+        kernels = rollout.environments, rollout.inference, rollout.storage
         environments, inference, storage = (_collect(learner, kernel) for kernel in kernels)
         parts = Parts(environments, inference, storage, self._rewind)
         size = {"n_envs": learner.n_envs, "n_steps": learner.config.n_steps, "block": learner.block}

@@ -18,8 +18,8 @@ from mileage.config import Bound, Count, Share
 from mileage.contracts import EnvSpec
 from mileage.description import Description, Work
 from mileage.errors import UsageError
-from mileage.kernels import dqn, optim
 from mileage.kernels import dqn as kernel
+from mileage.kernels import optim
 from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.policies.mlp import ACTIVATIONS
@@ -121,7 +121,7 @@ class DQN(OffPolicy):
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}
         self.totals: F64 = np.zeros(kernel.N_STATS)
-        self.pieces = dqn.n_pieces(config.batch, policy.actor_sizes)
+        self.pieces = kernel.n_pieces(config.batch, policy.actor_sizes)
         ahead_rows = min(kernel.AHEAD_ROWS, samples)
         layout = kernel.layout(config.batch, ahead_rows, policy.actor_sizes, self.pieces)
         network: Record = named(policy, "params n_actions obs_size") | {

@@ -33,7 +33,6 @@ from mileage.contracts import Clock, VectorEnv
 from mileage.description import Description
 from mileage.errors import UsageError, require
 from mileage.kernels import actor_critic
-from mileage.kernels import actor_critic as scores
 from mileage.kernels import rollout as kernels
 from mileage.kernels.arrays import vtrace
 from mileage.kernels.machine.frames import Frame
@@ -336,8 +335,8 @@ class IMPALA(NativeOnPolicy):
         self.update_frame.set(obs=self.obs, values=self.values)
         self.collected_log_probs: F32 = np.zeros(n, np.float32)
         self._log_ratios: F32 = np.zeros(n, np.float32)
-        floats = scores.scores_work_floats(policy.actor_sizes, policy.critic_sizes)
-        kind = scores.MASKED_SCORE if policy.in_parts else scores.SCORE
+        floats = actor_critic.scores_work_floats(policy.actor_sizes, policy.critic_sizes)
+        kind = actor_critic.MASKED_SCORE if policy.in_parts else actor_critic.SCORE
         self._score = Frame(
             kind,
             **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
@@ -427,8 +426,8 @@ class IMPALA(NativeOnPolicy):
         self._lag = self.iterations - int(self.slots.version[self._slot])
         self._copy_in(self._slot)
         self._crew.release(self._slot)
-        pieces = min(scores.pieces(self.batch + self.n_envs), self.ranks)
-        self.team.run(scores.score, self._score.record, pieces)
+        pieces = min(actor_critic.pieces(self.batch + self.n_envs), self.ranks)
+        self.team.run(actor_critic.score, self._score.record, pieces)
         if config.normalise_rewards:
             self._scale_rewards()
         np.subtract(self.log_probs, self.collected_log_probs, out=self._log_ratios)

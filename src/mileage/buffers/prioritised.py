@@ -11,7 +11,6 @@ from mileage.buffers.layout import Layout, LayoutOptions, Shape, Storage
 from mileage.buffers.replay import LARGE, Batch, ReplayBuffer
 from mileage.errors import UsageError, require
 from mileage.kernels import ring, sumtree
-from mileage.kernels import ring as prioritized_ring
 from mileage.kernels.machine.checks import check_field
 from mileage.kernels.sumtree import SumTree
 from mileage.types import F64, I64, Array
@@ -65,13 +64,13 @@ class PrioritizedReplay(ReplayBuffer):
         """As for `ReplayBuffer`; the new transitions get the highest priority there has been."""
         before = self._count[ring.BEGUN]
         super().push_batch(obs, actions, rewards, terminated, truncated, next_obs)
-        prioritized_ring.admit(self._record, self.tree.record, before, self._schedule[5])
+        ring.admit(self._record, self.tree.record, before, self._schedule[5])
 
     def sample(self, batch_size: int, out: Batch | None = None, *, batches: int = 1) -> Batch:
         """Sample in proportion to priorities; `weights` of the batch are its importance weights."""
         out = self._memory_for(batch_size, out, batches)
         small = out.size * self._obs_bytes < LARGE
-        prioritized_ring.sample_by_priority(self._record, self.tree.record, out._record, self.beta, small)
+        ring.sample_by_priority(self._record, self.tree.record, out._record, self.beta, small)
         if not small:
             self._gather(out)
         self._schedule[4] += 1.0

@@ -23,9 +23,6 @@ from mileage.cli import (
     verify,
     watch,
 )
-from mileage.cli import doctor as warmup
-from mileage.cli import env as envs
-from mileage.cli import ledger as reconcile
 from mileage.cli.options import ProgramCommand, explain
 from mileage.version import __version__
 
@@ -56,16 +53,16 @@ def options(
 
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
-app.command("envs")(envs.envs)
+app.command("envs")(env.envs)
 app.add_typer(env.app, name="env")
 app.command("profile", cls=ProgramCommand)(profile.profile)
 app.command("record")(record.record)
 app.command("race")(race.race)
 app.command("verify")(verify.verify)
-app.command("warmup")(warmup.warmup)
+app.command("warmup")(doctor.warmup)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
-ledger.app.command("reconcile")(reconcile.reconcile)
+ledger.app.command("reconcile")(ledger.reconcile)
 app.add_typer(ledger.app, name="ledger")
 app.command("report")(report.report)
 app.command("serve")(serve.serve)

@@ -64,8 +64,7 @@ def bench(
     """Time the primitives on this machine: median and spread, with warnings where a number is not to be trusted."""
     from mileage.measure import fingerprint
     from mileage.profiling.bench import baseline as bench_baseline
-    from mileage.profiling.bench import peers as bench_export
-    from mileage.profiling.bench import peers as clone
+    from mileage.profiling.bench import peers as clones
     from mileage.profiling.bench import suite as bench_run
     from mileage.profiling.bench.cases import chosen
 
@@ -78,21 +77,21 @@ def bench(
     usual, seconds = (_QUICK_ROUNDS, _QUICK_SECONDS) if quick else (_ROUNDS, _SECONDS)
     controlled = save_baseline is not None or baseline is not None
     options = bench_run.BenchOptions(rounds or usual, seconds, controls=controlled or os.environ.get(_CONTROLS) == "1")
-    folder = clone.find(peers_from) if pythons else None
-    with clone.opened(folder, pythons, fingerprint().cores) as others, _progress(quiet=json_output) as on_progress:
+    folder = clones.find(peers_from) if pythons else None
+    with clones.opened(folder, pythons, fingerprint().cores) as others, _progress(quiet=json_output) as on_progress:
         command = shown_command(sys.argv[1:])
         report = bench_run.run(cases, options, others=others, command=command, on_progress=on_progress)
     again = functools.partial(_again, quick=quick, rounds=options.rounds)
     check = bench_baseline.check(report, earlier, tolerance, again) if earlier else None
     if json_output:
-        print(bench_export.to_json(report))
+        print(clones.to_json(report))
     else:
         _print_report(report)
         if check is not None:
             _print_check(check)
     for form in export or ():
         path = (output or Path("bench")).with_suffix(f".{form.value}")
-        write_text(path, bench_export.to_text(report, form), "--output")
+        write_text(path, clones.to_text(report, form), "--output")
         typer.echo(f"wrote {path}", err=True)
     if save_baseline:
         bench_baseline.save(report, save_baseline, [again(primitive or ()) for _ in range(_PASSES - 1)])
@@ -130,13 +129,13 @@ def _print_list(peers_from: Path | None) -> None:
     from rich.console import Console
 
     from mileage.errors import UsageError
-    from mileage.profiling.bench import peers as clone
+    from mileage.profiling.bench import peers as clones
     from mileage.profiling.bench.cases import CASES
     from mileage.tables import Table
 
     libraries: Mapping[str, Sequence[str]] = {}
     try:
-        libraries = clone.known(clone.find(peers_from))
+        libraries = clones.known(clones.find(peers_from))
     except UsageError:
         if peers_from is not None:
             raise

@@ -151,11 +151,11 @@ class BenchReport:
     def as_dict(self) -> Record:
         """The report as plain JSON data."""
         data = dataclasses.asdict(self)
-        for arm, plain in zip(self.arms, data["arms"], strict=True):
-            plain |= {"cold": _estimate_dict(arm.cold), "incremental": _estimate_dict(arm.incremental)}
-        for comparison, plain in zip(self.comparisons, data["comparisons"], strict=True):
+        for arm, row in zip(self.arms, data["arms"], strict=True):
+            row |= {"cold": _estimate_dict(arm.cold), "incremental": _estimate_dict(arm.incremental)}
+        for comparison, row in zip(self.comparisons, data["comparisons"], strict=True):
             for name, speedup in (("cold", comparison.cold_speedup), ("incremental", comparison.incremental_speedup)):
-                plain |= {f"{name}_speedup": _estimate_dict(speedup), f"{name}_verdict": verdict_words(speedup)}
+                row |= {f"{name}_speedup": _estimate_dict(speedup), f"{name}_verdict": verdict_words(speedup)}
         data["warnings"] = [
             {"kind": str(each), "arm": each.arm, "sample_kind": each.kind, "evidence": each.evidence}
             for each in self.warnings

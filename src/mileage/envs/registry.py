@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from mileage.contracts import EnvSpec, VectorEnv
 from mileage.envs import known, mujoco
-from mileage.envs import known as files
 from mileage.envs.known import is_native, registered
 from mileage.envs.native.vector import NativeEnv
 from mileage.errors import UsageError
@@ -44,7 +43,7 @@ def resolve(name: EnvSpec | str, **kwargs: Any) -> EnvSpec:
         return atari(name, **{"life_loss": False, "clip_reward": False, **kwargs})
     if place is None and is_native(name) and not kwargs:
         return known.by_id(name)
-    make = files.load(*place) if place else mujoco.find(name, kwargs)
+    make = known.load(*place) if place else mujoco.find(name, kwargs)
     if isinstance(make, EnvSpec):
         return make
     from mileage.envs.gymnasium.bridge import GymnasiumEnv

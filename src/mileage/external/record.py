@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mileage.errors import MileageError
-from mileage.external.exam import Examiner, Source
+from mileage.external.exam import Examiner, PolicySource
 from mileage.external.variables import kept_variables
 from mileage.jobs.process import Ended, EndingWay, How, Program
 from mileage.ledger.panels import Panel
@@ -259,7 +259,7 @@ class FileExams(Exams):
             kept = Path(place, Path(found[0]).name)
             try:
                 shutil.copy2(found[0], kept)
-                source = Source.parse(kept, self._loader)
+                source = PolicySource.parse(kept, self._loader)
                 evaluation = self._examiner.examine(source, unit_actions=self._unit, timeout=_TIMEOUT_SECONDS)
             except (MileageError, OSError) as error:
                 if not settled:  # it may be half of one

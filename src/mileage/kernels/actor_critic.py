@@ -26,7 +26,6 @@ import math
 import numpy as np
 
 from mileage.kernels import heads, mlp, optim, random
-from mileage.kernels import heads as parts
 from mileage.kernels.machine.frames import (
     Count,
     Flag,
@@ -86,7 +85,7 @@ UPDATE = frame_type(
     """,
 )
 # The same with actions of several parts, or masks.
-MASKED_UPDATE = extended(UPDATE, parts.FIELDS, "masks: (samples, M) uint8")
+MASKED_UPDATE = extended(UPDATE, heads.FIELDS, "masks: (samples, M) uint8")
 
 
 def n_chunks(minibatch: int) -> int:
@@ -212,10 +211,10 @@ def _slopes_of_parts(
         advantage = (f32(frame.advantages)[sample] - centre) * inverse
         action = shift(f32(frame.actions), sample * frame.action_size)
         mask, out = shift(u8(frame.masks), sample * frame.n_choices), shift(delta, i * width)
-        log_prob, entropy = parts.log_probs(frame, shift(head, i * width), log_std, mask, action, out)
+        log_prob, entropy = heads.log_probs(frame, shift(head, i * width), log_std, mask, action, out)
         factor = _policy_factor(log_prob - f32(frame.log_probs)[sample], advantage, clip, stats)
         stats[ENTROPY] += entropy
-        parts.slopes(frame, log_std, action, factor, entropy_coef, weight, out, log_std_grad)
+        heads.slopes(frame, log_std, action, factor, entropy_coef, weight, out, log_std_grad)
 
 
 @inner(masked=_slopes_of_parts)
@@ -396,7 +395,7 @@ SCORE = frame_type(
     """,
 )
 # The same with actions of several parts, or masks.
-MASKED_SCORE = extended(SCORE, parts.FIELDS, "masks: (n_scored, M) uint8")
+MASKED_SCORE = extended(SCORE, heads.FIELDS, "masks: (n_scored, M) uint8")
 
 
 def pieces(n_valued: int) -> int:
@@ -424,7 +423,7 @@ def _log_prob_of_parts(frame: FrameRecord, head: Ptr32, width: Count, row: Index
     """`_log_prob` among what the masks allow; overwrites `head`."""
     action = shift(f32(frame.actions), row * frame.action_size)
     mask, log_std = shift(u8(frame.masks), row * frame.n_choices), shift(f32(frame.params), frame.log_std_offset)
-    log_prob, _ = parts.log_probs(frame, head, log_std, mask, action, head)
+    log_prob, _ = heads.log_probs(frame, head, log_std, mask, action, head)
     return log_prob
 
 

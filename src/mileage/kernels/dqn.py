@@ -3,7 +3,7 @@
 Targets bootstrap from the target network at the online network's choice (van Hasselt et al., 2016,
 arXiv:1509.06461) or at its own; a dueling head holds the state's value first and the actions' advantages after it
 (Wang et al., 2016, arXiv:1511.06581). The loss is Huber's. Threads share the network by hidden units
-(`learners.units`): results do not depend on their number. The target network stands still for many updates: what
+(below): results do not depend on their number. The target network stands still for many updates: what
 it says of all their samples is computed before them, as matrix products of many rows are faster than those of few.
 
 Where a batch is small and a network large, cutting the batch leaves matrix products of few rows, and gradients that
@@ -21,7 +21,6 @@ from __future__ import annotations
 import numpy as np
 
 from mileage.kernels import heads, mlp, optim, random
-from mileage.kernels import heads as parts
 from mileage.kernels.machine import team
 from mileage.kernels.machine.blas import sgemm
 from mileage.kernels.machine.frames import (
@@ -272,7 +271,7 @@ def descend_and_follow(
 LOSS, Q_VALUE, SAMPLES = range(3)
 N_STATS = 3
 
-# An update ends after `frame.stage`, as in `learners.actor_critic`.
+# An update ends after `frame.stage`, as in `actor_critic`.
 STAGES = ("loop and barriers", "target", "forward and backward", "optimizer", "target network")
 _TARGET, _GRADIENT, _OPTIMIZER, LAST_STAGE = range(1, len(STAGES))
 
@@ -359,7 +358,7 @@ def _look_ahead(
 @inner
 def _best_allowed(frame: FrameRecord, values: Ptr32, sample: Index) -> Index:
     """`_best` among what the mask allows."""
-    return parts.parts_argmax(values, shift(u8(frame.masks), sample * frame.n_actions), frame.n_actions)
+    return heads.parts_argmax(values, shift(u8(frame.masks), sample * frame.n_actions), frame.n_actions)
 
 
 @inner(masked=_best_allowed)
@@ -460,9 +459,9 @@ def _explore_allowed(frame: FrameRecord, values: Ptr32, i: Index, rng_state: Ptr
     """`_explore` among what the mask allows."""
     n = frame.n_actions
     mask = shift(u8(frame.masks), i * n)
-    choice = parts.parts_argmax(values, mask, n)
+    choice = heads.parts_argmax(values, mask, n)
     if random.uniform01(rng_state) < _F(frame.epsilon):
-        choice = parts.any_allowed(mask, n, rng_state)
+        choice = heads.any_allowed(mask, n, rng_state)
     return choice
 
 

@@ -17,7 +17,6 @@ import math
 import numpy as np
 
 from mileage.kernels import random
-from mileage.kernels import random as definitions
 from mileage.kernels.machine.frames import (
     Count,
     Flag,
@@ -36,8 +35,8 @@ from mileage.kernels.mlp import tanh
 
 _F = np.float32
 _INFINITE = _F(np.inf)
-HALF_LOG_TWO_PI, SQUASH_EPS = _F(definitions.HALF_LOG_TWO_PI), _F(definitions.SQUASH_EPS)
-LOG_STD_LOW, LOG_STD_HIGH = _F(definitions.LOG_STD_LOW), _F(definitions.LOG_STD_HIGH)
+HALF_LOG_TWO_PI, SQUASH_EPS = _F(random.HALF_LOG_TWO_PI), _F(random.SQUASH_EPS)
+LOG_STD_LOW, LOG_STD_HIGH = _F(random.LOG_STD_LOW), _F(random.LOG_STD_HIGH)
 
 
 @inner

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from mileage.kernels import heads, mlp
-from mileage.kernels import heads as parts
 from mileage.kernels.machine.frames import (
     Array32,
     Count,
@@ -106,7 +105,7 @@ EVALUATE = frame_type(
 ACT = frame_type(_POLICY, _STORE)
 # The same with actions of several parts, or masks: of them there is one for everything that is possible.
 _MASKS = f"""
-    {parts.FIELDS}
+    {heads.FIELDS}
     masks: (N, M) uint8, what is possible now
     faults: (1,) int64, set to 1 where an environment leaves nothing possible
 """
@@ -166,8 +165,8 @@ def _choose_parts(frame: FrameRecord, lo: Index, rows: Count, row: Index, work: 
         rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
         mask = shift(u8(frame.store_masks), (row + i) * frame.n_choices)
         action = shift(f32(frame.store_actions), (row + i) * action_size)
-        log_prob = parts.sample(frame, shift(head, i * width), log_std, mask, rng_state, action)
-        parts.parts_to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * action_size))
+        log_prob = heads.sample(frame, shift(head, i * width), log_std, mask, rng_state, action)
+        heads.parts_to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * action_size))
         f32(frame.store_log_probs)[row + i] = log_prob
 
 
@@ -202,7 +201,7 @@ def _store_given_masks(frame: FrameRecord, lo: Index, rows: Count, row: Index) -
         given, kept = shift(u8(frame.masks), (lo + i) * n), shift(u8(frame.store_masks), (row + i) * n)
         for k in range(n):
             kept[k] = given[k]
-        if parts.mend(frame, kept):
+        if heads.mend(frame, kept):
             i64(frame.faults)[0] = 1
 
 
@@ -333,14 +332,14 @@ def _evaluate_parts(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> 
         logits = shift(head, i * width + frame.head_skip)
         mask = shift(u8(frame.masks), (lo + i) * frame.n_choices)
         action = shift(f32(frame.actions), (lo + i) * n)
-        if parts.mend(frame, mask):
+        if heads.mend(frame, mask):
             i64(frame.faults)[0] = 1
         if frame.deterministic > 0:
-            parts.mode(frame, logits, mask, action)
+            heads.mode(frame, logits, mask, action)
         else:
             rng_state = shift(u64(frame.action_rng), 2 * (lo + i))
-            parts.sample(frame, logits, shift(params, frame.log_std_offset), mask, rng_state, action)
-        parts.parts_to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * n))
+            heads.sample(frame, logits, shift(params, frame.log_std_offset), mask, rng_state, action)
+        heads.parts_to_env_action(frame, action, shift(f32(frame.env_action), (lo + i) * n))
 
 
 @inner(masked=_evaluate_parts)

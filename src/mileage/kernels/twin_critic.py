@@ -45,7 +45,7 @@ _F = np.float32
 # Columns of `stats` and `totals`: sums over samples. The third is a learner's own.
 CRITIC_LOSS, _ACTOR_LOSS, _OWN, Q_VALUE, SAMPLES = range(5)
 N_STATS = 5
-# The first stages that an update can end after, as in `learners.actor_critic`; what follows is the learner's own.
+# The first stages that an update can end after, as in `actor_critic`; what follows is the learner's own.
 FIRST_STAGES = ("loop and barriers", "target", "critic", "critic optimizer")
 TARGET, CRITIC, CRITIC_OPTIMIZER = range(1, len(FIRST_STAGES))
 

@@ -225,10 +225,9 @@ def _share_of_products(work: Work, team: Team, seconds: float) -> dict[str, floa
 
 def _torch(learner: Learner, described: Description, costs: tuple[PhaseCost, ...]) -> _Inside:
     """Stages of the update, operations per phase, and torch's share of what would otherwise be Python."""
-    from mileage.profiling import replays as torch_replay
 
-    phases = torch_replay.torch_phases(learner)
-    whole, stages = torch_replay.torch_update_stages(learner, described.methods)
+    phases = replays.torch_phases(learner)
+    whole, stages = replays.torch_update_stages(learner, described.methods)
     learn = phases.get("learn")
     splits: dict[str, Mapping[str, float]] = {}
     for cost in costs:

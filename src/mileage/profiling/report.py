@@ -178,7 +178,7 @@ def crossings(found: Calibration) -> Table:
     rows.append(("all", "", f"{count:,.6g}", seconds_with_unit(limits.crossing_seconds) + " empty", percent(share)))
     note = (
         f"A call into a kernel that does nothing takes {seconds_with_unit(limits.crossing_seconds)}"
-        f" ({seconds_with_unit(limits.team_crossing_seconds)} on {limits.threads} threads): the last row is the boundary alone."
+        f" ({seconds_with_unit(limits.team_crossing_seconds)} on {limits.threads} threads): the last row is that alone."
     )
     header = ("call", "part", "per iteration", "each", "share of the iteration")
     return table("crossings", "Boundary crossings (Python ↔ native)", header, rows, note)

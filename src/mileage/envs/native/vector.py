@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike
 from mileage.codec import leave_nothing, no_way_out
 from mileage.contracts import Step
 from mileage.envs import known
-from mileage.envs import known as files
-from mileage.envs.native import compile
 from mileage.envs.native.functions import Functions, FunctionSource, Sizes
 from mileage.envs.vector import Seed, SpacedSpec, VectorBase, most_threads
 from mileage.errors import EnvCompileError, UnknownNameError, UsageError
@@ -91,7 +89,7 @@ class NativeEnv(SpacedSpec):
     def named(cls, name: str) -> NativeEnv:
         """The native environment called `name`: an id, "path/to/file.py:Name" or "package.module:Name"."""
         place = split(name)
-        found = files.load(*place) if place else known.by_id(name)
+        found = known.load(*place) if place else known.by_id(name)
         if not isinstance(found, NativeEnv):
             raise UnknownNameError("native environment", name, known.registered())
         return found
@@ -250,7 +248,9 @@ class VecEnv(VectorBase):
 
     def raise_failure(self) -> None:
         """EnvError if a function of an environment raised in compiled code that was called with these arrays."""
-        compile.raise_noted(self.spec.id, self.elapsed, self._locate)
+        from mileage.envs.native.compile import raise_noted
+
+        raise_noted(self.spec.id, self.elapsed, self._locate)
 
     def _locate(self, function: int, index: int) -> str:
         """Where an index error is raised in plain Python from the state that compiled code left, in brackets."""

@@ -1,6 +1,7 @@
 """Scripts of CleanRL and LeanRL, as they are.
 
-    python -m mileage.external.adapters.cleanrl --panel CartPole-v1 --target "mean_return>=475" ppo.py --total-timesteps 50000
+    python -m mileage.external.adapters.cleanrl \
+        --panel CartPole-v1 --target "mean_return>=475" ppo.py --total-timesteps 50000
 
 Or inside a program: `with cleanrl.recorded(panel=…) as run: …; run.agent = agent`. Phases: `env_step` and `eval`;
 choosing actions and learning share one script and are `other`. What `SummaryWriter.add_scalar` and `wandb.log` are told

@@ -99,9 +99,9 @@ class Session:
     """One training of a framework, as a run of the ledger."""
 
     def __init__(
-        self, framework: str, settings: SessionSettings, *, algorithm: str = "", env_id: str = "", seed: int | None = None,
-        config: ReadRecord | None = None, package: str | None = None, unit_actions: bool = False,
-        not_separated: str = "",
+        self, framework: str, settings: SessionSettings, *, algorithm: str = "", env_id: str = "",
+        seed: int | None = None, config: ReadRecord | None = None, package: str | None = None,
+        unit_actions: bool = False, not_separated: str = "",
     ) -> None:  # fmt: skip
         unknown = sorted(set(settings) - set(SessionSettings.__annotations__))
         if unknown:

@@ -39,4 +39,4 @@ def find_panel(
     )  # fmt: skip
 
 
-__all__ = ["Actor", "Examiner", "Source", "examine", "find_panel"]
+__all__ = ["Actor", "Examiner", "PolicySource", "examine", "find_panel"]

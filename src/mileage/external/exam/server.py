@@ -4,7 +4,8 @@ A program connects to a socket and asks to be examined after so many steps; obse
 one line of JSON each. All evaluations are played by the code that plays those of our own runs. The program learns
 whether it may stop, and nothing else; the time is on its clock.
 
-It is started by `mileage.external.exam.Examiner` as `python -m mileage.external.exam.server FD`, and ends with whoever started it.
+It is started by `mileage.external.exam.Examiner` as
+`python -m mileage.external.exam.server FD`, and ends with whoever started it.
 """
 
 from __future__ import annotations

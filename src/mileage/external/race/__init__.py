@@ -132,7 +132,4 @@ class _Stages:
         return [self._spec.reference, *undecided] if undecided else []
 
 
-__all__ = ["ArmSpec", "run_race"]
-
-
 __all__ = ["ArmSpec", "Race", "RaceArm", "RaceSpec", "TunedBy", "read_race", "run_race"]

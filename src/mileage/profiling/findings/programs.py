@@ -180,25 +180,26 @@ class _About:
 
 _ENVS = ("num_envs", "n_envs", "num_env", "nenvs", "num_workers", "n_workers")
 _EVERY = ("eval_freq", "eval_every", "eval_interval", "eval_frequency", "evaluation_interval", "eval_steps")
+_L = ProgramLayer
 _ABOUT = (
-    _About(Trouble.STEP, (ProgramLayer.STEP,), "make the step cheaper there, or step more environments at once", (_ENVS,)),
-    _About(Trouble.RESET, (ProgramLayer.RESET,), "do once what every reset repeats, or prepare episodes beside the run"),
-    _About(Trouble.EVALUATION, (ProgramLayer.EVALUATION,), "evaluate less often, or on fewer episodes",
+    _About(Trouble.STEP, (_L.STEP,), "make the step cheaper there, or step more environments at once", (_ENVS,)),
+    _About(Trouble.RESET, (_L.RESET,), "do once what every reset repeats, or prepare episodes beside the run"),
+    _About(Trouble.EVALUATION, (_L.EVALUATION,), "evaluate less often, or on fewer episodes",
            (_EVERY, ("n_eval_episodes", "eval_episodes", "num_eval_episodes", "episodes"))),
-    _About(Trouble.LOGGING, (ProgramLayer.LOGGING,), "write figures less often, or from a thread of their own",
+    _About(Trouble.LOGGING, (_L.LOGGING,), "write figures less often, or from a thread of their own",
            (("log_interval", "log_freq", "log_every", "logging_steps", "log_frequency"),)),
-    _About(Trouble.CHECKPOINT, (ProgramLayer.CHECKPOINT,), "save less often, or to a faster disk",
+    _About(Trouble.CHECKPOINT, (_L.CHECKPOINT,), "save less often, or to a faster disk",
            (("save_freq", "save_interval", "save_every", "checkpoint_every", "save_steps"),)),
-    _About(Trouble.CALLBACK, (ProgramLayer.CALLBACK,), "do less there, or not at every step"),
-    _About(Trouble.REPLAY, (ProgramLayer.REPLAY,), "a smaller buffer stays in the cache; larger batches sample less often",
+    _About(Trouble.CALLBACK, (_L.CALLBACK,), "do less there, or not at every step"),
+    _About(Trouble.REPLAY, (_L.REPLAY,), "a smaller buffer stays in the cache; larger batches sample less often",
            (("buffer_size", "replay_size", "memory_size", "capacity"), ("batch_size",))),
-    _About(Trouble.GENERATION, (ProgramLayer.GENERATE,), "generate in larger batches, or with a server made for it",
+    _About(Trouble.GENERATION, (_L.GENERATE,), "generate in larger batches, or with a server made for it",
            (("generation_batch_size", "num_generations", "per_device_train_batch_size"), ("max_completion_length",))),
-    _About(Trouble.COMPILING, (ProgramLayer.COMPILE,), "keep shapes the same from call to call, and cache compiled code"),
-    _About(Trouble.STARTING, (ProgramLayer.IMPORT,), "it is paid once per run: longer runs, or fewer imports"),
-    _About(Trouble.LOADING, (ProgramLayer.LOADING,), "load beside the run", (("num_workers", "dataloader_num_workers"),)),
-    _About(Trouble.WAITING, (ProgramLayer.WAITING,), "give the other processes less to do, or use more of them", (_ENVS,)),
-    _About(Trouble.JAX, (ProgramLayer.JAX,), "put more of the loop into one compiled call: a scan over steps", (_ENVS,)),
+    _About(Trouble.COMPILING, (_L.COMPILE,), "keep shapes the same from call to call, and cache compiled code"),
+    _About(Trouble.STARTING, (_L.IMPORT,), "it is paid once per run: longer runs, or fewer imports"),
+    _About(Trouble.LOADING, (_L.LOADING,), "load beside the run", (("num_workers", "dataloader_num_workers"),)),
+    _About(Trouble.WAITING, (_L.WAITING,), "give the other processes less to do, or use more of them", (_ENVS,)),
+    _About(Trouble.JAX, (_L.JAX,), "put more of the loop into one compiled call: a scan over steps", (_ENVS,)),
 )  # fmt: skip
 _LEARNING = (ProgramLayer.BACKWARD, ProgramLayer.OPTIMIZER)
 _NETWORK = (*_LEARNING, ProgramLayer.FORWARD, ProgramLayer.TORCH)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from mileage.profiling.findings.programs import ProgramFinding, Trouble
 from mileage.profiling.programs.watch import Watched, watch
 
-__all__ = ["Finding", "Trouble", "Watched", "watch"]
+__all__ = ["ProgramFinding", "Trouble", "Watched", "watch"]

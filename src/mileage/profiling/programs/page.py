@@ -25,10 +25,11 @@ from mileage.types import F64, Record, strict_json
 
 _BINS = 160
 _ROW = 21
-_HUES = {ProgramLayer.STEP: 25, ProgramLayer.RESET: 50, ProgramLayer.BACKWARD: 265, ProgramLayer.OPTIMIZER: 290, ProgramLayer.EVALUATION: 340,
-         ProgramLayer.LOGGING: 95, ProgramLayer.CHECKPOINT: 120, ProgramLayer.CALLBACK: 0, ProgramLayer.GENERATE: 315, ProgramLayer.REPLAY: 75,
-         ProgramLayer.FORWARD: 235, ProgramLayer.JAX: 210, ProgramLayer.LOADING: 150, ProgramLayer.WAITING: 10, ProgramLayer.COMPILE: 170,
-         ProgramLayer.IMPORT: 190, ProgramLayer.TORCH: 250}  # fmt: skip
+_L = ProgramLayer
+_HUES = {_L.STEP: 25, _L.RESET: 50, _L.BACKWARD: 265, _L.OPTIMIZER: 290, _L.EVALUATION: 340,
+         _L.LOGGING: 95, _L.CHECKPOINT: 120, _L.CALLBACK: 0, _L.GENERATE: 315, _L.REPLAY: 75,
+         _L.FORWARD: 235, _L.JAX: 210, _L.LOADING: 150, _L.WAITING: 10, _L.COMPILE: 170,
+         _L.IMPORT: 190, _L.TORCH: 250}  # fmt: skip
 _LAYERS = list(ProgramLayer)
 _SPARKS = (
     ProgramLayer.STEP,

@@ -11,7 +11,6 @@ import os
 import sys
 
 from . import imports, libraries, settings
-from . import imports as tracebacks
 from .sampler import Sampler
 from .settings import Files
 
@@ -51,7 +50,7 @@ def begin() -> None:
     place = os.environ.get(PLACE)
     if not place or not os.path.isdir(place):
         return
-    tracebacks.begin_tracebacks()
+    imports.begin_tracebacks()
     imports.begin(libraries.AFTER)
     watch = Watch(place)
     os.register_at_fork(after_in_child=watch.forked)
