@@ -232,7 +232,7 @@ def test_a_program_that_talks_rubbish_dies_or_hangs_is_one_sentence(tmp_path: Pa
 def test_policies_are_told_apart_by_their_names(tmp_path: Path) -> None:
     kind = SourceKind
     kinds = {"a.onnx": kind.ONNX, "b.pt": kind.TORCHSCRIPT, "c.safetensors": kind.CHECKPOINT,
-             "d.py:act": kind.FUNCTION, "package.module:act": kind.FUNCTION, 
+             "d.py:act": kind.FUNCTION, "package.module:act": kind.FUNCTION,
              "program: ./serve --fast": kind.PROGRAM}  # fmt: skip
     for text, expected in kinds.items():
         source = PolicySource.parse(text)
