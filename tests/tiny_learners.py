@@ -122,7 +122,7 @@ class Talkative(Silent):
             ),
             calls={"learn": update},
             team=self.team,
-            at_rest=self._at_rest,
+            paused=self._paused,
             operations={ACT: lambda: self.policy.actions(self.env.obs)},
             buffers=(Buffer("weights", 4 * size * size, self.weights.nbytes),),
             variants=(Variant("batch", {"size": size // 2}, "learn", 2.0, self.crunch, self._half),),
@@ -132,7 +132,7 @@ class Talkative(Silent):
         self.crunch(len(STAGES) - 1 if stage is None else stage)
 
     @contextlib.contextmanager
-    def _at_rest(self) -> Iterator[None]:
+    def _paused(self) -> Iterator[None]:
         kept, rate, self.rate = self.weights.copy(), self.rate, 0.0
         try:
             yield

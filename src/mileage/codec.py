@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mileage.errors import EnvError, UsageError
-from mileage.types import U8, Allowed, Array, ObsLeaf, Record, Shown, Taken
+from mileage.types import U8, Action, ActionMask, Array, Observation, ObsLeaf, Record
 
 
 class Codec:
@@ -26,7 +26,7 @@ class Codec:
         """`branches` says how many ways there are to choose each discrete part of an action."""
         self.obs_size, self.branches, self.leaves = obs_size, tuple(branches), leaves
 
-    def rows(self, observation: Shown) -> tuple[Array, bool]:
+    def rows(self, observation: Observation) -> tuple[Array, bool]:
         """One observation or a batch as rows (N, O) float32 or (N, B) uint8, and whether it was a single one."""
         if self.leaves is None:
             return self._flat_rows(observation)
@@ -35,26 +35,26 @@ class Codec:
         found = {leaf.name: self._leaf_value(leaf, observation) for leaf in self.leaves}
         return self._packed([(leaf, found[leaf.name], leaf.shape) for leaf in self.leaves])
 
-    def shown(self, rows: Array) -> Shown:
+    def shown(self, rows: Array) -> Observation:
         """Rows (N, O) as a batch in the environment's own form: what `rows` was made of, its numbers as float32."""
         if self.leaves is None:
             return rows
         found = {leaf.name: view_of(leaf, np.ascontiguousarray(rows)) for leaf in self.leaves}
         return found if self.leaves[0].name else found[""]
 
-    def taken_rows(self, actions: Taken) -> Array:
+    def taken_rows(self, actions: Action) -> Array:
         """A batch of actions in the environment's own form as a policy's: (N,) integers, or numbers (N, A)."""
         return np.asarray(actions)
 
-    def actions(self, rows: Array, single: bool) -> Taken:
+    def actions(self, rows: Array, single: bool) -> Action:
         """Actions of a policy as the environment takes them: one of them, or a batch."""
         return rows[0] if single else rows
 
-    def masks(self, given: Allowed, n: int) -> U8:
+    def masks(self, given: ActionMask, n: int) -> U8:
         """Masks for `n` observations, (N, M) uint8, from one for all of them or one for each."""
         return self.checked_masks(given, n)
 
-    def checked_masks(self, given: Allowed, n: int) -> U8:
+    def checked_masks(self, given: ActionMask, n: int) -> U8:
         """Flat masks for `n` observations; UsageError if they do not fit or leave nothing possible."""
         size = sum(self.branches)
         if not size:
@@ -74,7 +74,7 @@ class Codec:
         """What a checkpoint says of it, as JSON has it."""
         return {"observation": self.obs_size, "choices": list(self.branches)}
 
-    def _flat_rows(self, observation: Shown) -> tuple[Array, bool]:
+    def _flat_rows(self, observation: Observation) -> tuple[Array, bool]:
         try:
             obs = np.asarray(observation, np.float32)
         except (TypeError, ValueError):
@@ -85,7 +85,7 @@ class Codec:
             raise UsageError(f"observation must have {self.obs_size} entries, not shape {shape}")
         return obs, single
 
-    def _leaf_value(self, leaf: ObsLeaf, observation: Shown) -> Array:
+    def _leaf_value(self, leaf: ObsLeaf, observation: Observation) -> Array:
         if leaf.name and leaf.name not in observation:
             raise UsageError(f"observation must be a dict with {[each.name for each in self.leaves or ()]}")
         return np.asarray(observation[leaf.name] if leaf.name else observation)

@@ -185,7 +185,7 @@ class Policy(abc.ABC):
     """The arrays that an observation row of bytes packs; None if rows are float32 vectors."""
     most_threads: int | None = None
     """How many threads choosing actions may use; None for as many as there are cores."""
-    in_parts: bool = False
+    structured_actions: bool = False
     """Whether actions have several parts or masks, which are then passed to it; kernels are others for that too."""
 
     @abc.abstractmethod
@@ -374,8 +374,8 @@ class Learner(abc.ABC):
     def restore(self, saved: Saved) -> None:
         """Go on where `saved` was taken; UsageError if it does not fit."""
 
-    def rest(self, *, abandon: bool = False) -> None:  # noqa: B027 (most learners have no threads of their own)
-        """End threads of one's own; with `abandon`, without finishing what they are at."""
+    def stop(self, *, finish: bool = True) -> None:  # noqa: B027 (most learners have no threads of their own)
+        """End threads of one's own; what they are at is finished first, or abandoned."""
 
     def summary(self) -> Record:
         """What is worth telling at the end of a run, beside what every run tells."""

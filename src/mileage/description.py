@@ -150,7 +150,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Description:
-    """What one iteration of a learner consists of. Whatever runs, runs within `at_rest`."""
+    """What one iteration of a learner consists of. Whatever runs, runs within `paused`."""
 
     work: Mapping[str, Work] = field(default_factory=dict)
     """Of every phase that has matrix products, by the phase's name."""
@@ -162,7 +162,7 @@ class Description:
     """The threads that calls run on."""
     on_team: Callable[[Team], AbstractContextManager[object]] | None = None
     """Lets calls run on another team; None where threads are bound to what they do."""
-    at_rest: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    paused: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """Within it, nothing that is called is learned from: at its end all is as it was."""
     methods: tuple[Boundary, ...] = ()
     """Of a learner on torch: methods, labelled with the stage of the update that the time in them belongs to."""

@@ -22,11 +22,11 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
-Shown = Any
+Observation = Any
 """An observation as an environment gives it: an array, a number, or dicts and tuples of them; or a batch of such."""
-Taken = Any
+Action = Any
 """An action as an environment takes it, of the same kinds; or a batch of such."""
-Allowed = Any
+ActionMask = Any
 """Action masks as users and environments give them: an array, or dicts and tuples of them."""
 Memory = Any
 """Of a recurrent policy: tensors, alone or in tuples and dicts; None of one that has none."""

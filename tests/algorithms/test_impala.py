@@ -111,7 +111,7 @@ def test_targets_are_those_of_the_reference_under_the_policy_of_the_update(lag: 
         before = engine.policy.params.copy()
         stats = engine.iterate(clock, 0.0)
     assert stats.lag == lag
-    engine.rest()
+    engine.stop()
     assert engine.truncated.any()
     assert engine.terminated.any()
     after = engine.policy.params.copy()
@@ -147,7 +147,7 @@ def test_the_update_is_one_step_on_the_vtrace_loss() -> None:
     for _ in range(3):
         before, mean = engine.policy.params.copy(), engine.adam_mean.copy()
         engine.iterate(clock, 0.0)
-    engine.rest()
+    engine.stop()
     # Adam's first moment moved by a tenth of the gradient.
     gradient = (engine.adam_mean.astype(np.float64) - 0.9 * mean) / 0.1
 
@@ -172,7 +172,7 @@ def test_lags_are_counted() -> None:
     engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, mode="lockstep", lag=2, collectors=2, learning_rate=1e-3))
     clock = PhaseClock()
     seen = [engine.iterate(clock, 0.0).lag for _ in range(6)]
-    engine.rest()
+    engine.stop()
     assert seen == [0, 1, 2, 2, 2, 2]
     assert engine.summary() == {"policy_lag": {"updates": 6, "mean": 1.5, "max": 2, "counts": {"0": 1, "1": 1, "2": 4}}}
 
@@ -181,7 +181,7 @@ def test_the_lag_of_one_collector_is_bounded_by_the_slots() -> None:
     engine = engine_of(IMPALAConfig(n_envs=4, n_steps=4, queue=3, learning_rate=1e-3))
     clock = PhaseClock()
     lags = [engine.iterate(clock, 0.0).lag for _ in range(100)]
-    engine.rest()
+    engine.stop()
     # While a slot is filled, the others are learned from at most once each, and one that was taken before.
     assert max(lags) <= len(engine.slots) == 4
     assert min(lags) >= 0
@@ -192,7 +192,7 @@ def test_collectors_are_measured_beside_the_wall_clock() -> None:
     clock = PhaseClock()
     for _ in range(10):
         engine.iterate(clock, 0.0)
-    engine.rest()
+    engine.stop()
     times = clock.times()
     assert {name: times.entries[name] for name in (Phase.SYNC, Phase.ADVANTAGE, Phase.LEARN)} == {
         "sync": 10,

@@ -109,6 +109,6 @@ def test_a_profile_counts_every_epoch() -> None:
         assert own.work["learn"].flops == usual.work["learn"].flops
         assert own.calls["learn"].stages is not None
         before = agent.policy.params.copy()
-        with own.at_rest():
+        with own.paused():
             own.calls["learn"].run()
         assert np.array_equal(agent.policy.params, before)

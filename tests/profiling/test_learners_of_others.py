@@ -62,7 +62,7 @@ def test_nothing_is_learned_while_it_rests() -> None:
         learner = agent.learner
         assert isinstance(learner, Talkative)
         described, before = learner.describe(), learner.weights.copy()
-        with described.at_rest():
+        with described.paused():
             described.calls["learn"].run()
             np.testing.assert_array_equal(learner.weights, before)
         described.calls["learn"].run()

@@ -69,7 +69,7 @@ def test_a_replay_buffer_that_fills_while_it_is_timed_is_not_damaged(algorithm: 
     with kind(env, seed=0, capacity=2000, learning_starts=100, batch=32, hidden=(16, 16)) as agent:
         agent.learn(300, ledger=False)
         learner: Any = agent.learner
-        with learner.describe().at_rest():
+        with learner.describe().paused():
             for _ in range(500):
                 learner.push()
         agent.learn(300, ledger=False)

@@ -48,7 +48,7 @@ def test_every_part_of_the_rollout_writes_what_the_rollout_wrote(env: str, norma
         assert isinstance(learner.env, VecEnv)
         parts = found.calls["rollout"].parts
         assert parts is not None
-        with found.at_rest():
+        with found.paused():
             wanted = {name: getattr(learner, name).copy() for name in STORED}
             moving = (learner.env.state, learner.env.elapsed, learner.env.rng, learner.action_rng)
             ended = [array.copy() for array in moving]
@@ -119,7 +119,7 @@ def test_replaying_leaves_the_agent_as_it_was(name: str) -> None:
         update = found.calls["learn"]
         assert update.stages is not None
         assert found.team is not None
-        with found.at_rest():
+        with found.paused():
             stages = replays.update_stages(update, update.stages, found.work["learn"], found.team, 0.0)
             scaling = replays.scaling(found, [1, 2], 0.0)
             for operation in found.operations.values():
@@ -139,7 +139,7 @@ def test_parts_of_a_rollout_add_up() -> None:
         call = found.calls["rollout"]
         assert call.parts is not None
         assert found.team is not None
-        with found.at_rest():
+        with found.paused():
             parts = replays.rollout_parts(call, call.parts, found.work["rollout"], found.team, 0.0)
         assert parts.total == pytest.approx(parts.environments + parts.inference + parts.storage + parts.call)
         assert sum(parts.shares.values()) == pytest.approx(1.0)

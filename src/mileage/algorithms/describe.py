@@ -209,7 +209,7 @@ def unchanged(learner: StatefulLearner) -> Iterator[None]:
 
     A replay buffer may be as large as the memory: it is not copied, and keeps what it was given meanwhile.
     """
-    learner.rest()
+    learner.stop()
     counters = dict(learner.saved().counters)
     copied = {name: array.copy() for name, array in learner.state_arrays().items()}
     try:

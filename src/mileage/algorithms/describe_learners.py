@@ -63,7 +63,7 @@ def native_on_policy(learner: NativeOnPolicy) -> Description:
         calls={"learn": update, phase: call},
         team=learner.team,
         on_team=replay.on_team,
-        at_rest=replay.at_rest,
+        paused=replay.paused,
         operations=replay.operations(),
         buffers=buffers(learner, [learner.policy.params], [learner.adam_mean, learner.adam_square]),
         variants=(*other_minibatches(learner, update), *replay.other_n_envs()),
@@ -78,7 +78,7 @@ def learner_alone(learner: NativeOnPolicy, *boundaries: Boundary) -> Description
         boundaries=(*native_boundaries(learner), *boundaries),
         calls={"learn": replay.update()},
         team=learner.team,
-        at_rest=replay.at_rest,
+        paused=replay.paused,
     )
 
 
@@ -183,7 +183,7 @@ class _Replay:
     # Both
 
     @contextlib.contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within it updates have length 0, and one rollout can be repeated."""
         learner = self.learner
         with parts_of.unchanged(learner):
@@ -202,7 +202,7 @@ class _Replay:
     def operations(self) -> dict[str, Action]:
         """Acting and valuing for all environments, each in one call."""
         learner, policy = self.learner, self.learner.policy
-        kind = rollout.MASKED_ACT if policy.in_parts else rollout.ACT
+        kind = rollout.MASKED_ACT if policy.structured_actions else rollout.ACT
         frame = Frame(kind, **learner.policy_fields(), obs=learner.shown_obs, n_envs=learner.n_envs)
         # The rollout's workspace is as large as its blocks need; one call for all environments may need more.
         width = sum(policy.actor_sizes) + sum(policy.critic_sizes)
@@ -279,7 +279,7 @@ def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buf
             parts_of.env_step(learner.env),
             *(parts_of.native(replay, name, f"replay.{name}") for name in calls),
         ),
-        at_rest=lambda: parts_of.unchanged(learner),
+        paused=lambda: parts_of.unchanged(learner),
         operations=operations,
         buffers=(parts_of.replay_buffer(learner.policy, learner.obs, replay, config.capacity), *networks),
         variants=(*_other_batches(learner, operations.get(UPDATE)), *_smaller_buffers(learner)),
@@ -302,7 +302,7 @@ def native_off_policy(
         },
         team=learner.team,
         on_team=replay.on_team,
-        at_rest=replay.at_rest,
+        paused=replay.paused,
     )
 
 
@@ -320,7 +320,7 @@ class _OffPolicyReplay:
         learner.team.run(update.kernel, update.frame.set(steps=steps, stage=last).record, update.pieces)
 
     @contextlib.contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within it updates have length 0."""
         frame, rates = self._update.frame, self._update.rates
         with parts_of.unchanged(self._learner):

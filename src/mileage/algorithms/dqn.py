@@ -116,7 +116,7 @@ class DQN(OffPolicy):
         self._updates_per_call = 1 if config.prioritised else max(1, config.gradient_steps)
         samples = config.batch * self._updates_per_call
         self.batch = self.replay.batch(samples)
-        split = SplitBatch(self.batch, policy.obs_size, policy.n_actions) if policy.in_parts else None
+        split = SplitBatch(self.batch, policy.obs_size, policy.n_actions) if policy.structured_actions else None
         self._split, seen = split, split or self.batch
         self._td_errors = np.zeros(samples, np.float32)
         self.adam = {"adam_mean": aligned_zeros(n_params), "adam_square": aligned_zeros(n_params)}

@@ -72,7 +72,7 @@ class Slots:
         shapes |= dict.fromkeys(("mean", "scale"), ((obs_size,), np.float32))
         shapes |= dict.fromkeys(("terminated", "truncated"), ((rows,), np.uint8))
         shapes |= dict.fromkeys(("state", "turn", "version", "collector"), ((), np.int64))
-        if policy.in_parts:
+        if policy.structured_actions:
             shapes["masks"] = ((rows, sum(policy.branches)), np.uint8)
         zeros = {name: np.zeros((n_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
         self.arrays: dict[str, Array] = zeros
@@ -131,7 +131,7 @@ class Crew:
         at_work = self._threads and all(thread.is_alive() for thread in self._threads)
         if at_work and clock is self._clock and not self._stopping:
             return
-        self.rest()
+        self.stop()
         self._clock = clock
         self.publish(version)
         for number in range(len(self._collect)):
@@ -162,7 +162,7 @@ class Crew:
                 self._changed.wait()
             error, self._error = self._error, None
         if error is not None or slot is None:
-            self.rest(abandon=True)
+            self.stop(finish=False)
             raise error or RuntimeError("no rollout")
         return slot
 
@@ -172,15 +172,15 @@ class Crew:
             self._slots.state[slot] = SlotState.FREE
             self._changed.notify_all()
 
-    def rest(self, *, abandon: bool = False) -> None:
+    def stop(self, *, finish: bool = True) -> None:
         """Stop the threads after the rollouts they are in, or in the middle of them; `start` goes on from there."""
         with self._changed:
-            self._stopping, self._abandoning = True, abandon
+            self._stopping, self._abandoning = True, not finish
             self._changed.notify_all()
         for thread in self._threads:
             if thread.is_alive():
                 # One that never comes back from an environment must not keep the others from ending.
-                thread.join(_PATIENCE if abandon else None)
+                thread.join(None if finish else _PATIENCE)
         self._threads = []
         self._stopping = self._abandoning = False
         self._error = None
@@ -336,11 +336,11 @@ class IMPALA(NativeOnPolicy):
         self.collected_log_probs: F32 = np.zeros(n, np.float32)
         self._log_ratios: F32 = np.zeros(n, np.float32)
         floats = actor_critic.scores_work_floats(policy.actor_sizes, policy.critic_sizes)
-        kind = actor_critic.MASKED_SCORE if policy.in_parts else actor_critic.SCORE
+        kind = actor_critic.MASKED_SCORE if policy.structured_actions else actor_critic.SCORE
         self._score = Frame(
             kind,
             **{name: value for name, value in policy.frame_fields().items() if name in (kind.names or ())},
-            **(named(self, "masks") if policy.in_parts else {}),
+            **(named(self, "masks") if policy.structured_actions else {}),
             **named(self, "actions log_probs"), obs=rows, values=values,
             works=np.zeros((self.team.n_ranks, floats), np.float32), n_scored=n, n_valued=n + self.n_envs,
             work_floats=floats,
@@ -359,7 +359,7 @@ class IMPALA(NativeOnPolicy):
             fields[f"store_{name}"] = slots.arrays[name][slot]
         fields |= {name: getattr(self, name)[columns] for name in ("action_rng", "env_action")}
         fields |= {"store_raw_obs": raw[slot], "works": np.zeros(floats, np.float32)}
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             fields |= {"masks": self.shown_masks[columns], "store_masks": slots.masks[slot]}
         if not self.fused:
             return self._act_frame().set(**fields)
@@ -417,7 +417,7 @@ class IMPALA(NativeOnPolicy):
             self.raw_obs[:] = slots.raw_obs[slot]
         self.collected_log_probs[:] = slots.log_probs[slot]
         self.episode_sums[:] = slots.episode_sums[slot]
-        masks = ("masks",) if self.policy.in_parts else ()
+        masks = ("masks",) if self.policy.structured_actions else ()
         for name in ("actions", "rewards", "terminated", "truncated", "truncated_values", *masks):
             getattr(self, name)[:] = slots.arrays[name][slot]
 
@@ -453,9 +453,9 @@ class IMPALA(NativeOnPolicy):
         found["clip_fraction"] = float(np.mean(ratios > self.config.rho_bar))
         return ImpalaStats(**found, lag=self._lag)
 
-    def rest(self, *, abandon: bool = False) -> None:
+    def stop(self, *, finish: bool = True) -> None:
         """Stop collecting, after the rollouts under way unless they are to be abandoned."""
-        self._crew.rest(abandon=abandon)
+        self._crew.stop(finish=finish)
 
     def _learner_arrays(self) -> dict[str, Array]:
         rollouts = {f"rollout_{name}": array for name, array in self.slots.arrays.items()}
@@ -463,7 +463,7 @@ class IMPALA(NativeOnPolicy):
 
     def state_arrays(self) -> dict[str, Array]:
         """Everything that decides how training goes on, by name, rollouts under way included; collecting stops."""
-        self.rest()
+        self.stop()
         return super().state_arrays()
 
     def _set_counters(self, counters: Mapping[str, int]) -> None:

@@ -89,15 +89,17 @@ class OffPolicy(StatefulLearner):
         env.reset(seed=seed)
         self.obs: Array = np.array(env.obs)
         """What the environments show now, (N, O)."""
-        self.masks: U8 = np.ones((self.n_envs, policy.n_actions if policy.in_parts else 0), np.uint8)
+        self.masks: U8 = np.ones((self.n_envs, policy.n_actions if policy.structured_actions else 0), np.uint8)
         """What is possible now, (N, n), if the policy knows masks; the replay buffer has them behind observations."""
-        self._rows = np.zeros((self.n_envs, self._row_size()), self.obs.dtype) if policy.in_parts else self.obs
+        self._rows = (
+            np.zeros((self.n_envs, self._row_size()), self.obs.dtype) if policy.structured_actions else self.obs
+        )
         self._following = np.zeros_like(self._rows)
         self.scaling = Scaling(config, policy, self.n_envs)
         self.shown = np.zeros_like(self.obs) if self.scaling.observations else self.obs
         """The same as networks see it."""
         # Most trainings need neither masks nor statistics: a step takes microseconds, and asking costs some of them.
-        self._prepares = policy.in_parts or self.scaling.observations
+        self._prepares = policy.structured_actions or self.scaling.observations
         self._scales = self.scaling.observations or self.scaling.rewards
         self._following_obs = self._following[:, : self.obs.shape[1]]
         self._build()
@@ -114,7 +116,7 @@ class OffPolicy(StatefulLearner):
 
     def _row_size(self) -> int:
         """Entries of an observation in the replay buffer: masks are behind it, to a multiple of a word in bytes."""
-        masks = self.policy.n_actions if self.policy.in_parts else 0
+        masks = self.policy.n_actions if self.policy.structured_actions else 0
         return self.policy.obs_size + -(-masks // 8) * 8
 
     def _replay_arguments(self) -> Record:
@@ -136,7 +138,7 @@ class OffPolicy(StatefulLearner):
     def _act_randomly(self) -> Array:
         """As `_act`, uniformly at random, for `hold` steps each."""
         # What was possible a step before may not be now.
-        if (self._steps // self.n_envs) % self.config.hold and not self.policy.in_parts:
+        if (self._steps // self.n_envs) % self.config.hold and not self.policy.structured_actions:
             return self._held()
         draws = random.uniform_rows(self.action_rng, self.policy.action_size)
         if self.policy.n_actions:
@@ -150,7 +152,7 @@ class OffPolicy(StatefulLearner):
     def _anywhere(self, draws: F32) -> I64:
         """Discrete actions (N,), uniform among those that are possible, by uniform draws (N,)."""
         n = self.policy.n_actions
-        if not self.policy.in_parts:
+        if not self.policy.structured_actions:
             return np.asarray(np.minimum((draws * n).astype(np.int64), n - 1))
         ranks = np.cumsum(self.masks, axis=1, dtype=np.int64)
         which = np.minimum((draws * ranks[:, -1]).astype(np.int64), ranks[:, -1] - 1)
@@ -159,7 +161,7 @@ class OffPolicy(StatefulLearner):
     def _take_masks(self) -> None:
         """Look what is possible now, before actions are chosen."""
         shown = self.env.masks
-        if shown is not None and self.policy.in_parts:
+        if shown is not None and self.policy.structured_actions:
             np.copyto(self.masks, shown)
 
     def _note_masks(self, done: Bool, infos: Record) -> None:
@@ -264,7 +266,7 @@ class OffPolicy(StatefulLearner):
         any_ended = bool(infos) and (done := terminated | truncated).any()
         if any_ended:
             np.copyto(following, infos["final_obs"], where=done[:, None])
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             self._note_masks(terminated | truncated, infos)
         # The same arrays every time: the buffer looks at them once.
         self.replay.push_batch(self._rows, self.actions, reward, terminated, self._cut, self._following)

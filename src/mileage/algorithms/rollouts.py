@@ -134,7 +134,7 @@ class NativeOnPolicy(RolloutLearner):
         self.block = kernels.block_size(self.n_envs)
         self.episode_sums = np.zeros((-(-self.n_envs // self.block), 3))
         self.adam_mean, self.adam_square = np.zeros_like(policy.params), np.zeros_like(policy.params)
-        choices = sum(policy.branches) if policy.in_parts else 0
+        choices = sum(policy.branches) if policy.structured_actions else 0
         self.masks: U8 = np.ones((n, choices), np.uint8)
         """What was possible, (B, M), if actions have several parts or masks."""
         self.shown_masks: U8 = np.ones((total, choices), np.uint8)
@@ -158,12 +158,12 @@ class NativeOnPolicy(RolloutLearner):
         """The policy's fields of a frame that acts, and where what it does is stored."""
         stored = {"store_raw_obs": self.raw_obs, "store_obs": self.obs, "store_actions": self.actions}
         stored |= {"store_log_probs": self.log_probs, "store_values": self.values}
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             stored |= {"masks": self.shown_masks, "store_masks": self.masks, "faults": self._faults}
         return self.policy.acting_fields() | stored | named(self, "action_rng works env_action")
 
     def _act_frame(self) -> Frame:
-        kind = kernels.MASKED_ACT if self.policy.in_parts else kernels.ACT
+        kind = kernels.MASKED_ACT if self.policy.structured_actions else kernels.ACT
         return Frame(kind, **self.policy_fields(), obs=self.shown_obs, n_envs=self.n_envs)
 
     def _rollout_frame(self) -> Frame:
@@ -171,8 +171,8 @@ class NativeOnPolicy(RolloutLearner):
         assert isinstance(env, VecEnv)
         own = "n_envs block rewards terminated truncated truncated_values last_values episode episode_sums work_floats"
         stepping = env.frame_fields() | named(self, own)
-        kind = kernels.MASKED_ROLLOUT if self.policy.in_parts else kernels.ROLLOUT
-        mask = {"mask": env.spec.mask_address} if self.policy.in_parts else {}
+        kind = kernels.MASKED_ROLLOUT if self.policy.structured_actions else kernels.ROLLOUT
+        mask = {"mask": env.spec.mask_address} if self.policy.structured_actions else {}
         return Frame(kind, **self.policy_fields(), **(stepping | mask), n_steps=self.config.n_steps)
 
     def _update_frame(self) -> Frame:
@@ -180,8 +180,8 @@ class NativeOnPolicy(RolloutLearner):
         rollout = named(self, "obs actions log_probs values advantages returns order shuffle_rng")
         memory = named(self, "adam_mean adam_square totals works work_floats chunk_rows")
         loss = named(config, "epochs clip value_clip entropy_coef value_coef target_kl")
-        kind = actor_critic.MASKED_UPDATE if self.policy.in_parts else actor_critic.UPDATE
-        rollout |= named(self, "masks") if self.policy.in_parts else {}
+        kind = actor_critic.MASKED_UPDATE if self.policy.structured_actions else actor_critic.UPDATE
+        rollout |= named(self, "masks") if self.policy.structured_actions else {}
         return Frame(
             kind,
             **{name: value for name, value in self.policy.frame_fields().items() if name in (kind.names or ())},

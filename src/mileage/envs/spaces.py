@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from mileage.codec import Codec, is_single, view_of
 from mileage.errors import UsageError
-from mileage.types import F32, I64, U8, Allowed, Array, ObsLeaf, Record, Shown, Taken
+from mileage.types import F32, I64, U8, Action, ActionMask, Array, Observation, ObsLeaf, Record
 
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]
@@ -33,7 +33,7 @@ class Part(NamedTuple):
         """The way to it in a word."""
         return "/".join(map(str, self.path))
 
-    def of(self, whole: Shown | Taken | Allowed, what: str) -> Array:
+    def of(self, whole: Observation | Action | ActionMask, what: str) -> Array:
         """Its value in an observation, an action or a mask (`what`) of the whole space."""
         for key in self.path:
             fits = isinstance(whole, Mapping) if isinstance(key, str) else isinstance(whole, Sequence)
@@ -96,7 +96,7 @@ class SpaceCodec(Codec):
         """Entries of boxes in an action."""
         return len(self.action_low) - (0 if self.n_actions else len(self.branches))
 
-    def rows(self, observation: Shown) -> tuple[Array, bool]:
+    def rows(self, observation: Observation) -> tuple[Array, bool]:
         """One observation or a batch, as the environment shows it or flat already, as rows."""
         flat = np.asarray(observation) if isinstance(observation, np.ndarray | list) else None
         if self.leaves is None and flat is not None and self._is_flat(flat):
@@ -130,11 +130,11 @@ class SpaceCodec(Codec):
             view = view_of(leaf, out)
             view[:] = _encoded(part.space, values).reshape(view.shape)
 
-    def take(self, observation: Shown, out: Array) -> None:
+    def take(self, observation: Observation, out: Array) -> None:
         """Write a batch of observations, as a vector environment has them, as rows into `out`."""
         self.write_rows([part.of(observation, "observation") for part in self._shown], out)
 
-    def flatten(self, observation: Shown) -> F32:
+    def flatten(self, observation: Observation) -> F32:
         """One observation as a float32 vector (O,)."""
         out: F32 = np.zeros((1, self.obs_size), np.float32)
         self.write_rows([part.of(observation, "observation")[None] for part in self._shown], out)
@@ -147,13 +147,13 @@ class SpaceCodec(Codec):
         assert isinstance(found, spaces.Box)
         return spaces.Box(found.low.astype(np.float32), found.high.astype(np.float32), dtype=np.float32)
 
-    def shown(self, rows: Array) -> Shown:
+    def shown(self, rows: Array) -> Observation:
         """Rows as a batch in the environment's own form, choices as numbers again."""
         if self.leaves is not None:
             raise UsageError(f"environment {self.env_id!r} shows packed rows, which cannot be unpacked for others")
         if rows.ndim > 2:  # images, which stay as they are
             return rows
-        columns: dict[Path, Shown] = {}
+        columns: dict[Path, Observation] = {}
         start = 0
         for path, space in self._shown:
             size = spaces.flatdim(space)
@@ -161,7 +161,7 @@ class SpaceCodec(Codec):
             start += size
         return _nested(self.observation_space, columns)
 
-    def taken_rows(self, actions: Taken) -> Array:
+    def taken_rows(self, actions: Action) -> Array:
         """A batch of actions in the environment's own form as rows; an action of several spaces cannot be one."""
         space = self.action_space
         if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -173,27 +173,27 @@ class SpaceCodec(Codec):
             return array - space.start
         return array.reshape(len(array), -1)
 
-    def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Taken:
+    def actions(self, rows: Array, single: bool, *, apart: bool = False) -> Action:
         """Actions of a policy as the environment takes them: one of them, or a batch.
 
         With `apart`, a batch whose items Gymnasium's vector environments take apart into what a box holds, arrays all.
         """
         if self.n_actions:
-            found: Taken = np.asarray(rows, np.int64) + self.action_space.start  # type: ignore[attr-defined]
+            found: Action = np.asarray(rows, np.int64) + self.action_space.start  # type: ignore[attr-defined]
             return found[0] if single else found
         choice, number = 0, len(self.branches)
-        columns: dict[Path, Taken] = {}
+        columns: dict[Path, Action] = {}
         for path, space in self._taken:
             size = math.prod(space.shape or ())
             first = number if isinstance(space, spaces.Box) else choice
-            values: Taken = _decoded(space, rows[:, first : first + size])
+            values: Action = _decoded(space, rows[:, first : first + size])
             if isinstance(space, spaces.Box) and not space.shape:  # an item of an array would be a bare number
                 values = [np.asarray(each) for each in values] if single or apart else values
             columns[path] = values[0] if single else values
             choice, number = (choice, number + size) if isinstance(space, spaces.Box) else (choice + size, number)
         return _nested(self.action_space, columns)
 
-    def masks(self, given: Allowed, n: int) -> U8:
+    def masks(self, given: ActionMask, n: int) -> U8:
         """Flat masks, or one of the action space's form: an array for every discrete part."""
         if not isinstance(given, Mapping | tuple):
             return self.checked_masks(given, n)
@@ -280,7 +280,7 @@ def _decoded(space: Space, columns: Array) -> Array:
     return columns.reshape(len(columns), *(space.shape or ())).astype(space.dtype)
 
 
-def _nested(space: Space, values: Mapping[Path, Taken], path: Path = ()) -> Taken:
+def _nested(space: Space, values: Mapping[Path, Action], path: Path = ()) -> Action:
     """The values of parts put together in the form of the space."""
     if isinstance(space, spaces.Dict):
         return {key: _nested(each, values, (*path, key)) for key, each in space.spaces.items()}
@@ -289,7 +289,7 @@ def _nested(space: Space, values: Mapping[Path, Taken], path: Path = ()) -> Take
     return values[path]
 
 
-def _joined(given: Allowed) -> Array:
+def _joined(given: ActionMask) -> Array:
     """The masks of a multi-discrete action, one for every choice, beside each other."""
     return np.concatenate([np.asarray(each) for each in given], axis=-1)
 

@@ -131,7 +131,7 @@ FIELDS = """
 
 
 @inner
-def mend(frame: FrameRecord, mask: PtrU8) -> Flag:
+def allow_all_if_none(frame: FrameRecord, mask: PtrU8) -> Flag:
     """Allow everything where a choice (of the row `mask`) has nothing that is possible; whether that had to be done."""
     branches, start, broken = i64(frame.branches), 0, False
     for b in range(frame.n_branches):

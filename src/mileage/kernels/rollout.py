@@ -201,7 +201,7 @@ def _store_given_masks(frame: FrameRecord, lo: Index, rows: Count, row: Index) -
         given, kept = shift(u8(frame.masks), (lo + i) * n), shift(u8(frame.store_masks), (row + i) * n)
         for k in range(n):
             kept[k] = given[k]
-        if heads.mend(frame, kept):
+        if heads.allow_all_if_none(frame, kept):
             i64(frame.faults)[0] = 1
 
 
@@ -332,7 +332,7 @@ def _evaluate_parts(frame: FrameRecord, lo: Index, rows: Count, work: Ptr32) -> 
         logits = shift(head, i * width + frame.head_skip)
         mask = shift(u8(frame.masks), (lo + i) * frame.n_choices)
         action = shift(f32(frame.actions), (lo + i) * n)
-        if heads.mend(frame, mask):
+        if heads.allow_all_if_none(frame, mask):
             i64(frame.faults)[0] = 1
         if frame.deterministic > 0:
             heads.mode(frame, logits, mask, action)

@@ -29,7 +29,7 @@ class ActorCritic(FlatPolicy):
         branches: Sequence[int] = (), masked: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(obs_size, n_actions, action_low, action_high, hidden, activation)
-        self.in_parts = masked or bool(branches)
+        self.structured_actions = masked or bool(branches)
         self.branches = tuple(branches) or ((n_actions,) if n_actions else ())
         numbers = self.action_size - len(self.branches)
         self.actor_sizes = (obs_size, *self.hidden, sum(self.branches) + numbers)

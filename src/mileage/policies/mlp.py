@@ -224,7 +224,7 @@ class FlatPolicy(Policy):
         parts: Record = {"branches": np.array(self.branches, np.int64), "n_branches": len(self.branches)}
         parts["n_choices"] = sum(self.branches)
         return (
-            (parts if self.in_parts else {})
+            (parts if self.structured_actions else {})
             | named(self, own)
             | {
                 "actor": np.array(self.actor_sizes, np.int64),

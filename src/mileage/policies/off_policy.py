@@ -26,7 +26,7 @@ class QNetwork(FlatPolicy):
         if n_actions < 1:
             raise UsageError("dqn needs discrete actions: use sac, td3 or ppo for continuous ones")
         super().__init__(obs_size, n_actions, (), (), hidden, activation)
-        self.dueling, self.in_parts, self.branches = dueling, masked, (n_actions,)
+        self.dueling, self.structured_actions, self.branches = dueling, masked, (n_actions,)
         self.head_skip = int(dueling)
         self.actor_sizes = (obs_size, *self.hidden, n_actions + int(dueling))
         self.params = aligned_zeros(n_params(self.actor_sizes))

@@ -26,7 +26,7 @@ def write(policy: object, path: Path, about: dict[str, str]) -> None:
     """Write `policy` with the metadata `about`; UsageError if it is not one of a native network."""
     if not isinstance(policy, FlatPolicy):
         raise UsageError("only native networks (backend 'native', policy 'mlp') can be exported to ONNX")
-    if policy.in_parts and not policy.n_actions:
+    if policy.structured_actions and not policy.n_actions:
         raise UsageError("a policy whose actions have several parts cannot be exported to ONNX")
     graph = _Graph()
     _network(graph, policy)

@@ -193,7 +193,7 @@ def _native(
     if team is None:
         return _Inside()
     scaling: Scaling = {}
-    with described.at_rest():
+    with described.paused():
         shared = sum(each.get(phase, 0.0) for phase in described.calls)
         # What to do about a bottleneck comes before where exactly it is.
         if (_LEAST_ROUNDS + 1) * len(thread_counts) * shared < allowance.left / 2:

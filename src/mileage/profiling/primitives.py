@@ -30,7 +30,7 @@ def primitives(agent: Agent, described: Description, effort: float = 1.0) -> dic
     if not described.operations:
         return seconds
     # As in a run: with threads of its own, BLAS would get in the way of ours.
-    with single_threaded_blas(), described.at_rest():
+    with single_threaded_blas(), described.paused():
         # Each group by itself: an update leaves nothing of the others in the caches, and they nothing of its own.
         for group in (_environments(agent), _storage(agent.policy), _arrays(), described.operations):
             seconds |= _seconds(group, 0.02 * effort) if group else {}

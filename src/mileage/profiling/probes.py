@@ -209,7 +209,7 @@ def replay(learner: Learner, described: Description, *, seconds: float, most: in
                     _run_block(learner, described, kind, size)
                 turn += 1
         finally:
-            learner.rest()
+            learner.stop()
     plain, once, twice, watched = kinds
     spans, iterations = once.kept(), size * len(once.counted())
     factor = cost_in_place(plain.mean, once.mean, twice.mean, cost.of(spans) / iterations)

@@ -1,6 +1,6 @@
 """Calibrated replays of native calls and of torch: rollouts in parts, updates in stages, products, threads.
 
-All functions here are for a learner at rest (`Description.at_rest`).
+All functions here are for a learner at rest (`Description.paused`).
 """
 
 from __future__ import annotations

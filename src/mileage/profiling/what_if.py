@@ -126,7 +126,7 @@ def _rested(described: Description, make: Maker) -> Maker:
     """The same while the learner is at rest."""
 
     def made() -> WhatIf | None:
-        with described.at_rest():
+        with described.paused():
             return _plain(make)()
 
     return made

@@ -12,7 +12,7 @@ from mileage.errors import DivergedError, UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
 from mileage.training import evaluation
-from mileage.types import U8, Allowed, Array, Memory, Record, Shown, Taken
+from mileage.types import U8, Action, ActionMask, Array, Memory, Observation, Record
 
 
 class Acting:
@@ -29,12 +29,12 @@ class Acting:
 
     def predict(
         self,
-        observation: Shown,
+        observation: Observation,
         state: Memory = None,
         episode_start: ArrayLike | None = None,
         deterministic: bool = True,
-        action_masks: Allowed = None,
-    ) -> tuple[Taken, Memory]:
+        action_masks: ActionMask = None,
+    ) -> tuple[Action, Memory]:
         """Actions for one observation or a batch, and the memory of a recurrent policy for the next call, else None.
 
         Observations are as the environment gives them, or flat (O,) or (N, O); actions are as it takes them. `state`
@@ -48,7 +48,7 @@ class Acting:
         chosen, state = self.policy.predict(rows, state, episode_start, rng, *given)
         return self.spec.codec.actions(chosen, single), state
 
-    def distribution(self, observation: Shown, action_masks: Allowed = None) -> Distribution:
+    def distribution(self, observation: Observation, action_masks: ActionMask = None) -> Distribution:
         """What the policy says about one observation or a batch: probabilities, means, deviations and values.
 
         Arguments as for `predict`. What the arrays are stands in `mileage.contracts.Distribution`.
@@ -94,7 +94,7 @@ class Acting:
                 )
         self._sound = True
 
-    def _rows(self, observation: Shown) -> tuple[Array, bool]:
+    def _rows(self, observation: Observation) -> tuple[Array, bool]:
         """Observations as the policy takes them, and whether there is one alone; UsageError for what is not finite."""
         self._check_sound()
         rows, single = self.spec.codec.rows(observation)
@@ -102,7 +102,7 @@ class Acting:
             raise UsageError("observation must be finite numbers: an action for another would mean nothing")
         return rows, single
 
-    def _masks(self, given: Allowed, n: int) -> U8 | None:
+    def _masks(self, given: ActionMask, n: int) -> U8 | None:
         return None if given is None else self.spec.codec.masks(given, n)
 
     @functools.cached_property

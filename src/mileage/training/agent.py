@@ -173,7 +173,7 @@ class Agent(Acting):
         from mileage.kernels.machine import precompile as ahead
 
         names = self._backend.learner_class.kernels(isinstance(self.spec, NativeEnv))
-        names = ahead.with_masks(names) if self.policy.in_parts else names
+        names = ahead.with_masks(names) if self.policy.structured_actions else names
         absent = ahead.missing(names)
         if absent and on_compile is not None:
             on_compile(absent)
@@ -406,7 +406,7 @@ class Agent(Acting):
         """Stop threads and close environments; what comes after builds them again and goes on where this ended."""
         if self._learner is not None:
             learner = self._learner
-            learner.rest()
+            learner.stop()
             # Nobody writes to the learner's arrays from here on: they need not be copied.
             self._kept = ("what was left of the closed agent", learner.saved(), "")
             self._steps_before_build = learner.steps

@@ -201,11 +201,11 @@ class NativeEvaluator:
         work_floats = actor_critic.work_floats(block, policy.actor_sizes)
         self._faults = np.zeros(1, np.int64)
         masks: Record = {}
-        if policy.in_parts:
+        if policy.structured_actions:
             shown = np.ones((n, sum(policy.branches)), np.uint8)
             masks = {"masks": shown, "mask": spec.mask_address, "faults": self._faults}
         self._frame = Frame(
-            kernels.MASKED_EVALUATE if policy.in_parts else kernels.EVALUATE, **masks,
+            kernels.MASKED_EVALUATE if policy.structured_actions else kernels.EVALUATE, **masks,
             **(policy.acting_fields() | env.frame_fields() | named(env, "terminated truncated")),
             action_rng=self._action_rng, env_action=env.action, n_envs=n, block=block,
             actions=np.zeros((n, policy.action_size), np.float32), rewards=env.reward, returns=self._returns,
@@ -277,7 +277,7 @@ class BridgeEvaluator:
     def _choose(self, act: Callable[..., Array], rng: np.random.Generator | None, episodes: Episodes) -> Array:
         """Actions for all rows; those of rows that no longer play are not used."""
         env = self._env
-        masked = env.spec.masked and self.policy.in_parts
+        masked = env.spec.masked and self.policy.structured_actions
         return act(env.obs, rng, env.masks) if masked else act(env.obs, rng)
 
     def close(self) -> None:

@@ -118,9 +118,9 @@ def _at_rest_afterwards(learner: Learner) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        learner.rest(abandon=True)
+        learner.stop(finish=False)
         raise
-    learner.rest()
+    learner.stop()
 
 
 class _Ends:

@@ -58,7 +58,7 @@ def normalised(policy: ActorCritic, obs: Any) -> Any:
 
 def log_probs_of(policy: ActorCritic, obs: Any, actions: Any, masks: Any) -> Any:
     head = policy.head(obs)
-    if policy.in_parts:
+    if policy.structured_actions:
         return parts(head, policy.branches, policy.log_std, masks, actions)[0]
     if policy.n_actions:
         return categorical(head, actions[:, 0])[0]
@@ -68,7 +68,7 @@ def log_probs_of(policy: ActorCritic, obs: Any, actions: Any, masks: Any) -> Any
 def sampled(policy: ActorCritic, obs: Any, rng: list[Stream], masks: Any) -> Any:
     """The actions that the streams draw."""
     head = policy.head(obs).astype(np.float64)
-    if policy.in_parts:
+    if policy.structured_actions:
         return np.stack([sampled_parts(policy, *row) for row in zip(head, rng, masks, strict=True)])
     if not policy.n_actions:
         deviation = np.exp(policy.params[policy.log_std_offset :].astype(np.float64))
@@ -113,7 +113,7 @@ def test_rollout_equals_steps_in_python(spec: Any, n_envs: int) -> None:
         np.testing.assert_allclose(engine.obs[rows], normalised(policy, obs), atol=1e-4)
         np.testing.assert_allclose(engine.values[rows], policy.values(obs), atol=1e-4)
         masks = np.ones((n_envs, sum(policy.branches)), np.uint8) if env.masks is None else env.masks.copy()
-        if policy.in_parts:
+        if policy.structured_actions:
             np.testing.assert_array_equal(engine.masks[rows], masks)
         np.testing.assert_allclose(engine.log_probs[rows], log_probs_of(policy, obs, actions, masks), atol=2e-4)
         np.testing.assert_allclose(actions, sampled(policy, obs, rng, masks), atol=1e-4)

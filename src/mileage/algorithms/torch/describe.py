@@ -53,7 +53,7 @@ def on_policy(
         work={"learn": learn, "inference": act},
         boundaries=(parts_of.env_step(learner.env), GAE, NOISE),
         calls={"learn": call},
-        at_rest=lambda: parts_of.unchanged(learner),
+        paused=lambda: parts_of.unchanged(learner),
         methods=methods,
         operations={ACT: choose, VALUE: value},
         buffers=buffers(learner, _parameters(policy), moments),

@@ -36,7 +36,7 @@ class TorchDQN(TorchOffPolicy):
     def act(self, progress: float) -> Array:
         """Write `actions` as they are stored, and return them as the environment wants them."""
         values = self._online(self._seen())
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             values = possible(values, torch.from_numpy(self.masks).to(values.device))
         best = values.argmax(1)
         if self._inbox.separate:
@@ -53,7 +53,7 @@ class TorchDQN(TorchOffPolicy):
         with torch.no_grad():
             values = self._target(batch["next_obs"])
             judge = self._online(batch["next_obs"]) if config.double else values
-            if self.policy.in_parts:
+            if self.policy.structured_actions:
                 judge = possible(judge, batch["masks"])
             targets = bootstrap(batch, values.gather(1, judge.argmax(1, keepdim=True))[:, 0])
         value = self._online(batch["obs"]).gather(1, batch["actions"].long())[:, 0]

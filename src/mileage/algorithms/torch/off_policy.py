@@ -133,7 +133,7 @@ class TorchOffPolicy(TorchLearner, OffPolicy):
     def _look_at(self, batch: Record) -> None:
         """Turn rows of a batch into what the module sees, and masks of the next observations if there are any."""
         size, n = self.policy.obs_size, self.policy.n_actions
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             batch["masks"] = batch["next_obs"][:, size : size + n]
         for name in ("obs", "next_obs"):
             batch[name] = self.policy.view(batch[name][:, :size])

@@ -33,9 +33,9 @@ from mileage.measure import Phase
 from mileage.policies.torch.policy import TorchActorCritic, reset_rows
 from mileage.policies.torch.tensors import (
     Adam,
+    HostDevice,
     LiveTensors,
     SampleThreads,
-    Twin,
     added,
     keep_freed_memory,
     map_state,
@@ -122,8 +122,8 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
     def _allocate(self) -> None:
         n, policy, device = self.batch, self.policy, self.policy.device
 
-        def twin(*shape: int, dtype: Any = np.float32) -> Twin:
-            return Twin(shape, dtype, device, separate=self.separate)
+        def twin(*shape: int, dtype: Any = np.float32) -> HostDevice:
+            return HostDevice(shape, dtype, device, separate=self.separate)
 
         self._obs_twin = twin(n, policy.obs_size, dtype=policy.obs_dtype)
         self._final_twin = twin(self.n_envs, policy.obs_size, dtype=policy.obs_dtype)
@@ -132,7 +132,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._columns = {name: twin(n) for name in ("log_probs", "values", "advantages", "returns")}
         self._order_twin = twin(n, dtype=np.int64)
         self._noise_twin = twin(self.config.n_steps, self.n_envs, policy.action_size)
-        self._mask_twin = twin(n, sum(policy.branches) if policy.in_parts else 0, dtype=np.uint8)
+        self._mask_twin = twin(n, sum(policy.branches) if policy.structured_actions else 0, dtype=np.uint8)
         self._mask_twin.host[:] = 1
         self._mask_twin.push()
         self._last_twin = twin(self.n_envs)
@@ -168,7 +168,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
     def _send(self, clock: Clock) -> None:
         self._transfer(clock, self._columns["advantages"], self._columns["returns"])
 
-    def _transfer(self, clock: Clock, *twins: Twin, rows: slice = slice(None), fetch: bool = False) -> None:
+    def _transfer(self, clock: Clock, *twins: HostDevice, rows: slice = slice(None), fetch: bool = False) -> None:
         """Send rows to the device, or fetch them."""
         if twins[0].separate:
             with clock.phase(Phase.TRANSFER):
@@ -211,7 +211,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
     def _draw_noise(self) -> None:
         """All the noise of a rollout at once, from the streams and in the order of the native collector."""
         steps, width = self.config.n_steps, self._noise_twin.host.shape[2]
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             choices, numbers = len(self.policy.branches), self.policy.numbers
             draws = random.uniform_rows(self.action_rng, (choices + 2 * numbers) * steps)
             draws = draws.reshape(self.n_envs * steps, -1)
@@ -233,7 +233,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
         self._transfer(clock, twin, rows=rows)
         head, value, self._memory = policy.run(policy.view(twin.tensor[rows]), self._memory, fast=True)
         noise, action = self._noise_twin.tensor[t], self._action_twin.tensor[rows]
-        if policy.in_parts:
+        if policy.structured_actions:
             masks = self._masks(clock, rows)
             log_prob = sample(head, policy.branches, policy.log_std, masks, noise, action)
         elif policy.n_actions:
@@ -401,7 +401,7 @@ class TorchOnPolicy(TorchLearner, RolloutLearner):
 
     def _distribution(self, head: Tensor, actions: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions (N, A) and entropies, (N,) each, of the samples `index` (N,)."""
-        if self.policy.in_parts:
+        if self.policy.structured_actions:
             masks = self._mask_twin.tensor.index_select(0, index)
             return judge(head, self.policy.branches, self.policy.log_std, masks, actions)
         if self.policy.n_actions:

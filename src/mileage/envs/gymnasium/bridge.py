@@ -24,7 +24,7 @@ from mileage.envs.native.vector import VecEnv
 from mileage.envs.spaces import SpaceCodec
 from mileage.envs.vector import Seed, SpacedSpec, VectorBase
 from mileage.errors import EnvError, MileageError, UnknownNameError, UsageError
-from mileage.types import U8, Array, Bool, Record, Taken
+from mileage.types import U8, Action, Array, Bool, Record
 
 # --- What a Gymnasium environment does, held against what Gymnasium's interface and its own spaces promise ---
 _STEP = "(observation, reward, terminated, truncated, info)"
@@ -330,7 +330,7 @@ class BridgedVecEnv(VectorBase):
         """What is possible now, (N, M) uint8, the same memory every time; None if the environment does not say."""
         return self._masks if self.spec.masked else None
 
-    def _native_actions(self, actions: ArrayLike) -> Taken:
+    def _native_actions(self, actions: ArrayLike) -> Action:
         """`actions` as the wrapped environments take them."""
         array = self._checked_actions(actions)
         self._check_choices(array)

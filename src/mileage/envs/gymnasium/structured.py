@@ -14,7 +14,7 @@ from gymnasium import spaces
 from mileage.contracts import EnvSpec
 from mileage.envs.gymnasium.bridge import BridgedVecEnv, Env, FlatMasks, GymnasiumEnv, Tally
 from mileage.envs.spaces import SpaceCodec
-from mileage.types import ObsLeaf, Shown
+from mileage.types import Observation, ObsLeaf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,8 +69,8 @@ class StructuredVecEnv(BridgedVecEnv):
 
     spec: StructuredEnv
 
-    def _take(self, obs: Shown) -> None:
+    def _take(self, obs: Observation) -> None:
         self.spec.codec.take(obs, self.obs)
 
-    def _take_final(self, row: int, obs: Shown) -> None:
+    def _take_final(self, row: int, obs: Observation) -> None:
         self.final_obs[row] = self.spec.codec.rows(obs)[0][0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -60,7 +60,7 @@ class Hooks:
         """What `train` returned, where it does not tell parameters on its way."""
         self._make, self._params = make_policy, params
 
-    def policy(self) -> Callable[[Shown], Array]:
+    def policy(self) -> Callable[[Observation], Array]:
         """The policy as it stands: its normalisation is among the parameters."""
         import jax
 

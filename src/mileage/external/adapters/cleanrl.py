@@ -21,7 +21,7 @@ import numpy as np
 
 from mileage.errors import UsageError
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_resets
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -145,7 +145,7 @@ def policy_of(agent: Foreign) -> Foreign:
     network = parts.get("actor", parts.get("actor_mean", parts.get("network")))
     device = next(agent.parameters()).device
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         rows = torch.as_tensor(np.asarray(observations), dtype=torch.float32, device=device)
         with torch.no_grad():
             if network is not None:

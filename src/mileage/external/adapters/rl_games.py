@@ -17,7 +17,7 @@ import numpy as np
 
 from mileage.errors import UsageError
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_env
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -113,7 +113,7 @@ def _check(algo: Foreign) -> None:
 def _policy(algo: Foreign) -> Foreign:
     import torch
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         shown = torch.as_tensor(np.asarray(observations), device=algo.ppo_device)
         rows = algo._preproc_obs(shown if shown.dtype == torch.uint8 else shown.float())  # pictures are scaled
         algo.model.eval()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -59,7 +59,7 @@ def _policy(algorithm: Foreign) -> Foreign:
 
     module = algorithm.get_module()
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         rows = torch.as_tensor(np.asarray(observations), dtype=torch.float32)
         with torch.no_grad():
             found = module.forward_inference({"obs": rows})

@@ -19,7 +19,7 @@ import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module
 from mileage.external.exam import Actor
-from mileage.types import I64, Array, Shown
+from mileage.types import I64, Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -55,7 +55,7 @@ class RLtoolsPolicy(Actor):
     def __init__(self, state: Foreign) -> None:
         self._state = state
 
-    def act(self, observations: Shown, episodes: I64) -> Array:
+    def act(self, observations: Observation, episodes: I64) -> Array:
         """Ask for each."""
         rows = np.asarray(observations, np.float64)
         return np.asarray([np.asarray(self._state.action(row)).reshape(-1) for row in rows])

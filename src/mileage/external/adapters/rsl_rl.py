@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_env
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -78,7 +78,7 @@ def _policy(runner: Foreign, key: str | None) -> Foreign:
     names = [key] if key else list(sample.keys())
     modules = _modules(runner)
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         rows = torch.as_tensor(np.asarray(observations), device=runner.device, dtype=torch.float32)
         for module in modules:
             module.eval()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_env
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -59,7 +59,7 @@ def recorded(trainer: Foreign, **settings: Unpack[SessionSettings]) -> Iterator[
 def _policy(agent: Foreign) -> Foreign:
     import torch
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         rows = torch.as_tensor(np.asarray(observations), device=agent.device, dtype=torch.float32)
         with torch.inference_mode():
             # As it acts after any time of random actions; its preprocessors learn only where they are told to.

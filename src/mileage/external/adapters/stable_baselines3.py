@@ -20,7 +20,7 @@ from mileage.errors import CheckpointError, UsageError
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_env
 from mileage.external.adapters.wrappers import View
 from mileage.external.exam import Actor
-from mileage.types import I64, Array, Record, Shown
+from mileage.types import I64, Array, Observation, Record
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -137,7 +137,7 @@ class SB3Policy(Actor):
         """Forget other episodes."""
         self._all, self._n = None, episodes
 
-    def act(self, observations: Shown, episodes: I64) -> Array:
+    def act(self, observations: Observation, episodes: I64) -> Array:
         """Ask the model."""
         if self._view is not None:
             observations = self._view.observations(observations)
@@ -145,7 +145,7 @@ class SB3Policy(Actor):
         actions = self._chosen(shown, episodes)
         return actions if self._view is None else np.asarray(self._view.actions(actions))
 
-    def _chosen(self, shown: Shown, episodes: I64) -> Array:
+    def _chosen(self, shown: Observation, episodes: I64) -> Array:
         if not self.remembers:
             return np.asarray(self._model.predict(shown, deterministic=self._deterministic)[0])
         # Every episode keeps its column of the memory; those that are over keep an observation of no consequence.

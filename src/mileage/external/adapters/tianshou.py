@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -60,7 +60,7 @@ def _policy(algorithm: Foreign) -> Foreign:
 
     policy = algorithm.policy
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         policy.eval()
         inside, policy.is_within_training_step = policy.is_within_training_step, False
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module
-from mileage.types import Array, Shown
+from mileage.types import Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.
@@ -26,7 +26,7 @@ NOT_SEPARATED = "stepping and choosing are rollout together; sampling from a rep
 
 @contextlib.contextmanager
 def recorded(
-    trainer: Foreign, *, policy: Callable[[Shown], Array] | None = None, observation_key: str = "observation",
+    trainer: Foreign, *, policy: Callable[[Observation], Array] | None = None, observation_key: str = "observation",
     action_key: str = "action", **settings: Unpack[SessionSettings],
 ) -> Iterator[Session]:  # fmt: skip
     """Record `trainer.train()`; `policy` is what is examined, the collector's by default."""
@@ -54,12 +54,12 @@ def recorded(
         yield session
 
 
-def _policy(module: Foreign, observation_key: str, action_key: str) -> Callable[[Shown], Array]:
+def _policy(module: Foreign, observation_key: str, action_key: str) -> Callable[[Observation], Array]:
     import torch
     from tensordict import TensorDict
     from torchrl.envs import ExplorationType, set_exploration_type
 
-    def act(observations: Shown) -> Array:
+    def act(observations: Observation) -> Array:
         rows = torch.as_tensor(np.asarray(observations), dtype=torch.float32)
         with torch.inference_mode(), set_exploration_type(ExplorationType.DETERMINISTIC):
             found = module(TensorDict({observation_key: rows}, batch_size=[len(rows)]))[action_key]

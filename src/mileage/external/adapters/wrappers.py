@@ -16,7 +16,7 @@ from mileage.envs.registry import resolve
 from mileage.errors import UsageError
 from mileage.external.exam.actors import Function
 from mileage.ledger.panels import Panel
-from mileage.types import Array, Shown, Taken
+from mileage.types import Action, Array, Observation
 
 Foreign = Any
 """A wrapper or an environment of any kind."""
@@ -55,13 +55,13 @@ class View:
             return policy
         return lambda observations: self.actions(policy(self.observations(observations)))
 
-    def observations(self, shown: Shown) -> Shown:
+    def observations(self, shown: Observation) -> Observation:
         """Observations (N, …) as the policy sees them."""
         for same in reversed(self._wrappers):
             shown = _observed(same, shown)
         return shown
 
-    def actions(self, taken: Taken) -> Taken:
+    def actions(self, taken: Action) -> Action:
         """Actions (N, …) as the environment gets them."""
         for wrapper, *_ in self._wrappers:
             if isinstance(wrapper, VectorActionWrapper):
@@ -120,7 +120,7 @@ def _matters(wrapper: Foreign) -> bool:
     return False
 
 
-def _observed(same: Sequence[Foreign], shown: Shown) -> Shown:
+def _observed(same: Sequence[Foreign], shown: Observation) -> Observation:
     """Observations through one wrapper, which every environment has one of."""
     wrapper = same[0]
     if "obs_rms" in vars(wrapper):
@@ -133,7 +133,7 @@ def _observed(same: Sequence[Foreign], shown: Shown) -> Shown:
     return np.asarray(wrapper.observations(shown)) if isinstance(wrapper, VectorObservationWrapper) else shown
 
 
-def _array(shown: Shown) -> Array:
+def _array(shown: Observation) -> Array:
     if not isinstance(shown, np.ndarray):
         raise UsageError("wrappers of observations with several parts cannot be applied in an exam")
     return shown

@@ -10,9 +10,9 @@ import numpy as np
 from mileage.contracts import EnvSpec
 from mileage.errors import UsageError
 from mileage.policies.mlp import from_logits
-from mileage.types import F32, I64, Array, Shown, Taken
+from mileage.types import F32, I64, Action, Array, Observation
 
-Function = Callable[[Shown], Taken]
+Function = Callable[[Observation], Action]
 """Actions (N, …) for a batch of observations (N, …), both in the environment's own form."""
 
 
@@ -28,7 +28,7 @@ class Actor(abc.ABC):
         """An exam of so many episodes begins; whatever was remembered is of another one."""
 
     @abc.abstractmethod
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Actions for a batch (N, …) of observations of the `episodes` (N,), numbered from 0.
 
         For discrete actions, numbers (N,) or scores of every action, (N, n) of a floating type.
@@ -46,12 +46,12 @@ class Called(Actor):
             raise UsageError(f"a policy must be a function of observations, not {type(function).__name__}")
         self._function = function
 
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Ask the function."""
         return self._function(observations)
 
 
-def chosen(answer: Taken, spec: EnvSpec, n: int, rng: np.random.Generator | None, unit: bool) -> Array:
+def chosen(answer: Action, spec: EnvSpec, n: int, rng: np.random.Generator | None, unit: bool) -> Array:
     """An actor's answer as action rows: (N,) int64, or (N, A) float32 within the bounds; UsageError if it is neither.
 
     With `unit`, numbers from -1 to 1 stand for the bounds.

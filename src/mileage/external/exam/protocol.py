@@ -27,7 +27,7 @@ import numpy as np
 
 from mileage.errors import UsageError
 from mileage.external.exam.actors import Actor
-from mileage.types import I64, Array, Record, Shown, Taken
+from mileage.types import I64, Action, Array, Observation, Record
 
 
 def send(to: Connection, message: Record, arrays: Sequence[Array] = ()) -> None:
@@ -46,7 +46,7 @@ def receive(source: Connection) -> tuple[Record, list[Array]]:
     return message, arrays
 
 
-def taken_apart(values: Shown, arrays: list[Array]) -> int | Record:
+def taken_apart(values: Observation, arrays: list[Array]) -> int | Record:
     """The form of nested `values`, whose arrays are appended to `arrays`."""
     if isinstance(values, dict):
         return {"dict": {name: taken_apart(each, arrays) for name, each in values.items()}}
@@ -56,7 +56,7 @@ def taken_apart(values: Shown, arrays: list[Array]) -> int | Record:
     return len(arrays) - 1
 
 
-def put_together(form: int | Record, arrays: Sequence[Array]) -> Shown:
+def put_together(form: int | Record, arrays: Sequence[Array]) -> Observation:
     """What `taken_apart` took apart."""
     if isinstance(form, int):
         return arrays[form]
@@ -95,7 +95,7 @@ class ProgramActor(Actor):
         """Say what is about to be played."""
         self._say({"begin": {"protocol": PROTOCOL, "episodes": episodes, "deterministic": deterministic}})
 
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Ask for actions, and wait for them."""
         self._say({"act": {"episodes": episodes.tolist(), "observations": _plain(observations)}})
         line = self._line()
@@ -161,7 +161,7 @@ class ProgramActor(Actor):
         return f"the policy's program ended with exit code {code} before the exam was over"
 
 
-def _plain(values: Shown) -> object:
+def _plain(values: Observation) -> object:
     if isinstance(values, dict):
         return {name: _plain(each) for name, each in values.items()}
     if isinstance(values, tuple):

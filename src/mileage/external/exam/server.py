@@ -40,7 +40,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.recorder import RunRecorder
 from mileage.ledger.targets import Evaluation
 from mileage.training.evaluation import BridgeEvaluator, Episodes, checked_panel
-from mileage.types import I64, U8, Array, ReadRecord, Record, Shown, Taken, strict_json
+from mileage.types import I64, U8, Action, Array, Observation, ReadRecord, Record, strict_json
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line; a program that sends more is not listened to any more."""
@@ -355,7 +355,7 @@ class _Asking(Actor):
         """Say what is about to be played."""
         protocol.send(self._other, {"begin": {"episodes": episodes, "deterministic": deterministic}})
 
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Ask for actions."""
         arrays: list[Array] = [episodes]
         form = protocol.taken_apart(observations, arrays)

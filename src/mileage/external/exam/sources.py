@@ -14,7 +14,7 @@ import numpy as np
 from mileage.errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 from mileage.external.exam.actors import Actor, Called
 from mileage.external.exam.protocol import ProgramActor
-from mileage.types import I64, Array, Record, Shown, Taken
+from mileage.types import I64, Action, Array, Observation, Record
 from mileage.user_code import load as load_module
 
 # --- Policies in files that say by themselves how they compute: ONNX and TorchScript ---
@@ -59,7 +59,7 @@ class OnnxActor(Actor):
         """Choose the output that is asked."""
         self._answer = self._best if deterministic else "logits"
 
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Run the network, in the batches that it was exported for."""
         rows = np.ascontiguousarray(_one_array(observations), self._type)
         size = self._at_once or len(rows)
@@ -98,7 +98,7 @@ class TorchScriptActor(Actor):
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read as TorchScript: {str(error).splitlines()[0]}") from None
 
-    def act(self, observations: Shown, episodes: I64) -> Taken:
+    def act(self, observations: Observation, episodes: I64) -> Action:
         """Call the module."""
         with self._torch.inference_mode():
             rows = self._torch.from_numpy(np.ascontiguousarray(_one_array(observations)))
@@ -110,7 +110,7 @@ class TorchScriptActor(Actor):
         return (answer[0] if isinstance(answer, tuple) else answer).numpy()
 
 
-def _one_array(observations: Shown) -> Array:
+def _one_array(observations: Observation) -> Array:
     if isinstance(observations, dict | tuple):
         raise UsageError("a policy in a file sees one array: this environment shows several")
     return np.asarray(observations)

@@ -66,7 +66,7 @@ class TorchPolicy(Policy):
         self.low: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_low, np.float32).ravel()
         self.high: F32 = np.zeros(1, np.float32) if self.n_actions else np.array(spec.action_high, np.float32).ravel()
         self.action_size, self.branches = self.low.size, spec.choices
-        self.in_parts = spec.masked or bool(spec.branches)
+        self.structured_actions = spec.masked or bool(spec.branches)
         self.obs_mean: F32 = np.zeros(self.obs_size, np.float32)
         self.obs_scale: F32 = np.ones(self.obs_size, np.float32)
         self.obs_limit = math.inf

@@ -111,7 +111,7 @@ class SampleThreads:
         return results
 
 
-class Twin:
+class HostDevice:
     """An array on the host, `host`, and a tensor of the same content on the device, `tensor`.
 
     On the CPU both are the same memory and nothing is ever copied. Elsewhere the host's part is pinned, so that copies
@@ -145,9 +145,11 @@ class Inbox:
     def __init__(self, arrays: Mapping[str, Array], device: torch.device, *, separate: bool | None = None) -> None:
         self._arrays = dict(arrays)
         self.separate = device.type != "cpu" if separate is None else separate
-        self._twins: dict[str, Twin] = {}
+        self._twins: dict[str, HostDevice] = {}
         if self.separate:
-            self._twins = {name: Twin(each.shape, each.dtype, device, separate=True) for name, each in arrays.items()}
+            self._twins = {
+                name: HostDevice(each.shape, each.dtype, device, separate=True) for name, each in arrays.items()
+            }
             self.tensors = {name: twin.tensor for name, twin in self._twins.items()}
         else:
             self.tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
