@@ -94,6 +94,7 @@ nav:
       - Array kernels: docs/kernels.md
       - Errors: docs/errors.md
       - Extending: docs/extending.md
+      - Glossary: docs/glossary.md
       - Architecture: docs/architecture.md
       - Decisions: docs/adr/README.md
       - Contributing: CONTRIBUTING.md

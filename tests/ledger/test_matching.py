@@ -6,7 +6,7 @@ import pytest
 from sample_rows import make_run
 
 from mileage.errors import UnknownNameError, UnmatchedError
-from mileage.ledger.matching import CONTRACT, check_matched
+from mileage.ledger.matching import RULES, check_matched
 from mileage.ledger.panels import Panel
 from mileage.ledger.rows import Run
 from mileage.seeding import held_out_seeds
@@ -29,7 +29,7 @@ def test_equal_runs_match_whatever_else_differs() -> None:
         ("machine", {"machine_id": "n", "price_usd_per_hour": 0.0}),
     ],
 )
-def test_each_field_of_the_contract_refuses_and_shows_both_values(field: str, change: dict[str, Any]) -> None:
+def test_each_field_of_the_rules_refuses_and_shows_both_values(field: str, change: dict[str, Any]) -> None:
     a, b = make_run(), make_run(**change)
     with pytest.raises(UnmatchedError) as caught:
         check_matched([a], [b])
@@ -75,10 +75,10 @@ def test_hostile_values_are_shown_without_their_teeth() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_only_fields_of_the_contract_can_be_allowed() -> None:
+def test_only_fields_of_the_rules_can_be_allowed() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'panel_id'"):
         check_matched([make_run()], [make_run()], allow=["panel"])
-    assert set(CONTRACT) == {"panel_id", "target", "success", "accounting_window", "step_rule", "machine"}
+    assert set(RULES) == {"panel_id", "target", "success", "accounting_window", "step_rule", "machine"}
 
 
 def examined_by(**changes: Any) -> Run:

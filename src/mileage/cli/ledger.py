@@ -85,7 +85,7 @@ def compare(
     a: Annotated[str, Argument(help="The first set of runs: ids, a name, or field=value with commas.")],
     b: Annotated[str, Argument(help="The second set of runs.")],
     allow_unmatched: Annotated[
-        list[str] | None, Option(help="A field of the matching contract that may differ; labels the output.")
+        list[str] | None, Option(help="A field of the matching rules that may differ; labels the output.")
     ] = None,
     sequential: Annotated[
         bool,

@@ -1,6 +1,6 @@
 """What may be compared, field by field, and recorded runs judged by another target.
 
-Two sets of runs may be compared only if every field of the contract agrees over all of them. A mismatch is an error
+Two sets of runs may be compared only if every field of the rules agrees over all of them. A mismatch is an error
 that shows each field with both values, and of a panel or a machine what is different about it; a field that is
 explicitly allowed to differ labels everything that follows.
 """
@@ -22,7 +22,7 @@ from mileage.ledger.summary import Progress
 from mileage.ledger.targets import Target
 from mileage.types import ReadRecord
 
-CONTRACT: dict[str, Callable[[Run], object]] = {
+RULES: dict[str, Callable[[Run], object]] = {
     "panel_id": lambda run: run.panel_id,
     "target": lambda run: run.target,
     "success": lambda run: run.success,
@@ -30,7 +30,7 @@ CONTRACT: dict[str, Callable[[Run], object]] = {
     "step_rule": lambda run: run.step_rule,
     "machine": lambda run: run.machine_id,
 }
-"""Field of the contract and how to read it from a run. `machine` may differ where every run has an explicit price."""
+"""A field of the rules and how to read it from a run. `machine` may differ where every run has an explicit price."""
 
 _PARTS: dict[str, tuple[str, Callable[[Run], str | None]]] = {
     "panel_id": ("panel", lambda run: run.panel),
@@ -46,7 +46,7 @@ _HASH = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """A field of the contract on which the two sets disagree, with all values of each set."""
+    """A field of the rules on which the two sets disagree, with all values of each set."""
 
     field: str
     a: tuple[object, ...]
@@ -72,7 +72,7 @@ class Matching:
 
 
 def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = ()) -> Matching:
-    """Refuse a comparison of `a` with `b` that the contract does not cover.
+    """Refuse a comparison of `a` with `b` that the rules do not cover.
 
     Args:
         a: runs of the first set, not empty.
@@ -80,8 +80,8 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
         allow: fields that may differ; the result then carries a label.
     """
     for name in allow:
-        if name not in CONTRACT:
-            raise UnknownNameError("field to leave unmatched", name, CONTRACT)
+        if name not in RULES:
+            raise UnknownNameError("field to leave unmatched", name, RULES)
     found = differences(a, b)
     refused = [difference for difference in found if difference.field not in allow]
     if refused:
@@ -94,9 +94,9 @@ def check_matched(a: Sequence[Run], b: Sequence[Run], allow: Collection[str] = (
 
 
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
-    """The fields of the contract on which not all runs agree."""
+    """The fields of the rules on which not all runs agree."""
     found = []
-    for name, read in CONTRACT.items():
+    for name, read in RULES.items():
         if name == "machine" and all(run.price_usd_per_hour > 0 for run in (*a, *b)):
             continue
         values_a, values_b = _values(a, read), _values(b, read)

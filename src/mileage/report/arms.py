@@ -13,7 +13,7 @@ from mileage.errors import UsageError
 from mileage.ledger import exporting, queries
 from mileage.ledger.exporting import policy_row, run_row, unpacked
 from mileage.ledger.listing import RECIPE
-from mileage.ledger.matching import CONTRACT, rejudged
+from mileage.ledger.matching import RULES, rejudged
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.queries import Selector
 from mileage.ledger.rows import EndState, Run
@@ -282,7 +282,7 @@ def _ratio(numerator: float, denominator: float) -> float | None:
     return numerator / denominator if denominator > 0 else None
 
 
-_EXAM = tuple(name for name in CONTRACT if name != "machine")
+_EXAM = tuple(name for name in RULES if name != "machine")
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ class ReportArm:
 
 @dataclass(frozen=True)
 class Exam:
-    """Arms that may share a picture: they agree in everything that the matching contract names but the machine."""
+    """Arms that may share a picture: they agree in everything that the matching rules name but the machine."""
 
     arms: tuple[ReportArm, ...]
 
@@ -402,7 +402,7 @@ def exams(runs: Iterable[RecordedRun]) -> list[Exam]:
     """Runs as exams of arms, in the order in which they come."""
     found: dict[tuple[object, ...], dict[tuple[object, ...], list[RecordedRun]]] = {}
     for run in runs:
-        exam = (*(CONTRACT[name](run.run) for name in _EXAM), None if run.panel_id else run.env)
+        exam = (*(RULES[name](run.run) for name in _EXAM), None if run.panel_id else run.env)
         recipe = tuple(getattr(run.run, name) for name in RECIPE)
         found.setdefault(exam, {}).setdefault(recipe, []).append(run)
     return [Exam(tuple(_labelled(list(arms.values())))) for arms in found.values()]

@@ -2,7 +2,7 @@
 
 Failed runs count: the expected cost of an arm is what all its runs cost, over the number that reached the target. A run
 that reached it counts up to its first target-reaching checkpoint, any other up to its stop; one that resumes another
-counts with what the other cost. What differs between the arms and is no matter of the contract is shown.
+counts with what the other cost. What differs between the arms and is no matter of the rules is shown.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def compare(
         a: runs, or what selects them: ids, a name, or `field=value` with commas.
         b: those of the other side.
         db: path or address of their ledger; None takes `MILEAGE_DB` or `runs/mileage.db`.
-        allow: fields of the matching contract that may differ; the output is then labelled.
+        allow: fields of the matching rules that may differ; the output is then labelled.
         sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
         target: judge by this target and not by the runs' own.
     """
@@ -210,7 +210,7 @@ def compare_arms(
     Args:
         a: the runs of one side.
         b: those of the other.
-        allow: fields of the matching contract that may differ; the output is then labelled.
+        allow: fields of the matching rules that may differ; the output is then labelled.
         sequential: judge by the planned looks, so that looking again after every run keeps the error at 5 %.
     """
     matching = check_matched([run.run for run in a.subject.runs], [run.run for run in b.subject.runs], allow)

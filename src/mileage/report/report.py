@@ -24,7 +24,7 @@ from mileage.report.document import Section, Words
 from mileage.report.extras import builds, comparisons, findings
 from mileage.report.markup import Html, digest, file_page, join, tag
 from mileage.report.replay import replays
-from mileage.report.sections import contract, exam_sections
+from mileage.report.sections import exam_sections, rules
 from mileage.tables import markdown, plain, written_to
 
 # --- Runs from the ledger with what a page shows of them, and no more ---
@@ -148,7 +148,7 @@ def report_of(runs: Sequence[RecordedRun], *, replay: bool = True, now: float | 
         trained = Exam(tuple(arm for arm in exam.arms if not all(run.kpis for run in arm.runs)))
         if trained.arms:
             sections += exam_sections(trained)
-            more = (comparisons(trained), replays(trained) if replay else None, contract(trained))
+            more = (comparisons(trained), replays(trained) if replay else None, rules(trained))
             sections += [section for section in more if section is not None]
     sections += [section for section in (builds(runs), findings(runs)) if section is not None]
     if len(found) > 1:

@@ -311,7 +311,7 @@ def state_words(run: RecordedRun) -> str:
     return str(run.state).replace("_", " ") + (", void" if run.voided else "") + reason
 
 
-def contract(exam: Exam) -> Section:
+def rules(exam: Exam) -> Section:
     """What holds for all runs, and what each ran with."""
     run = exam.first.run
     panel = json.loads(run.panel) if run.panel else {}
@@ -338,7 +338,7 @@ def contract(exam: Exam) -> Section:
             "revision": plain(arm.first.run.git_revision or "none", 80),
         }
         parts.append(Folded(f"Configuration of {arm.label}", (Facts(command | config),)))
-    return Section("Contract, machine and versions", parts)
+    return Section("Matching rules, machine and versions", parts)
 
 
 def _versions(run: RecordedRun) -> str:

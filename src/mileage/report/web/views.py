@@ -52,7 +52,7 @@ def recipe(store: Store, run_id: str, query: Query) -> Html:
     (found,) = _one(store, run_id)
     same = store.read(listing.of_recipe, found.run, most=MOST_SHOWN)
     (exam, *_) = exams(report.loaded(store, same))
-    more = [sections.contract(exam), *_more(exam.runs)]
+    more = [sections.rules(exam), *_more(exam.runs)]
     full = f" The newest {MOST_SHOWN} runs are shown." if len(same) == MOST_SHOWN else ""
     links = tag(
         "p",
@@ -120,7 +120,7 @@ def run_part(store: Store, run_id: str) -> Html:
     parts: list[Html] = [_status(found)]
     made = [] if found.kpis else sections.exam_sections(exam)
     made += [_panel(found)] if found.episodes else []
-    made += [*([] if found.kpis else [sections.contract(exam)]), *_more([found]), *_notes(found)]
+    made += [*([] if found.kpis else [sections.rules(exam)]), *_more([found]), *_notes(found)]
     return join((*parts, sections.markup(made)))
 
 
