@@ -17,7 +17,7 @@ from mileage.profiling.calibration import NONE, Calibration
 from mileage.profiling.costs import LayerTable
 from mileage.profiling.profile import Profile
 from mileage.profiling.run import EndToEnd
-from mileage.types import strict_json
+from mileage.records import strict_json
 
 RECORDED = Path(__file__).parent / "profiling/recorded/planted.json"
 _TOTALS = ("phases", "entries", "env_steps")

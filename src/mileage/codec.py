@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mileage.errors import EnvError, UsageError
-from mileage.types import U8, Action, ActionMask, Array, Observation, ObsLeaf, Record
+from mileage.records import Record
+from mileage.types import U8, Action, ActionMask, Array, Observation, ObsLeaf
 
 
 class Codec:

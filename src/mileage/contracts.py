@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mileage.codec import Codec
 from mileage.errors import UsageError
-from mileage.types import F32, U8, Array, Bool, Memory, ObsLeaf, Record
+from mileage.records import Record
+from mileage.types import F32, U8, Array, Bool, Memory, ObsLeaf
 from mileage.types import Team as Team
 
 if TYPE_CHECKING:

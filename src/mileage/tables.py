@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mileage.errors import UsageError
-from mileage.types import strict_json
+from mileage.records import strict_json
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable

@@ -14,13 +14,14 @@ from mileage.report.bars import (
     curve_chart,
     interval_chart,
     ordered_phases,
+    phase_bar,
     phase_bars,
     phase_class,
     phases_over_time,
     profile_chart,
+    sparkline,
 )
 from mileage.report.palette import ARMS, theme
-from mileage.report.text import phase_bar, sparkline
 
 
 def test_ticks_are_round_and_inside() -> None:

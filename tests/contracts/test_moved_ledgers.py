@@ -129,7 +129,7 @@ def test_a_run_whose_ledger_is_spoilt_in_place_is_not_taken_for_delivered(tmp_pa
 @pytest.mark.usefixtures("quick")
 def test_a_server_that_lost_the_run_gets_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restore of yesterday's dump; the row is taken away as only its owner can."""
-    from mileage.ledger.secrets import unprotected
+    from mileage.ledger.redaction import unprotected
 
     db, run = tmp_path / "mileage.db", make_run()
     writer = Writer(run, db, load_after=0.0)

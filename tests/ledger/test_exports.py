@@ -18,7 +18,7 @@ from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.store import Store
 from mileage.ledger.summary import RunStream
 from mileage.ledger.targets import Evaluation
-from mileage.types import Record
+from mileage.records import Record
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sample_rows import make_checkpoint, make_end, make_run
 from mileage.errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.database import connect, migrate, writing
-from mileage.ledger.secrets import FIELDS
+from mileage.ledger.redaction import FIELDS
 from mileage.ledger.store import Store
 
 PASSWORD = "hunter22hunter22"

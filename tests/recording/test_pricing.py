@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mileage.errors import UsageError
-from mileage.ledger import maintenance, prices
+from mileage.ledger import catalogue, prices
 from mileage.ledger.prices import freeze_price, launch_price
 from mileage.measure.machine import fingerprint
 
@@ -24,7 +24,7 @@ def catalogue_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     }.items():
         (folder / cloud).mkdir(parents=True)
         (folder / cloud / "vms.csv").write_text(HEADER + rows)
-    monkeypatch.setenv(maintenance.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(catalogue.ENVIRONMENT_VARIABLE, str(tmp_path))
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from mileage.algorithms.configs import OnPolicyConfig
 from mileage.algorithms.rollouts import NativeOnPolicy
 from mileage.config import Share
-from mileage.types import Record
+from mileage.records import Record
 
 
 @dataclasses.dataclass(frozen=True)

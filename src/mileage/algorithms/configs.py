@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from mileage.config import Count, Finite, Limit, OrNone, Part, Positive, Range, Share, Weight, check_ranges
 from mileage.errors import UnknownNameError, UsageError, require
+from mileage.records import ReadRecord, Record
 from mileage.seeding import HELD_OUT_START
-from mileage.types import ReadRecord, Record
 
 # --- The words of Stable-Baselines3: those that are taken as they are, and what the others are called here ---
 # Each page of docs/migrating-from-sb3.md says the same.

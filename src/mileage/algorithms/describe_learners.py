@@ -32,7 +32,8 @@ from mileage.description import (
 from mileage.envs.native.vector import VecEnv
 from mileage.kernels import actor_critic, rollout
 from mileage.kernels.machine.frames import Frame
-from mileage.types import Array, Team, named
+from mileage.records import named
+from mileage.types import Array, Team
 
 if TYPE_CHECKING:
     from mileage.algorithms.off_policy import OffPolicy

@@ -24,7 +24,8 @@ from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.memory import aligned_zeros
 from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import QNetwork
-from mileage.types import F64, Array, ReadRecord, Record, named
+from mileage.records import ReadRecord, Record, named
+from mileage.types import F64, Array
 
 
 @dataclasses.dataclass(frozen=True)

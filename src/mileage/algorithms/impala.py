@@ -38,7 +38,8 @@ from mileage.kernels.arrays import vtrace
 from mileage.kernels.machine.frames import Frame
 from mileage.measure import Phase
 from mileage.policies import ActorCritic
-from mileage.types import F32, I64, Array, Record, Team, named
+from mileage.records import Record, named
+from mileage.types import F32, I64, Array, Team
 
 
 # --- Threads that collect while a learner learns, and the rollouts that go back and forth between them ---

@@ -23,7 +23,8 @@ from mileage.contracts import Clock, Policy, Saved, VectorEnv
 from mileage.errors import UsageError
 from mileage.kernels import random
 from mileage.measure import Phase
-from mileage.types import F32, F64, I64, U8, Array, Bool, Record, Team, named
+from mileage.records import Record, named
+from mileage.types import F32, F64, I64, U8, Array, Bool, Team
 
 _REPLAY = "replay_"
 

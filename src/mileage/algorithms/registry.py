@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, VectorEnv
 from mileage.errors import MissingExtraError, UnknownNameError, UsageError, require
-from mileage.types import Record, Team
+from mileage.records import Record
+from mileage.types import Team
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,7 +22,8 @@ from mileage.kernels.arrays import gae_columns
 from mileage.kernels.machine.team import run_shards
 from mileage.kernels.moments import merged
 from mileage.measure import Phase
-from mileage.types import F32, F64, I64, U8, Array, Team, named
+from mileage.records import named
+from mileage.types import F32, F64, I64, U8, Array, Team
 
 
 # --- Sentences for training whose numbers are no longer finite: where they came from, and what to do ---

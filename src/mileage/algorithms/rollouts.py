@@ -20,7 +20,8 @@ from mileage.kernels import rollout as kernels
 from mileage.kernels.machine.frames import Frame
 from mileage.measure import Phase
 from mileage.policies import ActorCritic
-from mileage.types import F32, F64, I64, U8, Array, Record, named
+from mileage.records import Record, named
+from mileage.types import F32, F64, I64, U8, Array
 
 if TYPE_CHECKING:
     from mileage.description import Description

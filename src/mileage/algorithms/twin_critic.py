@@ -19,7 +19,8 @@ from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.team import chunk_rows, n_chunks
 from mileage.policies.mlp import ACTIVATIONS
 from mileage.policies.off_policy import TwinCriticPolicy
-from mileage.types import F32, F64, Array, Record, named
+from mileage.records import Record, named
+from mileage.types import F32, F64, Array
 
 
 class TwinCritic(OffPolicy):

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mileage.errors import CheckpointError, UsageError, require
-from mileage.types import Array, named
+from mileage.records import named
+from mileage.types import Array
 
 Shape = int | tuple[int, ...]
 """Of one observation or action; an integer is a vector."""

@@ -22,7 +22,7 @@ from mileage.tables import write_text
 if TYPE_CHECKING:
     from mileage.profiling.bench.baseline import BaselineCheck
     from mileage.profiling.bench.suite import PrimitivesReport
-    from mileage.types import ReadRecord
+    from mileage.records import ReadRecord
 
 _QUICK_ROUNDS, _ROUNDS = 5, 15
 _QUICK_SECONDS, _SECONDS = 3.0, 12.0

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from mileage.cli.options import AsJson
-from mileage.types import Record, strict_json
+from mileage.records import Record, strict_json
 
 _EXTRAS = {"postgres": "psycopg", "parquet": "pyarrow", "gpu": "pynvml"}
 """Extras whose module has another name."""

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from mileage.cli.options import AsJson
-from mileage.types import Record, strict_json
+from mileage.records import Record, strict_json
 
 app = typer.Typer(help="Look at one environment.", no_args_is_help=True)
 

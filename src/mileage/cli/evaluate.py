@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from mileage.cli import options
 from mileage.errors import UsageError
-from mileage.types import Record, strict_json
+from mileage.records import Record, strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Panel

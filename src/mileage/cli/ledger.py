@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from mileage.cli.options import AsJson, Database, Words, pairs
 from mileage.errors import UsageError
-from mileage.types import strict_json
+from mileage.records import strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.rows import NoteKind, Row
@@ -255,7 +255,7 @@ def redact(
 
 
 def _note(db: str | None, run: str, kind: NoteKind, text: str, json_output: bool) -> None:
-    from mileage.ledger.secrets import new_note
+    from mileage.ledger.redaction import new_note
 
     with open_ledger(db, create=True) as store:
         note = new_note(_run_id(store, run), kind, text)

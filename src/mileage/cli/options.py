@@ -20,7 +20,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand, TyperGroup
 
 from mileage.errors import UsageError
-from mileage.types import Record
+from mileage.records import Record
 
 Words = list[str] | None
 """Of an option that may be given several times."""

@@ -15,8 +15,8 @@ from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 from mileage.cli.options import COMPARE, PROGRAM, ProgramArguments
 from mileage.errors import UsageError
+from mileage.records import Record, strict_json
 from mileage.tables import write_text
-from mileage.types import Record, strict_json
 
 if TYPE_CHECKING:
     from mileage.profiling import Profile

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from mileage.cli.options import ProgramArguments
 from mileage.errors import UsageError
+from mileage.records import strict_json
 from mileage.system import process_start_ns
 from mileage.tables import check_writable, write_text
-from mileage.types import strict_json
 
 if TYPE_CHECKING:
     from mileage.profiling.compare import ProfileComparison

@@ -11,8 +11,8 @@ import typer
 from typer import Argument, Option
 
 from mileage.errors import UsageError
+from mileage.records import strict_json
 from mileage.tables import write_text
-from mileage.types import strict_json
 
 if TYPE_CHECKING:
     from mileage.external.race import Race

@@ -17,8 +17,8 @@ from mileage.algorithms.registry import names_in_words
 from mileage.cli import options
 from mileage.errors import InterruptError, UsageError
 from mileage.jobs.job import Job, Needs, words_without
+from mileage.records import strict_json
 from mileage.tables import plain
-from mileage.types import strict_json
 
 if TYPE_CHECKING:
     from mileage.ledger.panels import Panel

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from mileage.cli import options
 from mileage.errors import UsageError
-from mileage.types import strict_json
+from mileage.records import strict_json
 
 
 def verify(

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from mileage.coderl.test_results import Expected, TestOutcome, TestResult, TestScore, merged, seconds_of
 from mileage.errors import BuildError
-from mileage.types import Record
+from mileage.records import Record
 
 # --- Results out of what runners write for programs: JUnit XML, `go test -json`, libtest's JSON ---
 _JUNIT_OUTCOMES = (

@@ -25,10 +25,10 @@ from mileage.measure import (
     verdict_of_ratio,
 )
 from mileage.measure.intervals import DEFAULT_LEVEL
+from mileage.records import Record, strict_json
 from mileage.report.markup import Html, file_page, tag
 from mileage.report.notebook import draw_intervals, frame, new_axes, shown
 from mileage.tables import Table, markdown, plain
-from mileage.types import Record, strict_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from mileage.ledger.address import DbAddress
 from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.rows import BuildKpi, BuildSample, EndState, Row
 from mileage.ledger.store import Store
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 KPI_COLUMNS = tuple(name for name in BuildKpi._fields if name != "seq")
 

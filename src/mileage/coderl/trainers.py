@@ -24,7 +24,7 @@ from mileage.coderl.config import RewardResult
 from mileage.coderl.patching import PatchSample, PatchVerdict
 from mileage.coderl.pool import BuildReward
 from mileage.errors import InfraError
-from mileage.types import Record
+from mileage.records import Record
 
 # --- A function of this process, called from others: for trainers that score in worker processes ---
 KEY_BYTES = 32

@@ -11,7 +11,8 @@ from mileage.envs import known, mujoco
 from mileage.envs.known import is_native, registered
 from mileage.envs.native.vector import NativeEnv
 from mileage.errors import UsageError
-from mileage.types import Array, Record
+from mileage.records import Record
+from mileage.types import Array
 from mileage.user_code import split
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from mileage.codec import Codec, is_single, view_of
 from mileage.errors import UsageError
-from mileage.types import F32, I64, U8, Action, ActionMask, Array, Observation, ObsLeaf, Record
+from mileage.records import Record
+from mileage.types import F32, I64, U8, Action, ActionMask, Array, Observation, ObsLeaf
 
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 
 from mileage.ledger.secrets import is_secret_variable, scrubbed_value
-from mileage.types import Record
+from mileage.records import Record
 
 _LONGEST_VALUE = 400
 

@@ -36,7 +36,7 @@ from mileage.ledger.store import Store
 from mileage.ledger.summary import Progress, cost_usd
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.metrics import billable_seconds_of
-from mileage.types import Record
+from mileage.records import Record
 
 CLAIMED_REASON = "claimed: no episodes of the panel show it"
 CLAIMED_TIME = "claimed: its seconds are not those from its start to its end"

@@ -28,9 +28,9 @@ from mileage.ledger.secrets import scrubbed_command, scrubbed_value
 from mileage.ledger.targets import Target
 from mileage.ledger.writer import Writer
 from mileage.measure import PhaseClock, fingerprint
+from mileage.records import ReadRecord
 from mileage.seeding import check_training_seed
 from mileage.system import process_age_seconds
-from mileage.types import ReadRecord
 from mileage.version import __version__
 
 _STOPPED_CODES = (130, 143)

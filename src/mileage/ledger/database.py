@@ -193,7 +193,7 @@ def _back_up_first(engine: sa.Engine, url: str, version: str) -> None:
 
 def _scrub_copy(file: Path) -> None:
     """Take secrets out of a backup too: a password that the ledger loses must not stay beside it."""
-    from mileage.ledger.secrets import scrub
+    from mileage.ledger.redaction import scrub
 
     copy = _sqlite_engine(f"sqlite:///{file}", create=False)
     try:

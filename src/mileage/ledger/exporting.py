@@ -22,8 +22,8 @@ from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Checkpoint, End, Row,
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.summary import RunStream
 from mileage.metrics import METRICS, RunMetric, Shown, count, shown, startup_seconds
+from mileage.records import Record, strict_json
 from mileage.tables import Table, csv_line
-from mileage.types import Record, strict_json
 
 # --- Runs as flat rows: one per run, checkpoint, phase or episode ---
 JSON_FIELDS = ("config", "machine", "panel", "price", "reset_reasons", "claimed", "gpus", "summary")

@@ -34,8 +34,8 @@ from mileage.ledger.scalars import EventFileSource, WandbFile, number_of
 from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Target
 from mileage.metrics import METRICS, PEAKS
+from mileage.records import ReadRecord, Record
 from mileage.tables import from_spreadsheet_cell
-from mileage.types import ReadRecord, Record
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "step": (

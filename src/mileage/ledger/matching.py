@@ -20,7 +20,7 @@ from mileage.ledger.rows import Checkpoint, End, EndState, Episode, Run
 from mileage.ledger.runs import RecordedRun, evaluation_of, finite
 from mileage.ledger.summary import Progress
 from mileage.ledger.targets import Target
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 RULES: dict[str, Callable[[Run], object]] = {
     "panel_id": lambda run: run.panel_id,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mileage.errors import UsageError
+from mileage.records import ReadRecord, Record
 from mileage.seeding import HELD_OUT_START, HELD_OUT_STOP, held_out_seeds
-from mileage.types import ReadRecord, Record
 
 DEFAULT_PANEL_SIZE = 100
 

@@ -25,9 +25,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from mileage.errors import UnknownNameError, UsageError, require
-from mileage.ledger import maintenance
+from mileage.ledger import catalogue
 from mileage.measure.machine import fingerprint
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 ENVIRONMENT_VARIABLE = "MILEAGE_PRICES"
 NO_PRICE = "no price set"
@@ -128,8 +128,8 @@ def _listed(instance: str, market: Market) -> tuple[tuple[tuple[str, float], ...
         if isinstance(parts, dict) and parts:
             source = f"{entry.get('source', 'user price book')}, {entry.get('region', 'no region')}"
             return tuple(parts.items()), source, str(entry.get("as_of", ""))
-    place = maintenance.directory()
-    found = maintenance.find(place, name, region or None) if place is not None else []
+    place = catalogue.directory()
+    found = catalogue.find(place, name, region or None) if place is not None else []
     if entry is None and not found:
         raise UnknownNameError("instance", instance, book)
     priced = [(amount, o) for o in found if (amount := o.spot if market is Market.SPOT else o.on_demand) is not None]
@@ -294,9 +294,9 @@ def _name_of(machine: Instance) -> str | None:
         return site
     if machine.cloud is None or machine.name is not None:
         return machine.name
-    place = maintenance.directory()
+    place = catalogue.directory()
     if place is None:
         return None
     here = fingerprint()
-    fitting = maintenance.fitting(place, machine.cloud, here.cores, here.memory_gb, here.gpus)
+    fitting = catalogue.fitting(place, machine.cloud, here.cores, here.memory_gb, here.gpus)
     return f"{machine.cloud}/{fitting.pop()}" if len(fitting) == 1 else None

@@ -43,7 +43,7 @@ from mileage.ledger.summary import Ending, Progress, cost_usd, end_row
 from mileage.ledger.targets import Evaluation, Target, examined
 from mileage.measure import PhaseClock, PhaseTimes, ResourceSampler, compile_phase
 from mileage.measure.machine import OTHERS, between, counters
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 if TYPE_CHECKING:
     from mileage.ledger.trackers import Mirroring

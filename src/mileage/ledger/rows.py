@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from mileage.errors import UsageError
-from mileage.types import Record, strict_json
+from mileage.records import Record, strict_json
 
 FORMAT_VERSION = 1
 

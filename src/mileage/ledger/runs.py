@@ -30,7 +30,7 @@ from mileage.ledger.rows import (
 from mileage.ledger.targets import Evaluation, Target
 from mileage.metrics import BY_NAME, METRICS, PEAKS, Totals, duration
 from mileage.metrics import Phase as PhaseName
-from mileage.types import ReadRecord, Record
+from mileage.records import ReadRecord, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

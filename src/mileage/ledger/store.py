@@ -21,8 +21,9 @@ from mileage.errors import LedgerError, LedgerMovedError
 from mileage.ledger import liveness, queries, schema, spool
 from mileage.ledger.address import DbAddress, database_url
 from mileage.ledger.database import open_engine, open_read_only, open_to_read, reason, settle, shown, writing
+from mileage.ledger.redaction import redact
 from mileage.ledger.rows import KIND_OF, ROW_TYPES, Checkpoint, ClosedBy, End, EndState, Note, Phase, Row, Run
-from mileage.ledger.secrets import redact, scrubbed_row
+from mileage.ledger.secrets import scrubbed_row
 from mileage.ledger.summary import Ending, Progress, end_row
 
 Asked = ParamSpec("Asked")

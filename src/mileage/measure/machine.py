@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mileage.records import PlainData, ReadRecord, Record
 from mileage.system import usable_cores
-from mileage.types import PlainData, ReadRecord, Record
 
 FINGERPRINT_VERSION = 1
 _PACKAGES = ("numpy", "numba", "torch", "jax")

@@ -12,7 +12,7 @@ from pathlib import Path
 from mileage.measure.caveats import Cause, Caveat
 from mileage.measure.machine import BUSY_SHARE as BUSY_SHARE
 from mileage.measure.machine import Counters, between, counters
-from mileage.types import Record
+from mileage.records import Record
 
 # Share of all cores that other work may use.
 # Change of frequency, or of the same loop's time, from beginning to end.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from mileage.errors import UsageError
 from mileage.measure.caveats import Cause, Caveat, instabilities
 from mileage.measure.experiment import Arm, Budget, Executor, Sample, Turn, arms_by_name, run, schedule
-from mileage.types import Record
+from mileage.records import Record
 
 # A sample repeats its arm until it takes at least this long: the clock and the loop then cost below 0.1 %.
 MIN_SAMPLE_SECONDS = 0.005

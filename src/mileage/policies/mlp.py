@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from mileage.contracts import Distribution, Policy
 from mileage.errors import UnknownNameError, UsageError
 from mileage.kernels.random import LOG_STD_HIGH, LOG_STD_LOW, n_params
-from mileage.types import F32, I64, U8, Array, Bool, Record, named
+from mileage.records import Record, named
+from mileage.types import F32, I64, U8, Array, Bool
 
 # --- From what a network says to actions of the environment: the best ones, or drawn where a generator is given ---
 # Share of random actions of a Q-network, and deviation of a deterministic actor, that are asked for a draw.

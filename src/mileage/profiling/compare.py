@@ -14,8 +14,8 @@ from mileage.errors import UsageError
 from mileage.ledger import queries
 from mileage.ledger.store import Store
 from mileage.measure.intervals import DEFAULT_LEVEL, Interval, welch_half_width
+from mileage.records import ReadRecord, Record
 from mileage.tables import Table
-from mileage.types import ReadRecord, Record
 
 # A phase is looked at in the pieces between two looks at the run's clock; fewer say nothing about chance.
 _FEWEST_PIECES = 4

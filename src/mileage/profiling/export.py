@@ -10,8 +10,8 @@ from mileage.profiling.costs import part_of
 from mileage.profiling.findings.drift import Moment
 from mileage.profiling.profile import Profile
 from mileage.profiling.report import page, tables
+from mileage.records import Record, strict_json
 from mileage.tables import markdown as escaped
-from mileage.types import Record, strict_json
 
 
 def export(profile: Profile, kind: str) -> str:

@@ -14,8 +14,8 @@ from types import CodeType, FrameType
 import mileage
 from mileage.contracts import Learner
 from mileage.measure import PhaseClock
+from mileage.records import PlainData
 from mileage.system import frame_of
-from mileage.types import PlainData
 from mileage.user_code import in_loop
 
 _INTERVAL = 0.0005

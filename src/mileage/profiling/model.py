@@ -10,7 +10,8 @@ import numpy as np
 
 from mileage.profiling.programs.layers import Layered, ProgramLayer, ProgramSettings
 from mileage.profiling.programs.resources import Resources
-from mileage.types import Bool, PlainData, Record
+from mileage.records import PlainData, Record
+from mileage.types import Bool
 
 # A finding leads only if what it promises is worth the try; below this, the phase that takes longest leads.
 WORTH_TRYING = 0.05

@@ -13,13 +13,13 @@ from mileage.profiling.findings import drift as trends
 from mileage.profiling.findings.drift import MemoryGrowth
 from mileage.profiling.model import OF_TRAINING, Bottleneck, Finding
 from mileage.profiling.run import EndToEnd, RunOptions, train, with_clock_cost, workload_of
+from mileage.records import ReadRecord, Record
 from mileage.report.bars import phase_bars
 from mileage.report.markup import Html, tag
 from mileage.report.notebook import draw_phases, frame, new_axes, shown
 from mileage.tables import Table
 from mileage.training.agents import agent_class
 from mileage.training.runner import INTERRUPTED
-from mileage.types import ReadRecord, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

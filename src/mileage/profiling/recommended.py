@@ -9,7 +9,7 @@ from mileage.profiling.calibration import Calibration
 from mileage.profiling.costs import ROLLOUT, UPDATE
 from mileage.profiling.model import WORTH_TRYING, in_words
 from mileage.profiling.run import EndToEnd
-from mileage.types import PlainData, ReadRecord
+from mileage.records import PlainData, ReadRecord
 
 _LITTLE = 0.01
 # Four times as many environments share out what a call costs, and leave a quarter of it.

@@ -22,8 +22,8 @@ from mileage.measure.machine import Load, between, counters
 from mileage.metrics import Totals, steady_steps_per_second, steps_per_second, train_seconds
 from mileage.profiling.findings import drift
 from mileage.profiling.findings.drift import Moment, PhaseMemory, WatchedCallback, available_mib
+from mileage.records import ReadRecord, Record
 from mileage.training.agent import Agent
-from mileage.types import ReadRecord, Record
 
 # With fewer entries than this a half of a run says less than the whole.
 _FEWEST_ENTRIES = 5

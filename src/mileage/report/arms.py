@@ -32,9 +32,9 @@ from mileage.measure import (
 )
 from mileage.measure.machine import OTHERS
 from mileage.metrics import BY_NAME, Shown, dollars, duration, shown, startup_seconds
+from mileage.records import ReadRecord, Record
 from mileage.report.cost import CostReport
 from mileage.tables import plain
-from mileage.types import ReadRecord, Record
 
 # --- What the runs of an arm ran with, for a reader who has to judge whether two arms are alike ---
 NOT_STATED = "not stated"

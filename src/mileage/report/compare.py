@@ -33,12 +33,12 @@ from mileage.measure import (
 )
 from mileage.measure.machine import BUSY_SHARE
 from mileage.metrics import Phase, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.records import Record
 from mileage.report.arms import MOST_DIFFERENCES, ReportSide, Selection, config_differences, summarise
 from mileage.report.markup import Html, tag
 from mileage.report.notebook import draw_intervals, frame, new_axes
 from mileage.report.notebook import shown as shown_html
 from mileage.tables import Table, plain
-from mileage.types import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,8 +22,8 @@ from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import EndState, Phase
 from mileage.ledger.runs import RecordedRun
 from mileage.metrics import BY_NAME, OTHER_SHARE_LIMIT, RunMetric, Shown, dollars, duration, percent, shown
+from mileage.records import Record
 from mileage.tables import Table
-from mileage.types import Record
 
 
 @dataclass(frozen=True)

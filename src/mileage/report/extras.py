@@ -9,13 +9,13 @@ from mileage.errors import UnmatchedError, UsageError
 from mileage.ledger.runs import RecordedRun
 from mileage.measure import Arm as Compared
 from mileage.metrics import duration, percent
+from mileage.records import ReadRecord
 from mileage.report.arms import Exam, Selection
 from mileage.report.axes import seconds, usd
 from mileage.report.bars import BarSpan, interval_chart
 from mileage.report.compare import Comparison, compare_arms
 from mileage.report.document import Folded, Grid, Part, Picture, Section, Words
 from mileage.tables import Cell, Table, plain
-from mileage.types import ReadRecord
 
 MOST_PAIRS = 6
 """More comparisons than this are left to `mileage ledger compare`."""

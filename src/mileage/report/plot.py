@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from mileage.errors import MissingExtraError
 from mileage.metrics import dollars, duration
+from mileage.records import Record
 from mileage.report import curves
 from mileage.report.arms import Exam, run_costs
 from mileage.report.axes import DASHES
 from mileage.report.bars import ordered_phases, phase_class
 from mileage.report.palette import ARMS, PHASES
 from mileage.tables import written_to
-from mileage.types import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,12 @@ from mileage.errors import MileageError
 from mileage.ledger.address import is_opened
 from mileage.ledger.rows import Checkpoint
 from mileage.ledger.runs import RecordedRun
+from mileage.records import strict_json
 from mileage.report.arms import Exam
 from mileage.report.axes import path as path_data
 from mileage.report.curves import evaluated
 from mileage.report.document import Made, Section, Words
 from mileage.report.markup import Html, join, number, tag
-from mileage.types import strict_json
 
 MOST_FRAMES = 200
 LARGEST_FILE = 50_000_000

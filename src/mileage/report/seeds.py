@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from mileage.ledger.runs import RecordedRun
 from mileage.measure import ExpectedCost, expected_cost
 from mileage.metrics import Shown, Totals, dollars, duration, percent, shown
+from mileage.records import Record
 from mileage.report.arms import run_costs
+from mileage.report.bars import phase_bar, sparkline
 from mileage.report.cost import CostReport, report_lines
 from mileage.report.markup import Html, tag
 from mileage.report.notebook import evaluated, frame, new_axes
 from mileage.report.notebook import shown as shown_html
-from mileage.report.text import phase_bar, sparkline
 from mileage.tables import Table
-from mileage.types import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

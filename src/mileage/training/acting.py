@@ -11,8 +11,9 @@ from mileage.contracts import Distribution, EnvSpec, Policy
 from mileage.errors import DivergedError, UsageError
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
+from mileage.records import Record
 from mileage.training import evaluation
-from mileage.types import U8, Action, ActionMask, Array, Memory, Observation, Record
+from mileage.types import U8, Action, ActionMask, Array, Memory, Observation
 
 
 class Acting:

@@ -19,13 +19,13 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Target
 from mileage.measure import Phase, PhaseClock, ResourceSampler
+from mileage.records import Record, named
 from mileage.seeding import check_training_seed
 from mileage.system import none_swallowed
 from mileage.training import checkpoints, evaluation, recording
 from mileage.training.acting import Acting
 from mileage.training.preset_files import MACHINE_KEYS, RUN_KEYS, load_preset
 from mileage.training.recording import shown_progress
-from mileage.types import Record, named
 
 DEFAULT_STEPS = 100_000
 # Evaluations per run where nothing else was asked for.

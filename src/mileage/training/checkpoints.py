@@ -20,7 +20,8 @@ import numpy as np
 
 from mileage.contracts import Saved
 from mileage.errors import CheckpointError, UnknownNameError, UsageError
-from mileage.types import Array, ReadRecord, Record
+from mileage.records import ReadRecord, Record
+from mileage.types import Array
 
 FORMAT = 1
 _KEY = "mileage"

@@ -24,8 +24,9 @@ from mileage.kernels.machine.frames import Frame
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation, Target
 from mileage.policies.mlp import FlatPolicy
+from mileage.records import ReadRecord, Record, named
 from mileage.system import usable_cores
-from mileage.types import I64, Array, Bool, ReadRecord, Record, Team, named
+from mileage.types import I64, Array, Bool, Team
 
 # --- What users ask of an agent, checked: numbers of steps, panels, names of networks ---
 EPISODE_LIMIT = 1000

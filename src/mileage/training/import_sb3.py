@@ -13,7 +13,8 @@ from mileage.algorithms.registry import BUILT_IN
 from mileage.algorithms.rollout_learner import RolloutLearner
 from mileage.contracts import Learner
 from mileage.errors import UsageError
-from mileage.types import F64, ReadRecord, Record
+from mileage.records import ReadRecord, Record
+from mileage.types import F64
 
 _EPSILON = 1e-8
 _USUAL_CLIP = 10.0

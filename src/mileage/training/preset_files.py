@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from mileage.errors import UsageError
-from mileage.types import Record
+from mileage.records import Record
 
 # Belong to the run, not to the algorithm.
 RUN_KEYS = ("total_steps", "eval_every")

@@ -19,8 +19,8 @@ from mileage.ledger.rows import EndState
 from mileage.ledger.runs import EvalPoint, RecordedRun
 from mileage.ledger.targets import Target
 from mileage.measure import PhaseClock, ResourceSampler
+from mileage.records import ReadRecord
 from mileage.system import told_of_the_end
-from mileage.types import ReadRecord
 
 if TYPE_CHECKING:
     from mileage.training.agent import Agent

@@ -14,7 +14,8 @@ from mileage.description import Boundary, Work
 from mileage.kernels import random
 from mileage.measure import Phase
 from mileage.policies.torch.policy import TorchQ
-from mileage.types import F64, I64, Array, Record
+from mileage.records import Record
+from mileage.types import F64, I64, Array
 
 
 class TorchDQN(TorchOffPolicy):

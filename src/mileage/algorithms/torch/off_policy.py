@@ -25,7 +25,8 @@ from mileage.kernels.machine.memory import denormals_flushed
 from mileage.measure import Phase, PhaseClock
 from mileage.policies.torch.policy import TorchDeterministic, TorchPolicy, TorchTwinCritic
 from mileage.policies.torch.tensors import Adam, Inbox, LiveTensors, keep_freed_memory, torch_threads, useful_threads
-from mileage.types import F32, F64, Array, Record
+from mileage.records import Record
+from mileage.types import F32, F64, Array
 
 _ADAM_EPS = 1e-8
 _FIELDS = ("obs", "actions", "rewards", "next_obs", "terminated", "discounts", "weights")

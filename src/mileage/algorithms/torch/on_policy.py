@@ -44,7 +44,8 @@ from mileage.policies.torch.tensors import (
     torch_threads,
     useful_threads,
 )
-from mileage.types import Array, Record, Team
+from mileage.records import Record
+from mileage.types import Array, Team
 
 # --- Actions of several parts, and masks, on tensors: what `mileage.kernels.heads` is to the native back end ---
 # Stands for the logit of what is impossible: its probability is 0, and 0 times its logarithm is 0 as well.

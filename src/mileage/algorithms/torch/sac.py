@@ -16,7 +16,8 @@ from mileage.kernels import random
 from mileage.kernels.random import HALF_LOG_TWO_PI, LOG_STD_HIGH, LOG_STD_LOW, SQUASH_EPS
 from mileage.kernels.sac import ALPHA_MEAN, ALPHA_SQUARE, LOG_ALPHA, TARGET_ENTROPY
 from mileage.policies.torch.policy import TorchSquashed
-from mileage.types import F32, F64, Record
+from mileage.records import Record
+from mileage.types import F32, F64
 
 _BETA1, _BETA2, _ADAM_EPS = 0.9, 0.999, 1e-8
 

@@ -29,7 +29,7 @@ from mileage.coderl.projects.systems import (
 from mileage.coderl.readers import TestFormat
 from mileage.coderl.sandbox.executor import shell
 from mileage.errors import BuildError, UnknownNameError, UsageError
-from mileage.types import Record
+from mileage.records import Record
 
 
 def detect(root: Path, kind: str | None = None, edit_file: str | None = None) -> Project:

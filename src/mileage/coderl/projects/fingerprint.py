@@ -23,7 +23,7 @@ from pathlib import Path
 from mileage.coderl.projects.systems import Command, Project
 from mileage.coderl.sandbox.isolation import allowed_environment
 from mileage.errors import BuildError, UnmatchedError, UsageError
-from mileage.types import Record
+from mileage.records import Record
 
 Fingerprint = Mapping[str, str]
 

@@ -20,7 +20,7 @@ from mileage.coderl.projects.fingerprint import (
 )
 from mileage.coderl.projects.systems import Project
 from mileage.errors import BuildError, UnknownNameError, UsageError
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 BASELINE = "baseline"
 _CARGO = frozenset({"cargo"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from mileage.coderl.projects.edits import LineEdit, central_edit
 from mileage.coderl.readers import TestFormat
 from mileage.errors import BuildError
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 CONFIG_NAME = "rl-bench.toml"
 BUILD_DIRECTORY = ".mileage-build"

@@ -31,7 +31,7 @@ from mileage.coderl.sandbox.limits import (
     remove_leftovers,
 )
 from mileage.errors import BuildError, ChangeError, InfraError
-from mileage.types import Record
+from mileage.records import Record
 
 # The directory above this package goes onto the path, so that the package is all of mileage that the launcher loads.
 COMMAND = (

@@ -16,7 +16,7 @@ import stat
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mileage.types import Record
+    from mileage.records import Record
 
 
 # --- Mounting, by system calls. Part of the launcher: the standard library alone ---

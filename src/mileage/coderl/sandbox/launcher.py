@@ -45,7 +45,7 @@ from .process import PR_SET_DUMPABLE, Supervisor
 if TYPE_CHECKING:  # as a script it has the standard library alone
     from collections.abc import Iterator
 
-    from mileage.types import Record
+    from mileage.records import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -20,7 +20,7 @@ from .files import check
 from .witness import Witness
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
-    from mileage.types import Record
+    from mileage.records import Record
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38

@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # as a script it has the standard library alone
-    from mileage.types import Record
+    from mileage.records import Record
 
 _CREDENTIALS = struct.Struct("iii")
 _TOKEN = 16

@@ -24,7 +24,8 @@ from mileage.envs.native.vector import VecEnv
 from mileage.envs.spaces import SpaceCodec
 from mileage.envs.vector import Seed, SpacedSpec, VectorBase
 from mileage.errors import EnvError, MileageError, UnknownNameError, UsageError
-from mileage.types import U8, Action, Array, Bool, Record
+from mileage.records import Record
+from mileage.types import U8, Action, Array, Bool
 
 # --- What a Gymnasium environment does, held against what Gymnasium's interface and its own spaces promise ---
 _STEP = "(observation, reward, terminated, truncated, info)"

@@ -20,8 +20,9 @@ from mileage.envs import known
 from mileage.envs.native.functions import Functions, FunctionSource, Sizes
 from mileage.envs.vector import Seed, SpacedSpec, VectorBase, most_threads
 from mileage.errors import EnvCompileError, UnknownNameError, UsageError
+from mileage.records import Record, named
 from mileage.system import ThreadPool, watch
-from mileage.types import F32, I64, U8, U64, Array, Bool, Record, named
+from mileage.types import F32, I64, U8, U64, Array, Bool
 from mileage.user_code import split
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Evaluation, Target
-from mileage.types import ReadRecord, Record
+from mileage.records import ReadRecord, Record
 
 
 # --- What an exam must leave as it was: the state of random generators, and whether modules train ---

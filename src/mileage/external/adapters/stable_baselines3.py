@@ -20,7 +20,8 @@ from mileage.errors import CheckpointError, UsageError
 from mileage.external.adapters.session import Session, SessionSettings, closing, framework_module, watch_env
 from mileage.external.adapters.wrappers import View
 from mileage.external.exam import Actor
-from mileage.types import I64, Array, Observation, Record
+from mileage.records import Record
+from mileage.types import I64, Array, Observation
 
 if TYPE_CHECKING:
     # Stands for every object of the framework, none of which the type checker knows.

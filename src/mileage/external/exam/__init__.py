@@ -10,7 +10,7 @@ from mileage.external.exam.examiner import Examiner, examine
 from mileage.external.exam.sources import PolicySource
 from mileage.ledger.panels import DEFAULT_PANEL_SIZE, Panel
 from mileage.ledger.targets import Target
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 
 # --- Panels by what a user says: a file with one, or an environment ---

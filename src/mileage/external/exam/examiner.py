@@ -23,8 +23,9 @@ from mileage.external.exam.actors import Actor, Function
 from mileage.external.exam.sources import PolicySource, as_actor
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Evaluation
+from mileage.records import Record
 from mileage.system import helpers
-from mileage.types import Array, Record
+from mileage.types import Array
 
 Examined = str | Path | PolicySource | Function | Actor
 """A policy: a file or a name as in `Source.parse`, a function of a batch of observations, or an `Actor`."""

@@ -27,7 +27,8 @@ import numpy as np
 
 from mileage.errors import UsageError
 from mileage.external.exam.actors import Actor
-from mileage.types import I64, Action, Array, Observation, Record
+from mileage.records import Record
+from mileage.types import I64, Action, Array, Observation
 
 
 def send(to: Connection, message: Record, arrays: Sequence[Array] = ()) -> None:

@@ -39,8 +39,9 @@ from mileage.external.record import Exams
 from mileage.ledger.panels import Panel
 from mileage.ledger.recorder import RunRecorder
 from mileage.ledger.targets import Evaluation
+from mileage.records import ReadRecord, Record, strict_json
 from mileage.training.evaluation import BridgeEvaluator, Episodes, checked_panel
-from mileage.types import I64, U8, Action, Array, Observation, ReadRecord, Record, strict_json
+from mileage.types import I64, U8, Action, Array, Observation
 
 LONGEST_LINE = 1 << 24
 """Bytes of a line; a program that sends more is not listened to any more."""

@@ -14,7 +14,8 @@ import numpy as np
 from mileage.errors import CheckpointError, MissingExtraError, UnknownNameError, UsageError
 from mileage.external.exam.actors import Actor, Called
 from mileage.external.exam.protocol import ProgramActor
-from mileage.types import I64, Action, Array, Observation, Record
+from mileage.records import Record
+from mileage.types import I64, Action, Array, Observation
 from mileage.user_code import load as load_module
 
 # --- Policies in files that say by themselves how they compute: ONNX and TorchScript ---

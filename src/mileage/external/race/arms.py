@@ -27,14 +27,14 @@ from mileage.external.race.spec import ArmSpec, RaceSpec, filled
 from mileage.external.record import record
 from mileage.jobs.process import Ended, EndingWay, How, Program, end_marked
 from mileage.ledger.recorder import Ledger
+from mileage.ledger.redaction import new_note
 from mileage.ledger.rows import EndState, NoteKind
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.secrets import new_note
 from mileage.ledger.store import Store
 from mileage.measure import Arm, Outcome, ResourceSampler, Turn
 from mileage.measure.memory import ProcessTree
+from mileage.records import ReadRecord
 from mileage.system import usable_cores
-from mileage.types import ReadRecord
 from mileage.version import __version__
 
 MARK = "MILEAGE_RACE_ATTEMPT"

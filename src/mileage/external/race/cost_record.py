@@ -31,8 +31,8 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.ledger.targets import Evaluation, Target
+from mileage.records import ReadRecord, Record
 from mileage.tables import plain
-from mileage.types import ReadRecord, Record
 from mileage.version import __version__
 
 # --- The published form of a cost record, and a validator of it that needs nothing but Python ---

@@ -21,7 +21,7 @@ from typing import IO
 
 from mileage.errors import UsageError
 from mileage.measure import Outcome, Sample
-from mileage.types import ReadRecord, Record, strict_json
+from mileage.records import ReadRecord, Record, strict_json
 
 FORMAT = 1
 FILE = "race.jsonl"

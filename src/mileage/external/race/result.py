@@ -22,10 +22,10 @@ from mileage.measure import Arm, Cause, Caveat, expected_cost, find_caveats
 from mileage.measure.cost import RunCosts
 from mileage.measure.surroundings import Reading, conditions
 from mileage.metrics import duration, percent
+from mileage.records import ReadRecord, Record
 from mileage.report.arms import ReportSide, Selection, summarise
 from mileage.report.compare import Comparison, compare_arms
 from mileage.tables import Strong, Table, markdown, plain
-from mileage.types import ReadRecord, Record
 
 BLOCK_CHANGE = 0.15
 """Change of an arm's seconds per step from its first attempts to its last that is worth a word."""
@@ -403,7 +403,7 @@ def merge(directories: Sequence[Path], out: Path) -> Race:
 
 def _write_journal(path: Path, heads: Sequence[Record], halves: Sequence[Sequence[Record]]) -> None:
     """One journal: the first head with all hosts, then everything else as it happened."""
-    from mileage.types import strict_json
+    from mileage.records import strict_json
 
     hosts = list(dict.fromkeys(host for head in heads for host in head.get("hosts", [head["host"]])))
     rest = sorted(

@@ -20,9 +20,9 @@ from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, freeze_price
 from mileage.ledger.targets import Target
 from mileage.measure.verdict import LOOKS
+from mileage.records import ReadRecord, Record
 from mileage.seeding import check_training_seed
 from mileage.training import evaluation
-from mileage.types import ReadRecord, Record
 
 MOST_ARMS = 20
 MOST_SEEDS = LOOKS[-1]

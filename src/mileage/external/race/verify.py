@@ -13,9 +13,9 @@ from mileage.external.race.cost_record import episodes_digest
 from mileage.ledger.panels import Panel
 from mileage.ledger.targets import Target
 from mileage.measure import PhaseClock
+from mileage.records import ReadRecord, Record
 from mileage.tables import Table
 from mileage.training.agents import agent_class
-from mileage.types import ReadRecord, Record
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from mileage.kernels.random import n_params
 from mileage.policies.actor_critic import ActorCritic
 from mileage.policies.mlp import FlatPolicy
 from mileage.policies.off_policy import QNetwork, TwinCriticPolicy
-from mileage.types import F32, Record
+from mileage.records import Record
+from mileage.types import F32
 
 _ACTIVATIONS: Record = {"tanh": torch.tanh, "relu": torch.relu}
 

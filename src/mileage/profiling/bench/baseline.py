@@ -13,7 +13,7 @@ from mileage.errors import UsageError
 from mileage.measure import Cause
 from mileage.profiling.bench import suite
 from mileage.profiling.bench.suite import FORMAT, PrimitivesReport
-from mileage.types import ReadRecord
+from mileage.records import ReadRecord
 
 # How much longer a job may take: below this, processes and machines that are left alone differ from hour to hour.
 TOLERANCE = 0.15

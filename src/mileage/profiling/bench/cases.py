@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mileage.errors import UnknownNameError
-from mileage.types import F32, I64, Array, Record
+from mileage.records import Record
+from mileage.types import F32, I64, Array
 
 # --- The inputs of the jobs: drawn from fixed seeds, so that every process works on the same numbers ---
 GAMMA, LAMBDA = 0.99, 0.95

@@ -14,8 +14,8 @@ from mileage.measure import Cause, Caveat
 from mileage.measure.timing import ratio_of
 from mileage.profiling.bench import ExportFormat
 from mileage.profiling.bench.suite import OURS, Others, PrimitivesReport
+from mileage.records import ReadRecord, Record, strict_json
 from mileage.tables import Cell, Strong, Table
-from mileage.types import ReadRecord, Record, strict_json
 
 _NAME = "primitives"
 # Of an editable install, whose package lies in src/mileage of the clone.

@@ -22,8 +22,8 @@ from mileage.measure import surroundings as bench_machine
 from mileage.measure.surroundings import Reader, Reading, conditions
 from mileage.measure.timing import Measurement, TimedWork, TimingComparison, compare
 from mileage.profiling.bench.cases import Case, Way, same
+from mileage.records import ReadRecord, Record
 from mileage.system import usable_cores
-from mileage.types import ReadRecord, Record
 
 # --- Jobs that are none of ours and never change: what they take says how fast the machine is at that moment ---
 ONE, ALL = "control, one thread", "control, all cores"

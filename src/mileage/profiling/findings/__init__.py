@@ -25,8 +25,8 @@ from mileage.profiling.findings.machine import (
 )
 from mileage.profiling.model import Bottleneck, Finding, ranked
 from mileage.profiling.run import THE_ENV, EndToEnd
+from mileage.records import ReadRecord
 from mileage.system import usable_cores
-from mileage.types import ReadRecord
 
 # Shares of the training time that looking, saving and talking may take without being in the way.
 _EVAL_BUDGET, _CHECKPOINT_BUDGET, _LOG_BUDGET = 0.05, 0.01, 0.01

@@ -8,8 +8,8 @@ from mileage.profiling.calibration import Calibration
 from mileage.profiling.findings.machine import LEAST_TRAINING_SHARE, best_change, of_change, of_training, percent
 from mileage.profiling.model import Bottleneck, Finding
 from mileage.profiling.run import EndToEnd
+from mileage.records import ReadRecord
 from mileage.system import usable_cores
-from mileage.types import ReadRecord
 
 _MIB = 2**20
 # An environment in a process of its own answers after about this long, whatever it does.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mileage.measure import Phase, PhaseClock, PhaseTimes, ResourceSampler
-from mileage.types import PlainData, Record
+from mileage.records import PlainData, Record
 
 # --- A run over time: memory, phases, and the training thread's time on and off its core, at some instants of it ---
 _MIB = 2**20

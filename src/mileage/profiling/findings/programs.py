@@ -19,7 +19,7 @@ from mileage.measure import trend
 from mileage.profiling.model import Evidence
 from mileage.profiling.programs.layers import Layered, Place, ProgramLayer, WrittenSetting, hot_places, loops_in_modules
 from mileage.profiling.programs.mileage_inside.lanes import KINDS
-from mileage.types import Record
+from mileage.records import Record
 
 # --- Whether updates are so small that the time is in starting them and not in their arithmetic ---
 _SIZE = 256

@@ -19,9 +19,10 @@ from mileage.profiling.programs.report import findings, share_of, tables
 from mileage.profiling.programs.trace import StackFrame
 from mileage.profiling.programs.watch import Watched
 from mileage.profiling.traces import icicle, tree
+from mileage.records import Record, strict_json
 from mileage.tables import markdown as escaped
 from mileage.tables import plain
-from mileage.types import F64, Record, strict_json
+from mileage.types import F64
 
 _BINS = 160
 _ROW = 21

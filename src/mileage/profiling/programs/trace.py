@@ -12,7 +12,8 @@ import numpy as np
 
 from mileage.profiling.programs.mileage_inside.lanes import KIND_BITS, KINDS
 from mileage.profiling.programs.mileage_inside.sampler import FIELDS, PHASE_SHIFT
-from mileage.types import I64, PlainData
+from mileage.records import PlainData
+from mileage.types import I64
 
 _MOST_CALLS = 4_000_000
 _CALL_FIELDS = 3

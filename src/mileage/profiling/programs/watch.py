@@ -20,7 +20,7 @@ from mileage.profiling.programs.layers import Layered, Place, ProgramSettings, h
 from mileage.profiling.programs.mileage_inside import PLACE
 from mileage.profiling.programs.resources import ResourceWatch
 from mileage.profiling.programs.trace import CallTimes, Process, Reader, call_times
-from mileage.types import Record
+from mileage.records import Record
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 WAITED = "waiting for a core"

@@ -38,8 +38,8 @@ from mileage.measure import (
 )
 from mileage.measure.cost import DEFAULT_DRAWS, expected_cost, posterior_draws
 from mileage.profiling.tuning.runs import Setup, Trial
+from mileage.records import Record
 from mileage.tables import Table
-from mileage.types import Record
 
 BASELINE = "baseline"
 # Differences below this are not called a gain, in wall-clock or in steps per second.

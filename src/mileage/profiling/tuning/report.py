@@ -19,8 +19,8 @@ from mileage.profiling.tuning.arms import (
 )
 from mileage.profiling.tuning.runs import PLAIN_FIELDS, Setup
 from mileage.profiling.tuning.tried import Tried
+from mileage.records import ReadRecord, Record
 from mileage.tables import Column, Table
-from mileage.types import ReadRecord, Record
 
 # 1: first format.
 FORMAT = 1

@@ -16,10 +16,10 @@ from mileage.errors import UsageError
 from mileage.ledger.runs import RecordedRun
 from mileage.ledger.targets import Target
 from mileage.measure import Arm, Outcome, Phase, PhaseClock, Sample, Turn
+from mileage.records import ReadRecord, Record
 from mileage.training import runner
 from mileage.training.agent import Agent
 from mileage.training.agents import agent_class
-from mileage.types import ReadRecord, Record
 
 PLAIN_FIELDS = ("total_steps", "eval_every", "checkpoint_every", "threads", "processes", "backend", "compile")
 """Fields of a setup that are shown and compared as they are."""

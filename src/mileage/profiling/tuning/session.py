@@ -15,8 +15,8 @@ from mileage.profiling.tuning.report import preset_text
 from mileage.profiling.tuning.runs import Setup, TrainingExecutor
 from mileage.profiling.tuning.search import BASELINE_CAP_SHARE, SearchNote
 from mileage.profiling.tuning.tried import Tried, try_fixes
+from mileage.records import ReadRecord
 from mileage.tables import plain, write_text
-from mileage.types import ReadRecord
 
 
 class Trying:

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mileage.errors import LedgerError, MileageError, UnmatchedError
 from mileage.ledger.store import Store
+from mileage.records import strict_json
 from mileage.report import arms
 from mileage.report.compare import compare_selections
 from mileage.report.markup import SERVED_POLICY, script, style
@@ -35,7 +36,6 @@ from mileage.report.web import lists, views
 from mileage.report.web.lists import message, number
 from mileage.report.web.live import MOST_WATCHERS, LiveView
 from mileage.tables import plain
-from mileage.types import strict_json
 from mileage.version import __version__
 
 # --- Who may see the pages: this machine alone, or whoever has the token; and the headers that every answer carries

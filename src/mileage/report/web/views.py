@@ -12,12 +12,12 @@ from mileage.ledger.runs import RecordedRun
 from mileage.ledger.store import Store
 from mileage.report import curves, extras, report, sections
 from mileage.report.arms import Exam, exams
+from mileage.report.bars import sparkline
 from mileage.report.compare import compare_selections
 from mileage.report.curves import evaluated
 from mileage.report.document import Folded, Grid, Made, Section, Words
 from mileage.report.markup import Html, join, tag
 from mileage.report.seeds import progress_line
-from mileage.report.text import sparkline
 from mileage.report.web.lists import Query, address, page, selection, state_mark
 from mileage.report.web.live import spelled
 from mileage.tables import Table, plain

@@ -7,7 +7,7 @@ import time
 import sqlalchemy as sa
 from alembic import op
 
-from mileage.ledger.secrets import scrub
+from mileage.ledger.redaction import scrub
 
 revision = "0004"
 down_revision = "0003"
