@@ -9,7 +9,7 @@ import mileage.external.exam.client
 PROGRAM = """
 import sys, time
 sys.path.insert(0, {place!r})
-from sitting import Exam
+from client import Exam
 
 seed, pause, good_from = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 exam = Exam(framework="tiny", version="1.0", threads=1, packages={{"tiny": "1.0"}})

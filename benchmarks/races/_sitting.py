@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_FILE = Path(__file__).resolve().parents[2] / "src" / "mileage" / "outside" / "sitting.py"
+_FILE = Path(__file__).resolve().parents[2] / "src" / "mileage" / "external" / "exam" / "client.py"
 _spec = importlib.util.spec_from_file_location("sitting", _FILE)
 assert _spec is not None
 assert _spec.loader is not None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import mileage
 from mileage.cli import bench as cli_bench
 from mileage.cli.app import app
 from mileage.cli.bench import shown_command
@@ -129,7 +130,7 @@ def test_baseline_of_another_machine_is_one_sentence_and_two(tmp_path: Path) -> 
 
 
 def _source() -> str:
-    return str(Path(bench.__file__).resolve().parents[2])
+    return str(Path(mileage.__file__).resolve().parents[1])
 
 
 def test_unknown_primitive_and_unwritable_output_are_refused(seconds: list[float]) -> None:

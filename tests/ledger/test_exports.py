@@ -14,9 +14,9 @@ from mileage.errors import UsageError
 from mileage.ledger import exporting, queries, trackers
 from mileage.ledger.exporting import stream_rows
 from mileage.ledger.panels import Panel
+from mileage.ledger.queries import RunStream
 from mileage.ledger.runs import RecordedRun, episode_rows
 from mileage.ledger.store import Store
-from mileage.ledger.summary import RunStream
 from mileage.ledger.targets import Evaluation
 from mileage.records import Record
 
@@ -212,7 +212,7 @@ def test_parquet_columns_have_their_types_where_every_value_is_absent(tmp_path: 
 
 
 def test_an_export_holds_few_rows_at_a_time(recorded: RecordedRun, tmp_path: Path) -> None:
-    from mileage.ledger.summary import streams
+    from mileage.ledger.queries import streams
 
     with Store(tmp_path / "mileage.db") as store:
         store.deliver([recorded.run, recorded.end, *(make_checkpoint(recorded.run, seq) for seq in range(1, 5001))])  # type: ignore[list-item]

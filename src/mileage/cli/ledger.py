@@ -17,9 +17,9 @@ from mileage.errors import UsageError
 from mileage.records import strict_json
 
 if TYPE_CHECKING:
+    from mileage.ledger.queries import RunStream
     from mileage.ledger.rows import NoteKind, Row
     from mileage.ledger.store import Store
-    from mileage.ledger.summary import RunStream
 
 
 app = typer.Typer(help="Recorded runs: what they reached and what they cost.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def export(
 ) -> None:
     """Write runs for other tools."""
     from mileage.ledger.exporting import table_kind
-    from mileage.ledger.summary import streams
+    from mileage.ledger.queries import streams
 
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_!r} is not known: use one of {', '.join(FORMATS)}")

@@ -27,9 +27,9 @@ def profile_program(wanted: ProgramArguments) -> None:
     """Run the program, report on standard error or into a file, and exit as the program did."""
 
     from mileage.ledger.recorder import Ledger
-    from mileage.profiling.programs import watch
     from mileage.profiling.programs.page import FORMATS, export
     from mileage.profiling.programs.report import lines, own_cost
+    from mileage.profiling.programs.watch import watch
     from mileage.profiling.tuning import arms
 
     _check(wanted, tuple(FORMATS))

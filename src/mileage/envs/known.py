@@ -20,7 +20,7 @@ BUILT_IN = {
     "Acrobot-v1": "mileage.envs.classic.acrobot",
     "CartPole-v1": "mileage.envs.classic.cartpole",
     "MountainCar-v0": "mileage.envs.classic.mountain_car",
-    "MountainCarContinuous-v0": "mileage.envs.classic.mountain_car",
+    "MountainCarContinuous-v0": "mileage.envs.classic.mountain_car_continuous",
     "Pendulum-v1": "mileage.envs.classic.pendulum",
 }
 HIGHEST_RETURNS = {"CartPole-v1": 500.0, "MountainCarContinuous-v0": 100.0}

@@ -18,9 +18,9 @@ from typing import Any
 from mileage.errors import LedgerError, MissingExtraError, UsageError
 from mileage.ledger.admission import checked
 from mileage.ledger.prices import NO_PRICE
+from mileage.ledger.queries import RunStream
 from mileage.ledger.rows import FORMAT_VERSION, ROW_TYPES, Checkpoint, End, Row, check_run, check_types, field_types
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.summary import RunStream
 from mileage.metrics import METRICS, RunMetric, Shown, count, shown, startup_seconds
 from mileage.records import Record, strict_json
 from mileage.tables import Table, csv_line

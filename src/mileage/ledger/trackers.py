@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 from mileage.errors import LedgerError, MileageError, MissingExtraError, UnknownNameError
+from mileage.ledger.queries import RunStream
 from mileage.ledger.rows import Checkpoint, End, Run, check_run_id
 from mileage.ledger.runs import RecordedRun
-from mileage.ledger.summary import RunStream
 from mileage.metrics import METRICS
 
 # --- TensorBoard scalars: one directory per run ---

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mileage.errors import UsageError
-from mileage.ledger.columns import Cells, csv_rows
+from mileage.ledger.catalogue import Cells, csv_rows
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import EndState, Phase
 from mileage.ledger.runs import RecordedRun

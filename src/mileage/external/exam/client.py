@@ -1,6 +1,6 @@
 """How a training program has its policy examined while it trains, on any interpreter: the standard library is enough.
 
-    from sitting import Exam
+    from client import Exam  # or from mileage.external.exam.client
 
     exam = Exam(framework="my-library", version="1.2", threads=1)
     while not exam.look(steps, act):     # act: observations, a list of rows → one action for each
