@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from mileage.types import Team
 
-Action = Callable[[], object]
+Task = Callable[[], object]
 """Does something that can be done again."""
 
 ACT, VALUE, UPDATE = "choose actions, own number", "values, own number", "one whole update"
@@ -102,9 +102,9 @@ class Stages:
 class Parts:
     """What a fused rollout consists of: each part can be run alone on what a rollout has stored."""
 
-    environments: Action
-    inference: Action
-    storage: Action
+    environments: Task
+    inference: Task
+    storage: Task
     rewind: Callable[[str], object]
     """Puts back what a part begins with, given its name; with any other name, what the whole begins with."""
 
@@ -115,7 +115,7 @@ class Call:
 
     label: str
     """Its name in a trace."""
-    run: Action
+    run: Task
     pieces: int
     """What its threads share out."""
     stages: Stages | None = None
@@ -142,9 +142,9 @@ class Variant:
     """Whose time changes."""
     entries: float
     """Of the phase under these settings, for one under the learner's own: as many as learn from as many samples."""
-    own: Action
+    own: Task
     """What an entry of the phase does now."""
-    other: Callable[[], AbstractContextManager[Action]]
+    other: Callable[[], AbstractContextManager[Task]]
     """Builds what it does under these settings."""
 
 
@@ -166,7 +166,7 @@ class Description:
     """Within it, nothing that is called is learned from: at its end all is as it was."""
     methods: tuple[Boundary, ...] = ()
     """Of a learner on torch: methods, labelled with the stage of the update that the time in them belongs to."""
-    operations: Mapping[str, Action] = field(default_factory=dict)
+    operations: Mapping[str, Task] = field(default_factory=dict)
     """Single operations that are worth timing alone."""
     buffers: tuple[Buffer, ...] = ()
     variants: tuple[Variant, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mileage.contracts import Learner
-from mileage.description import Action, Boundary, Call, Description, Layer, Parts, Stages, Work
+from mileage.description import Boundary, Call, Description, Layer, Parts, Stages, Task, Work
 from mileage.kernels.machine import team as threads
 from mileage.kernels.machine.frames import Frame
 from mileage.kernels.machine.gauges import STREAM, nothing, product_frame, products
@@ -80,7 +80,7 @@ class UpdateStages:
         return {Layer.BLAS: share, Layer.NATIVE: 1.0 - share}
 
 
-def products_of(work: Work, team: Team) -> Action:
+def products_of(work: Work, team: Team) -> Task:
     """A function that does the products of `work` and nothing else."""
     # Networks that are pieces of their own are alike: the products of the first stand for those of each.
     each, pieces = work.products[: len(work.products) // work.networks], work.pieces * work.networks
@@ -88,7 +88,7 @@ def products_of(work: Work, team: Team) -> Action:
     return lambda: team.run(products, frame.record, pieces)
 
 
-def _empty_call(team: Team, pieces: int) -> Action:
+def _empty_call(team: Team, pieces: int) -> Task:
     """A function that enters a kernel which does nothing, on as many threads as `pieces` of work would."""
     empty = np.zeros(1, np.float32)
     frame = Frame(STREAM, a=empty, b=empty, c=empty, size=0)
@@ -116,14 +116,14 @@ def update_stages(call: Call, stages: Stages, work: Work, team: Team, seconds: f
     """Time an update and its stages in alternation."""
     turns = range(stages.period - 1, stages.period) if stages.last_is_rare else range(stages.period)
 
-    def up_to(stage: int | None) -> Action:
+    def up_to(stage: int | None) -> Task:
         def several() -> None:
             for turn in turns:
                 stages.run(stage, turn)
 
         return several
 
-    arms: dict[str, Action] = {name: up_to(stage) for stage, name in enumerate(stages.names)}
+    arms: dict[str, Task] = {name: up_to(stage) for stage, name in enumerate(stages.names)}
     arms |= {"whole": up_to(None), "products": products_of(work, team), "call": _empty_call(team, call.pieces)}
     # Differences of the shortest times: those of medians drown in what else the machine does.
     found = best(arms, seconds=seconds)
@@ -151,7 +151,7 @@ def scaling(described: Description, counts: Sequence[int], seconds: float) -> di
     now = 0 if described.team is None else described.team.n_ranks
     teams = {count: threads.Team(count, adaptive=count == now) for count in counts}
 
-    def arm(count: int, action: Action) -> Callable[[], None]:
+    def arm(count: int, action: Task) -> Callable[[], None]:
         def run() -> None:
             with on_team(teams[count]):
                 action()
