@@ -17,10 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 def usable_cores() -> int:
@@ -79,6 +81,8 @@ class ThreadPool:
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Have a thread call `function`."""
         if self._pool is None or self._owner != os.getpid():
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool, self._owner = ThreadPoolExecutor(self._n, initializer=self._begin), os.getpid()
         return self._pool.submit(function, *arguments)
 

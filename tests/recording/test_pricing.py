@@ -34,7 +34,8 @@ def dmi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "dmi"
     folder.mkdir()
     monkeypatch.delenv(prices.NO_RECOGNITION, raising=False)
-    monkeypatch.setattr(prices, "recognised", lambda: prices.recognised(folder))
+    recognised = prices.recognised
+    monkeypatch.setattr(prices, "recognised", lambda: recognised(folder))
     return folder
 
 

@@ -19,13 +19,13 @@ from mileage.description import (
     ACT,
     UPDATE,
     VALUE,
-    Action,
     Boundary,
     Buffer,
     Call,
     Description,
     Parts,
     Stages,
+    Task,
     Variant,
     Work,
 )
@@ -114,7 +114,7 @@ def other_minibatches(learner: RolloutLearner, update: Call) -> Iterator[Variant
     own = min(learner.config.minibatch, learner.batch)
 
     @contextlib.contextmanager
-    def other(size: int) -> Iterator[Action]:
+    def other(size: int) -> Iterator[Task]:
         config = varied(learner.config, {"minibatch": size})
         found = type(learner)(config, learner.env, learner.policy, learner.team, learner.seed)
         for name in _LEARNED_FROM:
@@ -200,7 +200,7 @@ class _Replay:
         """Let both run on another team."""
         return parts_of.on_team(self.learner, [self.learner.update_frame, self.learner.rollout_frame], team)
 
-    def operations(self) -> dict[str, Action]:
+    def operations(self) -> dict[str, Task]:
         """Acting and valuing for all environments, each in one call."""
         learner, policy = self.learner, self.learner.policy
         kind = rollout.MASKED_ACT if policy.structured_actions else rollout.ACT
@@ -219,7 +219,7 @@ class _Replay:
         settings = {"n_envs": learner.n_envs * _ENV_FACTOR, "n_steps": steps // _ENV_FACTOR}
 
         @contextlib.contextmanager
-        def other() -> Iterator[Action]:
+        def other() -> Iterator[Task]:
             config = varied(learner.config, settings)
             env = learner.env.spec.vector(settings["n_envs"], seed=learner.seed, threads=learner.team.n_ranks)
             with contextlib.closing(env):
@@ -230,7 +230,7 @@ class _Replay:
         yield Variant("n_envs", settings, "rollout", entries, _collect(learner, rollout.rollout), other)
 
 
-def _collect(learner: NativeOnPolicy, kernel: Callable[..., Any]) -> Action:
+def _collect(learner: NativeOnPolicy, kernel: Callable[..., Any]) -> Task:
     """The rollout's kernel, or one of its parts, on the rollout's arguments."""
     return lambda: learner.team.run(kernel, learner.rollout_frame.record, len(learner.episode_sums))
 
@@ -270,7 +270,7 @@ class NativeUpdate:
 def off_policy(learner: OffPolicy, work: Mapping[str, Work], networks: tuple[Buffer, ...]) -> Description:
     """A learner with a replay buffer; `work` is by phase."""
     config, replay = learner.config, learner.replay
-    operations: dict[str, Action] = {ACT: lambda: learner.act(0.5)}
+    operations: dict[str, Task] = {ACT: lambda: learner.act(0.5)}
     if config.gradient_steps > 0 and len(replay) >= config.batch:
         operations[UPDATE] = lambda: learner.learn(config.gradient_steps)
     calls = ("push_batch", "sample", *(("update_priorities",) if isinstance(replay, PrioritizedReplay) else ()))
@@ -337,7 +337,7 @@ class _OffPolicyReplay:
         return parts_of.on_team(self._learner, [self._update.frame], team)
 
 
-def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant]:
+def _other_batches(learner: OffPolicy, learn: Task | None) -> Iterator[Variant]:
     """A larger batch, learnt from as much less often."""
     config = learner.config
     if learn is None or config.batch >= _USUAL_BATCH or len(learner.replay) < _USUAL_BATCH:
@@ -346,7 +346,7 @@ def _other_batches(learner: OffPolicy, learn: Action | None) -> Iterator[Variant
     batch = config.batch * factor
 
     @contextlib.contextmanager
-    def other() -> Iterator[Action]:
+    def other() -> Iterator[Task]:
         larger = dataclasses.replace(config, batch=batch)
         found = type(learner)(larger, learner.env, learner.policy, learner.team, learner.seed)
         found.replay = learner.replay
@@ -367,7 +367,7 @@ def _smaller_buffers(learner: OffPolicy) -> Iterator[Variant]:
         return
 
     @contextlib.contextmanager
-    def other() -> Iterator[Action]:
+    def other() -> Iterator[Task]:
         smaller = type(learner)(
             dataclasses.replace(config, capacity=capacity), learner.env, learner.policy, learner.team, learner.seed
         )

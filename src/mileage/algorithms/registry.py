@@ -21,13 +21,14 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, VectorEnv
 from mileage.errors import MissingExtraError, UnknownNameError, UsageError, require
 from mileage.records import Record
-from mileage.types import Team
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from mileage.contracts import EnvSpec, Learner, LearnerConfig, Policy, VectorEnv
+    from mileage.types import Team
 
 
 class Algorithm(NamedTuple):

@@ -278,3 +278,8 @@ class ProgramCommand(Command):
             names = list(itertools.takewhile(lambda word: not word.startswith("-"), args[1:]))
             args = [*(f"{COMPARE}={word}" for word in names or [""]), *args[1 + len(names) :]]
         return super().parse_args(ctx, args)
+
+
+def script(program: list[str]) -> str:
+    """The first argument that is a file, or else the program."""
+    return next((word for word in program[1:] if not word.startswith("-") and Path(word).is_file()), program[0])

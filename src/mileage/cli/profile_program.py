@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from mileage.cli.options import ProgramArguments
+from mileage.cli.options import ProgramArguments, script
 from mileage.errors import UsageError
 from mileage.records import strict_json
 from mileage.system import process_start_ns
@@ -60,11 +60,6 @@ def profile_program(wanted: ProgramArguments) -> None:
         if not wanted.quiet:
             print(f"written to {wanted.out}", file=sys.stderr)
     raise typer.Exit(130 if tried is not None and tried.interrupted else found.ended.code)
-
-
-def script(program: list[str]) -> str:
-    """The first argument that is a file, or else the program."""
-    return next((word for word in program[1:] if not word.startswith("-") and Path(word).is_file()), program[0])
 
 
 def _check(wanted: ProgramArguments, formats: tuple[str, ...]) -> None:

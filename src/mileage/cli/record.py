@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from mileage.cli import options
-from mileage.cli.profile_program import script
+from mileage.cli.options import script
 from mileage.errors import UsageError
 
 

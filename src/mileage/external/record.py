@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from mileage.errors import MileageError
-from mileage.external.exam import Examiner, PolicySource
 from mileage.external.variables import kept_variables
 from mileage.jobs.process import Ended, EndingWay, How, Program
 from mileage.ledger.panels import Panel
@@ -207,6 +206,8 @@ class FileExams(Exams):
             unit_actions: whether numbers from -1 to 1 stand for the bounds of actions.
             stop_at_target: whether the program is ended once the target is met.
         """
+        from mileage.external.exam import Examiner  # what sits exams is heavy, and few programs are examined so
+
         self._examiner = Examiner(panel)
         self._pattern, self._loader, self._unit = pattern, loader, unit_actions
         self._stop, self._since = stop_at_target, time.time()
@@ -253,6 +254,8 @@ class FileExams(Exams):
         self._examiner.close()
 
     def _examine(self, found: tuple[str, float], step: int, settled: bool = True) -> None:
+        from mileage.external.exam import PolicySource
+
         self._done = found
         with tempfile.TemporaryDirectory() as place, self._run.phase("eval"):
             # The program may write another while this one sits its exam.

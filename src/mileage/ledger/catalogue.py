@@ -5,6 +5,7 @@ The files are read, never fetched: they are what the user's own SkyPilot keeps u
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import time

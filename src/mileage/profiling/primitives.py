@@ -10,7 +10,7 @@ import numpy as np
 
 from mileage.buffers import ReplayBuffer
 from mileage.contracts import Policy
-from mileage.description import Action, Description
+from mileage.description import Description, Task
 from mileage.envs.native.vector import NativeEnv, VecEnv
 from mileage.kernels import gae, token_kl
 from mileage.kernels.machine.blas import single_threaded_blas
@@ -37,13 +37,13 @@ def primitives(agent: Agent, described: Description, effort: float = 1.0) -> dic
     return seconds
 
 
-def _seconds(operations: Mapping[str, Action], limit: float) -> dict[str, float]:
+def _seconds(operations: Mapping[str, Task], limit: float) -> dict[str, float]:
     calls = {name: _calls(action) for name, action in operations.items()}
     arms = {name: functools.partial(_repeat, action, calls[name]) for name, action in operations.items()}
     return {name: taken / calls[name] for name, taken in medians(arms, seconds=limit).items()}
 
 
-def _calls(action: Action) -> int:
+def _calls(action: Task) -> int:
     """How often an operation is done per sample."""
     action()  # compiles, touches memory
     start = time.perf_counter()
@@ -52,15 +52,15 @@ def _calls(action: Action) -> int:
     return max(1, min(_MOST_CALLS, round(_SAMPLE_SECONDS / once)))
 
 
-def _repeat(action: Action, calls: int) -> None:
+def _repeat(action: Task, calls: int) -> None:
     for _ in range(calls):
         action()
 
 
-def _environments(agent: Agent) -> dict[str, Action]:
+def _environments(agent: Agent) -> dict[str, Task]:
     if not isinstance(agent.spec, NativeEnv):
         return {}
-    operations: dict[str, Action] = {}
+    operations: dict[str, Task] = {}
     for name, count in ((STEP_MANY, 64), (STEP_OWN, agent.config.n_envs)):
         env = VecEnv(agent.spec, count)
         env.reset(seed=0)
@@ -70,7 +70,7 @@ def _environments(agent: Agent) -> dict[str, Action]:
     return operations
 
 
-def _storage(policy: Policy) -> dict[str, Action]:
+def _storage(policy: Policy) -> dict[str, Task]:
     obs_size, action_size = policy.obs_size, policy.action_size
     single, eight = (ReplayBuffer(10_000, obs_size, action_size, n_envs=n, seed=0) for n in (1, 8))
     obs, action = np.zeros(obs_size, np.float32), np.zeros(action_size, np.float32)
@@ -86,7 +86,7 @@ def _storage(policy: Policy) -> dict[str, Action]:
     }
 
 
-def _arrays() -> dict[str, Action]:
+def _arrays() -> dict[str, Task]:
     values = np.ones((128, 8), np.float32)
     flags, last = np.zeros((128, 8), np.uint8), np.ones(8, np.float32)
     out = (np.empty_like(values), np.empty_like(values))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from mileage.contracts import Learner
-from mileage.description import ACT, UPDATE, Action, Description, Variant
+from mileage.description import ACT, UPDATE, Description, Task, Variant
 from mileage.errors import MileageError
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.measure.intervals import DEFAULT_LEVEL, median_estimate
@@ -199,9 +199,9 @@ def _usual_widths(agent: Agent) -> tuple[int, ...] | None:
     return tuple(usual.hidden)
 
 
-def _actions(described: Description) -> dict[str, Action]:
+def _actions(described: Description) -> dict[str, Task]:
     """What the entries of phases do, by the phase's name."""
-    found: dict[str, Action] = {phase: call.run for phase, call in described.calls.items()}
+    found: dict[str, Task] = {phase: call.run for phase, call in described.calls.items()}
     if ACT in described.operations:
         found.setdefault("inference", described.operations[ACT])
     if UPDATE in described.operations:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mileage.algorithms import describe as parts_of
 from mileage.algorithms.describe_learners import GAE, buffers, other_minibatches
 from mileage.algorithms.describe_learners import off_policy as any_off_policy
-from mileage.description import ACT, VALUE, Action, Boundary, Call, Description, Layer, Work
+from mileage.description import ACT, VALUE, Boundary, Call, Description, Layer, Task, Work
 from mileage.kernels import random
 from mileage.policies.torch.networks import sizes_of
 from mileage.policies.torch.policy import TorchPolicy
@@ -34,7 +34,7 @@ def _parameters(policy: TorchPolicy) -> list[Array]:
 
 
 def on_policy(
-    learner: TorchOnPolicy, *, choose: Action, value: Action, update: Action, moments: Sequence[Array],
+    learner: TorchOnPolicy, *, choose: Task, value: Task, update: Task, moments: Sequence[Array],
     methods: tuple[Boundary, ...],
 ) -> Description:  # fmt: skip
     """A learner that collects and learns in turn; `update` is one of length 0."""
