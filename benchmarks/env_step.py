@@ -25,7 +25,7 @@ from mileage.envs import VecEnv, native, registered, resolve
 from mileage.kernels.machine.frames import call_int64, pointer_to
 from mileage.kernels.machine.jit import kernel
 from mileage.measure import Arm
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 from mileage.profiling.bench import cases
 from mileage.profiling.bench import peers as clone
 from mileage.profiling.bench.cases import ACTION_ROWS
@@ -95,7 +95,7 @@ def in_python(name: str, step: Callable[[Any], Any], actions: Sequence[Any]) -> 
         for action in actions:
             step(action)
 
-    return Arm(name, TimedWork(run, units=len(actions)))
+    return Arm(name, Work(run, units=len(actions)))
 
 
 def started(spec: Any, n: int) -> VecEnv:
@@ -120,7 +120,7 @@ def called_natively(n: int) -> Arm:
     vec = started("CartPole-v1", n)
     call, actions = vec._call(slice(0, n)), cases.actions(n).astype(np.float32)
     run = functools.partial(_native_loop, int(call[0]), call[1:9], actions, n, vec.max_steps)
-    return Arm(NATIVE, TimedWork(lambda: (run(), vec), units=ACTION_ROWS))
+    return Arm(NATIVE, Work(lambda: (run(), vec), units=ACTION_ROWS))
 
 
 @functools.cache
@@ -146,7 +146,7 @@ def c_arms(n: int) -> list[Arm]:
         keep = (vec, actions)
         if name == PLAIN_C:
             run = functools.partial(function, *pointers, n, 500, ACTION_ROWS, ACTION_ROWS)
-            arms.append(Arm(name, TimedWork(lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS)))
+            arms.append(Arm(name, Work(lambda run=run, keep=keep: (run(), keep), units=ACTION_ROWS)))
         else:
             rows = [pointers[3] + 4 * n * k for k in range(ACTION_ROWS)]
             head, tail = pointers[:3], (*pointers[4:], n, 500, 1, 1)

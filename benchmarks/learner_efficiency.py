@@ -23,7 +23,7 @@ from mileage.kernels import actor_critic
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.kernels.machine.gauges import product_frame, products
 from mileage.measure import Arm
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 
 ROUNDS = 15
 # As in training, an update finds the caches and the threads that the one before it left.
@@ -39,7 +39,7 @@ def product_arm(name: str, team: Any) -> tuple[Arm, float]:
     shape, repeats = PRODUCTS[name]
     frame = product_frame([shape], team.n_ranks, repeats, team.n_ranks)
     flops = 2.0 * shape[2] * shape[3] * shape[4] * repeats * team.n_ranks
-    return Arm(name, TimedWork(lambda: team.run(products, frame.record, team.n_ranks))), flops / 1e9
+    return Arm(name, Work(lambda: team.run(products, frame.record, team.n_ranks))), flops / 1e9
 
 
 def update_flops(sizes: tuple[int, ...]) -> int:
@@ -62,7 +62,7 @@ def update_arm(name: str) -> tuple[Arm, float, Any]:
         for _ in range(UPDATES):
             engine.team.run(actor_critic.update, frame.record, pieces)
 
-    return Arm(name, TimedWork(updates, units=UPDATES)), flops / 1e9, engine
+    return Arm(name, Work(updates, units=UPDATES)), flops / 1e9, engine
 
 
 def efficiency() -> tuple[TimingComparison, dict[str, float], int]:
@@ -99,7 +99,7 @@ def user_envs() -> TimingComparison:
     """A built-in environment and one of a user's, in turn."""
     example = f"{Path(__file__).resolve().parent.parent / 'examples' / 'custom_env.py'}:Lander"
     names = {"CartPole-v1 (built in)": "CartPole-v1", "examples/custom_env.py:Lander": example}
-    arms = [Arm(name, TimedWork(timer=partial(training, env), units=STEPS)) for name, env in names.items()]
+    arms = [Arm(name, Work(timer=partial(training, env), units=STEPS)) for name, env in names.items()]
     return compare("training, per step", arms, rounds=ROUNDS, warmups=1)
 
 

@@ -32,7 +32,7 @@ from mileage import Ledger
 from mileage.kernels.machine.jit import kernel
 from mileage.ledger.recorder import RunRecorder
 from mileage.measure import Arm, PhaseClock
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 
 ROUNDS = 150
 OFF, ON = "not recorded", "recorded"
@@ -126,8 +126,8 @@ def measure(mix: Mix, directory: Path, rounds: int = ROUNDS) -> tuple[TimingComp
         time.sleep(2.0)  # the database library has been loaded
         steps = itertools.count()
         arms = [
-            Arm(OFF, TimedWork(timer=own_time(functools.partial(block_off, mix, x, part)))),
-            Arm(ON, TimedWork(timer=own_time(functools.partial(block_on, mix, x, part, run, steps)))),
+            Arm(OFF, Work(timer=own_time(functools.partial(block_off, mix, x, part)))),
+            Arm(ON, Work(timer=own_time(functools.partial(block_on, mix, x, part, run, steps)))),
         ]
         others = time.process_time() - time.thread_time()
         found = compare("block", arms, rounds=rounds)
@@ -157,8 +157,8 @@ def event_costs(db: Path, rounds: int = 100) -> TimingComparison:
                 pass
 
         arms = [
-            Arm("phase", TimedWork(timer=own_time(enter))),
-            Arm("checkpoint", TimedWork(timer=own_time(lambda: run.checkpoint(next(steps))))),
+            Arm("phase", Work(timer=own_time(enter))),
+            Arm("checkpoint", Work(timer=own_time(lambda: run.checkpoint(next(steps))))),
         ]
         return compare("one event", arms, rounds=rounds)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from _harness import Report, markdown_table
 from mileage.measure import Arm, PhaseClock, ResourceSampler, Sample, Turn
-from mileage.measure.timing import ClockExecutor, TimedWork, TimingComparison, compare
+from mileage.measure.timing import ClockExecutor, TimingComparison, Work, compare
 
 PAIRS = 20_000
 ROUNDS = 15
@@ -56,7 +56,7 @@ def on_another_thread(loop: Callable[[], None]) -> Callable[[int], tuple[float, 
 
     def timer(repeats: int) -> tuple[float, float]:
         samples: list[Sample] = []
-        arm, turn = Arm("", TimedWork(loop, units=PAIRS)), Turn("", repeats=repeats)
+        arm, turn = Arm("", Work(loop, units=PAIRS)), Turn("", repeats=repeats)
         work = threading.Thread(target=lambda: samples.append(ClockExecutor().attempt(arm, turn)), name="collector")
         work.start()
         work.join()
@@ -69,11 +69,11 @@ def events(rounds: int = ROUNDS) -> TimingComparison:
     """All kinds of phase events in turn, in seconds each."""
     clock = PhaseClock()
     arms = [
-        Arm(EMPTY, TimedWork(empty_loop, units=PAIRS)),
-        Arm("phase, kept handle", TimedWork(kept_handle(clock), units=PAIRS)),
-        Arm("phase, looked up", TimedWork(looked_up(clock), units=PAIRS)),
-        Arm("phase, on another thread", TimedWork(timer=on_another_thread(kept_handle(clock)), units=PAIRS)),
-        Arm(READ, TimedWork(clock.times)),
+        Arm(EMPTY, Work(empty_loop, units=PAIRS)),
+        Arm("phase, kept handle", Work(kept_handle(clock), units=PAIRS)),
+        Arm("phase, looked up", Work(looked_up(clock), units=PAIRS)),
+        Arm("phase, on another thread", Work(timer=on_another_thread(kept_handle(clock)), units=PAIRS)),
+        Arm(READ, Work(clock.times)),
     ]
     return compare("one event", arms, rounds=rounds)
 

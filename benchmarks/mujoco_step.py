@@ -19,7 +19,7 @@ import numpy as np
 from _harness import Report, markdown_table
 from mileage.envs.mujoco import MujocoVecEnv
 from mileage.measure import Arm
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 
 NAMES = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5")
 STEPS = 100
@@ -59,9 +59,7 @@ def run_job(name: str, n: int, rounds: int) -> TimingComparison:
     for each in envs.values():
         each.reset(seed=list(range(n)))
     runs = {arm: stepper(each, actions) for arm, each in envs.items()}
-    result = compare(
-        f"{name}, {n} environments", [Arm(arm, TimedWork(run)) for arm, run in runs.items()], rounds=rounds
-    )
+    result = compare(f"{name}, {n} environments", [Arm(arm, Work(run)) for arm, run in runs.items()], rounds=rounds)
     assert {measurement.repeats for measurement in result.measurements} == {1}
     last = [np.asarray(run(), np.float32) for run in runs.values()]
     for obs in last[1:]:

@@ -33,7 +33,7 @@ from mileage import Ledger
 from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.measure import Arm, Phase, PhaseClock
 from mileage.measure.memory import ProcessTree
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 from mileage.profiling.findings.drift import PhaseMemory
 from mileage.profiling.profile import profile_run
 from mileage.profiling.run import RunOptions, train
@@ -102,7 +102,7 @@ WAYS = {PLAIN: learn_plainly, RECORDED: learn_recorded, PROFILED: learn_profiled
 
 def single_iterations(name: str) -> TimingComparison:
     """Runs of one iteration in all ways, in turn."""
-    arms = [Arm(way, TimedWork(timer=partial(timed, WORKLOADS[name], learn, 1))) for way, learn in WAYS.items()]
+    arms = [Arm(way, Work(timer=partial(timed, WORKLOADS[name], learn, 1))) for way, learn in WAYS.items()]
     return compare(f"{name}, one iteration", arms, rounds=FIXED_ROUNDS, warmups=2)
 
 
@@ -144,8 +144,8 @@ def readings(name: str) -> tuple[TimingComparison, float]:
             per_second, size = _cadence(algorithm, clock)
             with Reader(clock) as reader:
                 arms = [
-                    Arm(PLAIN, TimedWork(timer=partial(_block, algorithm, clock, size, None))),
-                    Arm(PROFILED, TimedWork(timer=partial(_block, algorithm, clock, size, reader))),
+                    Arm(PLAIN, Work(timer=partial(_block, algorithm, clock, size, None))),
+                    Arm(PROFILED, Work(timer=partial(_block, algorithm, clock, size, reader))),
                 ]
                 job = f"{name}, {size} iterations"
                 return compare(job, arms, rounds=READING_ROUNDS, warmups=2, budget=READING_SECONDS), per_second

@@ -28,7 +28,7 @@ from mileage.kernels.machine.frames import shift, u8
 from mileage.kernels.machine.jit import kernel
 from mileage.kernels.ring import begin_row, commit_row, store
 from mileage.measure import Arm
-from mileage.measure.timing import TimedWork, compare
+from mileage.measure.timing import Work, compare
 
 N, BATCH = 64, 256
 Call = Callable[[], Any]
@@ -60,7 +60,7 @@ class Data:
 
 def timed(arms: dict[str, Call], rounds: int) -> dict[str, dict[str, float]]:
     """Microseconds per call of every arm: median and best over alternating rounds, wall-clock and CPU."""
-    found = compare("a call", [Arm(name, TimedWork(call)) for name, call in arms.items()], rounds=rounds)
+    found = compare("a call", [Arm(name, Work(call)) for name, call in arms.items()], rounds=rounds)
     return {
         each.arm: {"median_us": 1e6 * each.median, "best_us": 1e6 * each.best, "median_cpu_us": 1e6 * each.median_cpu}
         for each in found.measurements

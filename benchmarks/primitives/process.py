@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import mileage
 from mileage.errors import UsageError
 from mileage.measure import Arm
-from mileage.measure.timing import TimedWork
+from mileage.measure.timing import Work
 
 from .arms import PEERS
 
@@ -109,7 +109,7 @@ class PeerLibraries:
 
     def arms(
         self, title: str, primitive: str, params: Mapping[str, Any], without: Collection[str] = ()
-    ) -> list[Arm[TimedWork]]:
+    ) -> list[Arm[Work]]:
         """Arms of the libraries that are here and can do the job, but for those in `without`."""
         found = []
         for library in (peer.library for peer in PEERS.get(primitive, ())):
@@ -122,7 +122,7 @@ class PeerLibraries:
                 self.absent[title, library] = answer["absent"]
                 continue
             name = f"{library}, {answer['label']}" if answer["label"] else library
-            found.append(Arm(name, TimedWork(units=answer["units"], timer=self._timer(key))))
+            found.append(Arm(name, Work(units=answer["units"], timer=self._timer(key))))
         return found
 
     def drop(self) -> None:

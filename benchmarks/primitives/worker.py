@@ -24,7 +24,7 @@ from importlib import metadata
 from typing import Any, TextIO
 
 from mileage.measure import Arm, Sample, Turn
-from mileage.measure.timing import ClockExecutor, TimedWork
+from mileage.measure.timing import ClockExecutor, Work
 from mileage.profiling.bench.cases import Way, same
 
 from .arms import PEERS, Peer
@@ -106,7 +106,7 @@ class Worker:
 
 def timed(arm: Way, repeats: int) -> Sample:
     """Seconds per job over `repeats` calls, by the harness that times our own arms."""
-    work = Arm(arm.label, TimedWork(arm.run, arm.prepare, arm.units))
+    work = Arm(arm.label, Work(arm.run, arm.prepare, arm.units))
     return ClockExecutor().attempt(work, Turn(arm.label, repeats=repeats))
 
 

@@ -11,14 +11,14 @@ import ledger_overhead
 import meter_cost
 import profile_overhead
 from mileage.measure import Arm, MockExecutor
-from mileage.measure.timing import TimedWork, TimingComparison, compare
+from mileage.measure.timing import TimingComparison, Work, compare
 
 
 def scripted(seconds: Mapping[str, Sequence[float]]) -> TimingComparison:
     """A comparison whose arms took these times, after a warm-up of the same length as the first."""
     rounds = len(next(iter(seconds.values())))
     executor = MockExecutor({name: [taken[0], *taken] for name, taken in seconds.items()})
-    return compare("job", [Arm(name, TimedWork()) for name in seconds], rounds=rounds, warmups=1, executor=executor)
+    return compare("job", [Arm(name, Work()) for name in seconds], rounds=rounds, warmups=1, executor=executor)
 
 
 def test_profiling_costs_something_fixed_and_something_for_every_reading() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _harness import FORMAT, Kept, Report, markdown_table, shown_command, timing_table
 from mileage.measure import Arm, MockExecutor
-from mileage.measure.timing import TimedWork, compare
+from mileage.measure.timing import Work, compare
 
 
 def test_report_keeps_data_command_and_machine(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_numbers_are_right_aligned() -> None:
 
 
 def test_timing_table_shows_medians_and_ratios() -> None:
-    arms = [Arm(name, TimedWork(lambda: None)) for name in ("ours", "theirs")]
+    arms = [Arm(name, Work(lambda: None)) for name in ("ours", "theirs")]
     one = compare("first", arms, rounds=2, warmups=1, executor=MockExecutor({"ours": [1e-6] * 3, "theirs": [5e-6] * 3}))
     two = compare("second", arms[:1], rounds=2, warmups=1, executor=MockExecutor({"ours": [2e-6] * 3}))
     assert timing_table([one, two], "ours").splitlines()[2:] == [

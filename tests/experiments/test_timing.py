@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mileage.measure import Arm, Cause, MockExecutor, Sample, Turn, timing
-from mileage.measure.timing import ClockExecutor, Measurement, TimedWork, compare
+from mileage.measure.timing import ClockExecutor, Measurement, Work, compare
 
 
-def arm(name: str) -> Arm[TimedWork]:
-    return Arm(name, TimedWork(lambda: None))
+def arm(name: str) -> Arm[Work]:
+    return Arm(name, Work(lambda: None))
 
 
 def measurement(*walls: float) -> Measurement:
@@ -61,7 +61,7 @@ def test_record_keeps_every_sample() -> None:
 
 def test_clock_executor_runs_what_it_is_told() -> None:
     calls: list[str] = []
-    arm = Arm("a", TimedWork(lambda: calls.append("run"), lambda: calls.append("prepare")))
+    arm = Arm("a", Work(lambda: calls.append("run"), lambda: calls.append("prepare")))
     sample = ClockExecutor().attempt(arm, Turn("a", repeats=3))
     assert calls == ["prepare", "run", "run", "run"]
     assert sample.wall_seconds > 0.0
@@ -76,7 +76,7 @@ def test_clock_executor_runs_what_it_is_told() -> None:
         ([arm("a")], {"warmups": 0}, "rounds and warmups"),
     ],
 )
-def test_wrong_arguments_are_named(arms: list[Arm[TimedWork]], options: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_named(arms: list[Arm[Work]], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare("job", arms, **options)
 
@@ -90,12 +90,12 @@ def test_unknown_arm_is_named() -> None:
 def test_times_are_per_job_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # A call of 64 jobs, 10 µs each, takes 640 µs: seven of them stay within 5 ms.
     executor = MockExecutor({"a": [1e-5, 1e-5, 1e-5]})
-    got = compare("job", [Arm("a", TimedWork(units=64))], rounds=1, executor=executor)
+    got = compare("job", [Arm("a", Work(units=64))], rounds=1, executor=executor)
     assert got["a"].repeats == 7
     # Two seconds for 4 calls of 5 jobs each, and one of CPU.
     ticks = {"perf_counter": iter([10.0, 12.0]).__next__, "process_time": iter([1.0, 2.0]).__next__}
     monkeypatch.setattr(timing, "time", SimpleNamespace(**ticks))
-    assert ClockExecutor().attempt(Arm("a", TimedWork(units=5)), Turn("a", repeats=4)) == Sample("a", 0.1, 0.05)
+    assert ClockExecutor().attempt(Arm("a", Work(units=5)), Turn("a", repeats=4)) == Sample("a", 0.1, 0.05)
 
 
 def test_an_arm_may_time_itself() -> None:
@@ -105,7 +105,7 @@ def test_an_arm_may_time_itself() -> None:
         asked.append(repeats)
         return 0.001, 0.002
 
-    got = compare("job", [Arm("a", TimedWork(timer=timer)), arm("b")], rounds=2, warmups=1)
+    got = compare("job", [Arm("a", Work(timer=timer)), arm("b")], rounds=2, warmups=1)
     assert asked == [1, 5, 5]
     assert [(each.wall_seconds, each.cpu_seconds) for each in got["a"].samples] == [(0.001, 0.002)] * 2
 

@@ -36,7 +36,7 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_bottleneck_comes_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wanted = json.loads(RECORDED.read_text())[name], PLANTED[name]
-    for module in ("collecting", "diagnosis"):
+    for module in ("findings.collecting", "findings"):
         monkeypatch.setattr(f"mileage.profiling.{module}.usable_cores", lambda: data["workload"]["machine"]["cores"])
     run, calibration = measured(data)
     found = Profile(data["workload"], run, diagnose(run, data["workload"], calibration), calibration)

@@ -30,7 +30,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class TimedWork:
+class Work:
     """A function that does a job, and how it is called."""
 
     run: Callable[[], object] = _nothing
@@ -50,10 +50,10 @@ class ClockExecutor:
         """Seconds of the monotonic clock."""
         return time.perf_counter()
 
-    def prepare(self, arm: Arm[TimedWork], kind: str) -> None:
+    def prepare(self, arm: Arm[Work], kind: str) -> None:
         """Nothing: work is prepared before every sample."""
 
-    def attempt(self, arm: Arm[TimedWork], turn: Turn) -> Sample:
+    def attempt(self, arm: Arm[Work], turn: Turn) -> Sample:
         """Time the repeats of a turn, as seconds per job."""
         work, repeats = arm.subject, turn.repeats
         if work.timer is not None:
@@ -175,12 +175,12 @@ def ratio_of(slower: Sequence[Mapping[str, float]], faster: Sequence[Mapping[str
 
 def compare(
     job: str,
-    arms: Sequence[Arm[TimedWork]],
+    arms: Sequence[Arm[Work]],
     *,
     rounds: int = 15,
     warmups: int = 2,
     budget: float | None = None,
-    executor: Executor[TimedWork, Sample] | None = None,
+    executor: Executor[Work, Sample] | None = None,
 ) -> TimingComparison:
     """Time `arms` in alternation, `rounds` samples each.
 
@@ -230,7 +230,7 @@ def every_call(
     def prepared(name: str) -> Callable[[], object] | None:
         return None if prepare is None else lambda: prepare(name)
 
-    made = [Arm(name, TimedWork(function, prepared(name))) for name, function in arms.items()]
+    made = [Arm(name, Work(function, prepared(name))) for name, function in arms.items()]
     clock = ClockExecutor()
     for arm in made:  # compile, touch memory
         clock.attempt(arm, Turn(arm.name))

@@ -20,7 +20,7 @@ from mileage.errors import UsageError
 from mileage.measure import Arm, Caveat, Executor, Sample, fingerprint
 from mileage.measure import surroundings as bench_machine
 from mileage.measure.surroundings import Reader, Reading, conditions
-from mileage.measure.timing import Measurement, TimedWork, TimingComparison, compare
+from mileage.measure.timing import Measurement, TimingComparison, Work, compare
 from mileage.profiling.bench.cases import Case, Way, same
 from mileage.records import ReadRecord, Record
 from mileage.system import usable_cores
@@ -60,10 +60,10 @@ def _on_all(cores: int) -> None:
         done.result()
 
 
-def control_arms(cores: int | None = None) -> list[Arm[TimedWork]]:
+def control_arms(cores: int | None = None) -> list[Arm[Work]]:
     """Both controls, to take turns with a case."""
     cores = usable_cores() if cores is None else cores
-    return [Arm(ONE, TimedWork(_job)), Arm(ALL, TimedWork(functools.partial(_on_all, cores)))]
+    return [Arm(ONE, Work(_job)), Arm(ALL, Work(functools.partial(_on_all, cores)))]
 
 
 def standing(
@@ -119,9 +119,7 @@ class Others(Protocol):
     def absent(self) -> Mapping[tuple[str, str], str]:
         """Why a library has no arm for a job, by title and library."""
 
-    def arms(
-        self, title: str, primitive: str, params: ReadRecord, without: Collection[str] = ()
-    ) -> list[Arm[TimedWork]]:
+    def arms(self, title: str, primitive: str, params: ReadRecord, without: Collection[str] = ()) -> list[Arm[Work]]:
         """Arms of the libraries that can do the job, but for those in `without`."""
 
     def drop(self) -> None:
@@ -212,7 +210,7 @@ def run(
     *,
     others: Sequence[Others] = (),
     command: str = "",
-    executor: Executor[TimedWork, Sample] | None = None,
+    executor: Executor[Work, Sample] | None = None,
     read: Reader = bench_machine.read,
     on_progress: Progress | None = None,
 ) -> PrimitivesReport:
@@ -242,11 +240,11 @@ def _measure(
     others: Sequence[Others],
     threads: int,
     options: BenchOptions,
-    executor: Executor[TimedWork, Sample] | None,
+    executor: Executor[Work, Sample] | None,
 ) -> CaseResult:
     own = case.own(threads)
     check_answer(case, own, threads)
-    arms = [Arm(OURS, TimedWork(own.run, own.prepare, own.units))]
+    arms = [Arm(OURS, Work(own.run, own.prepare, own.units))]
     arms += control_arms(threads) if options.controls else []
     met: set[str] = set()
     for each in others:
