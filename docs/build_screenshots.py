@@ -24,8 +24,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from mileage.report.markup import Html, tag
-from mileage.report.palette import ARMS
+from mileage.report.markup import ARMS, Html, tag
 from mileage.report.replay import DRAWINGS
 
 IMAGES = Path(__file__).with_name("images")

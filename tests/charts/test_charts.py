@@ -21,7 +21,7 @@ from mileage.report.bars import (
     profile_chart,
     sparkline,
 )
-from mileage.report.palette import ARMS, theme
+from mileage.report.markup import ARMS, theme
 
 
 def test_ticks_are_round_and_inside() -> None:

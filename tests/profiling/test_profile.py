@@ -46,7 +46,7 @@ def test_what_the_run_has_shown_is_there_whatever_fails_afterwards(
         raise ValueError("planted")
 
     place = {"describe": "algorithms.dqn.DQN.describe", "layers": "profiling.calibration.replay",
-             "ledger": "profiling.ledger_runs.save"}[broken]  # fmt: skip
+             "ledger": "profiling.run.save"}[broken]  # fmt: skip
     monkeypatch.setattr(f"mileage.{place}", fails)
     told: list[str] = []
     algorithm, env, steps, options = WORKLOADS["dqn"]

@@ -163,8 +163,8 @@ def test_the_command_says_it_in_a_sentence_with_exit_1_and_a_row(env: str, said:
 KILLED = """
 import os, signal
 import mileage
-from mileage.training import session
-session.STEPS_EVERY_SECONDS = 0.0
+from mileage.training import recording
+recording.STEPS_EVERY_SECONDS = 0.0
 def kill(progress):
     if progress.steps >= 5 * 128:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -184,8 +184,8 @@ def test_the_steps_of_a_run_that_was_killed_are_in_the_ledger(tmp_path: Path) ->
 SAVED = """
 import os, signal, sys
 import mileage
-from mileage.training import session
-session.STEPS_EVERY_SECONDS = 1e9
+from mileage.training import recording
+recording.STEPS_EVERY_SECONDS = 1e9
 def kill(progress):
     if os.path.exists("kept.safetensors"):
         os.kill(os.getpid(), signal.SIGKILL)

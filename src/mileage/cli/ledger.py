@@ -46,13 +46,13 @@ def list_runs(
     json_output: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    from mileage.report import arms
+    from mileage.report import answers
 
-    arms.check_listing(state, limit)
+    answers.check_listing(state, limit)
     with open_ledger(db) as store:
-        records = arms.listed(store, selection, state=state, limit=limit)
+        records = answers.listed(store, selection, state=state, limit=limit)
     if json_output:
-        print(strict_json(arms.list_answer(records)))
+        print(strict_json(answers.list_answer(records)))
         return
     from mileage.cli.ledger_tables import print_list
 
@@ -68,12 +68,12 @@ def show(
     json_output: AsJson = False,
 ) -> None:
     """Show one run: what it reached, what it cost, where the time went."""
-    from mileage.report import arms
+    from mileage.report import answers
 
     with open_ledger(db) as store:
-        recorded = arms.shown_run(store, run, target=target)
+        recorded = answers.shown_run(store, run, target=target)
     if json_output:
-        print(strict_json(arms.run_answer(recorded)))
+        print(strict_json(answers.run_answer(recorded)))
         return
     from mileage.cli.ledger_tables import print_run
 

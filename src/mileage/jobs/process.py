@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 5.0
 """Between asking a process to end and ending it."""
 _SUBREAPER = 36
 _ENDED = (b"Z", b"X")
-_END_MARKED = "import sys; from mileage.external import program; program.end_marked(program.MARK, sys.argv[1])"
+_END_MARKED = "import sys; from mileage.jobs import process; process.end_marked(process.MARK, sys.argv[1])"
 _GUARD = ("sh", "-c", 'read -r _ || exec "$@"', "sh", sys.executable, "-c", _END_MARKED)
 """Waits for a word of this process, and ends the program if there is none: this process has been killed."""
 _POLL_SECONDS = 0.1

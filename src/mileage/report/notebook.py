@@ -10,8 +10,7 @@ from mileage.ledger.rows import Checkpoint
 from mileage.metrics import METRICS, dollars, duration, gigabytes
 from mileage.report.axes import compact
 from mileage.report.bars import Axis, Curve, curve_chart, ordered_phases, phase_bars, phase_class
-from mileage.report.markup import Child, Html, tag
-from mileage.report.palette import ARMS, PHASES, chart_style, theme
+from mileage.report.markup import ARMS, PHASES, Child, Html, chart_style, tag, theme
 from mileage.tables import Table, plain
 
 if TYPE_CHECKING:

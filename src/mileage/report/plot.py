@@ -14,7 +14,7 @@ from mileage.report import curves
 from mileage.report.arms import Exam, run_costs
 from mileage.report.axes import DASHES
 from mileage.report.bars import ordered_phases, phase_class
-from mileage.report.palette import ARMS, PHASES
+from mileage.report.markup import ARMS, PHASES
 from mileage.tables import written_to
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mileage.errors import LedgerError, MileageError, UnmatchedError
 from mileage.ledger.store import Store
 from mileage.records import strict_json
-from mileage.report import arms
+from mileage.report import answers
 from mileage.report.compare import compare_selections
 from mileage.report.markup import SERVED_POLICY, script, style
 from mileage.report.web import lists, views
@@ -213,14 +213,14 @@ class _Pages:
 def _list(store: Store, request: Request) -> object:
     query = request.query_params
     limit = number(query, "limit", 50, 10_000_000)
-    return arms.list_answer(
-        arms.listed(store, query.get("selection") or None, state=query.get("state") or None, limit=limit)
+    return answers.list_answer(
+        answers.listed(store, query.get("selection") or None, state=query.get("state") or None, limit=limit)
     )
 
 
 def _show(store: Store, request: Request) -> object:
-    return arms.run_answer(
-        arms.shown_run(store, request.path_params["run_id"], target=request.query_params.get("target") or None)
+    return answers.run_answer(
+        answers.shown_run(store, request.path_params["run_id"], target=request.query_params.get("target") or None)
     )
 
 
