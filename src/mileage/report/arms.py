@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mileage.errors import UsageError
-from mileage.ledger.listing import RECIPE
 from mileage.ledger.matching import RULES
 from mileage.ledger.prices import NO_PRICE
 from mileage.ledger.rows import EndState, Run
@@ -395,6 +394,8 @@ class Exam:
 
 def exams(runs: Iterable[RecordedRun]) -> list[Exam]:
     """Runs as exams of arms, in the order in which they come."""
+    from mileage.ledger.listing import RECIPE  # needs the database library, which a run of seeds does without
+
     found: dict[tuple[object, ...], dict[tuple[object, ...], list[RecordedRun]]] = {}
     for run in runs:
         exam = (*(RULES[name](run.run) for name in _EXAM), None if run.panel_id else run.env)
