@@ -47,9 +47,12 @@ test: $(VENV)/.dev services
 LEFT_OUT := algorithms/test_impala.py algorithms/test_learning.py algorithms/test_off_policy.py algorithms/test_rpo.py \
 	benchmarks buffers cli/test_profile_try.py coderl contracts/test_moved_ledgers.py \
 	contracts/test_recovery.py contracts/test_store.py contracts/test_writer_faults.py docs envs/native envs/test_check.py \
-	exam experiments golden kernels ledger/test_reading.py ledger/test_redaction.py outside placing \
-	profiling/test_planted.py racing recording/test_announce.py recording/test_exits.py stats test_house_style.py \
-	test_interrupts.py tools training/test_broken_envs.py training/test_fork.py trying watching
+	external/exam external/race external/test_exams.py external/test_record.py golden jobs kernels ledger/test_announce.py \
+	ledger/test_exits.py ledger/test_reading.py ledger/test_redaction.py measure/test_caveats.py measure/test_cost.py \
+	measure/test_coverage_study.py measure/test_failures.py measure/test_intervals.py measure/test_relabelling.py \
+	measure/test_returns.py measure/test_series.py measure/test_timing.py measure/test_turns.py measure/test_typical.py \
+	measure/test_verdict.py profiling/programs profiling/test_planted.py profiling/tuning test_house_style.py \
+	test_interrupts.py tools training/test_broken_envs.py training/test_fork.py
 
 $(MINIMAL)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MINIMAL)

@@ -13,7 +13,7 @@ from mileage.profiling.programs.mileage_inside.sampler import Sampler
 from mileage.profiling.programs.mileage_inside.settings import Files
 from mileage.profiling.programs.report import own_cost
 from mileage.profiling.programs.trace import Reader
-from watching.made_up import MAIN, process, watched
+from profiling.programs.made_up import MAIN, process, watched
 
 
 def test_an_import_is_not_asked_for_the_interpreter_again_and_again(

@@ -6,7 +6,7 @@ import pytest
 
 from mileage.profiling.programs.layers import ProgramLayer, ProgramSettings, hot_places, layered, shown_path
 from mileage.profiling.programs.trace import Process, Setting, StackFrame
-from watching.made_up import MAIN, STEP, TORCH, process
+from profiling.programs.made_up import MAIN, STEP, TORCH, process
 
 PACKAGES = "/venv/lib/python3.11/site-packages/"
 IMPORT = StackFrame("<frozen importlib._bootstrap>", "_find_and_load", 1)

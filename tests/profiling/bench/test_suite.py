@@ -21,7 +21,7 @@ from mileage.profiling.bench.cases import CASES, Case, Way, chosen, primitives
 from mileage.profiling.bench.suite import BenchOptions
 from primitives import PEERS, PeerLibraries
 
-PRIMITIVES = Path(__file__).resolve().parents[2] / "benchmarks" / "primitives"
+PRIMITIVES = Path(__file__).resolve().parents[3] / "benchmarks" / "primitives"
 READING = Reading(0.1, 0.0, 3000.0, None, 0.0, 1e-3, 0.0)
 PHASE = next(case for case in CASES if case.primitive == "phase-event")
 GROUPS = next(case for case in CASES if case.primitive == "groups")

@@ -18,7 +18,7 @@ from mileage.profiling.programs.report import WIDTH, lines
 from mileage.profiling.programs.trace import StackFrame
 from mileage.profiling.programs.watch import Watched
 from mileage.profiling.traces import icicle, tree
-from watching.made_up import MAIN, STEP, calls, process, watched
+from profiling.programs.made_up import MAIN, STEP, calls, process, watched
 
 HOSTILE = '"><script>document.title="owned"</script><img src=x onerror=alert(1)>\x1b[31m'
 

@@ -12,7 +12,7 @@ from mileage.profiling.findings.programs import ProgramFinding, Trouble, find, v
 from mileage.profiling.programs.page import FORMATS, export
 from mileage.profiling.programs.resources import Resources
 from mileage.profiling.programs.trace import Setting, StackFrame, Stepper
-from watching.made_up import MAIN, STEP, TORCH, calls, evidence, process, watched
+from profiling.programs.made_up import MAIN, STEP, TORCH, calls, evidence, process, watched
 
 IMPORT = StackFrame("<frozen importlib._bootstrap>", "_find_and_load", 1)
 RECV = StackFrame("/usr/lib/python3.11/multiprocessing/connection.py", "Connection._recv", 1)
