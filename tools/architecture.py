@@ -59,10 +59,10 @@ MAX_PRIVATE = 20
 MAX_CAPABILITY = 0
 MAX_ANY_SHARE = 0.077
 MAX_LINES = 500
-MIN_MEAN_LINES = 130
-MAX_SOLE = 120
+MIN_MEAN_LINES = 190
+MAX_SOLE = 60
 MAX_SKIPS = 287
-MAX_SAME_NAMES = 51
+MAX_SAME_NAMES = 15
 MAX_GROWTH = 0.01
 
 # Compiled functions take pointers and records that Python's types cannot say, so these count apart.

@@ -119,8 +119,7 @@ def to_env_action(frame: FrameRecord, action: Ptr32, out: Ptr32) -> None:
         out[k] = value
 
 
-# --- Actions of several parts, and masks: categorical choices, some of which may be impossible, then Gaussian numbers
-# ---
+# --- Actions of several parts, and masks: categorical choices first, then Gaussian numbers ---
 # Stands for the log-probability of what is impossible: its exponential is 0, and 0 times it is 0 as well.
 NEVER = _F(-1e30)
 

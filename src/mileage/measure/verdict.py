@@ -381,8 +381,7 @@ def _undecided(
     return CostComparison(Verdict.UNDECIDED, None, None, None, alpha, used, more, text, failures=failures)
 
 
-# --- What a series of timings looks like: outliers, a trend, a spread. What follows from it is for experiments to say
-# ---
+# --- What a series of timings looks like: outliers, a trend, a spread ---
 # Iglewicz and Hoaglin (1993) call a modified z-score above 3.5 an outlier.
 OUTLIER_SCORE = 3.5
 # The MAD of a normal distribution times this is its standard deviation; the mean deviation stands in for a MAD of 0.

@@ -164,8 +164,7 @@ def report_lines(value: Callable[[str], float | None]) -> list[str]:
     return [f"{metric.title}: {metric.spelled(value(metric.name))}" for metric in shown(Shown.REPORT)]
 
 
-# --- A cloud's bill beside the ledger: what was charged for the machines that runs used, and what runs say they cost
-# ---
+# --- A cloud's bill beside the ledger: what was charged, and what runs say they cost ---
 _NEEDED = ("BilledCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd")
 
 

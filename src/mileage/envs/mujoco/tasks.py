@@ -38,8 +38,7 @@ def task_class(name: str) -> type[Task]:
     return found
 
 
-# --- What a MuJoCo task is: a model file, how episodes start, and observations and rewards over arrays of simulations
-# ---
+# --- What a MuJoCo task is: a model file, how episodes start, observations and rewards ---
 class Task:
     """One environment of Gymnasium's, version 5, for N simulations at a time.
 

@@ -72,8 +72,7 @@ def _compile(path: str) -> mujoco.MjModel:
     return model
 
 
-# --- Many simulations of one MuJoCo model in native threads: the batch interface of MuJoCo's C library (4.0 or later)
-# ---
+# --- Many simulations of one MuJoCo model in native threads: the batch interface of its C library (4.0 on) ---
 _STAGE_NONE, _STAGE_ACCELERATION = 0, 3
 _STATE = {
     "qpos": mujoco.mjtState.mjSTATE_QPOS,

@@ -17,8 +17,7 @@ from numba.core import cgutils
 from numba.core.callconv import RETCODE_EXC, RETCODE_STOPIT, RETCODE_USEREXC, Status
 from numba.extending import intrinsic
 
-# --- Errors of users' functions in compiled code, which cannot raise them: noted there, asked for once Python is back
-# ---
+# --- Errors of users' functions in compiled code: noted there, raised once Python is back ---
 # Nobody asks after calls that are made for a measurement.
 _MOST_NOTED = 1000
 

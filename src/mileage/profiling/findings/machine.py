@@ -82,8 +82,7 @@ def drifting(run: EndToEnd) -> Finding | None:
     return Finding(Bottleneck.DRIFT, run.share(found.phase), evidence, gain, suggestion, phase=found.phase)
 
 
-# --- What findings are made of: shares of a run in words, changes that were measured, and when they are worth a word
-# ---
+# --- What findings are made of: shares of a run in words, measured changes, when they are worth a word ---
 # Below these shares of the wall-clock a phase is not worth a finding.
 LEAST_SHARE = 0.05
 LEAST_TRAINING_SHARE = 0.10

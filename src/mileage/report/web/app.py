@@ -38,8 +38,7 @@ from mileage.report.web.live import MOST_WATCHERS, LiveView
 from mileage.tables import plain
 from mileage.version import __version__
 
-# --- Who may see the pages: this machine alone, or whoever has the token; and the headers that every answer carries
-# ---
+# --- Who may see the pages: this machine alone, or whoever has the token; headers of every answer ---
 COOKIE = "mileage_token"
 SHORTEST_TOKEN = 16
 LONGEST_ADDRESS = 8_000
