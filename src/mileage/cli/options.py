@@ -238,8 +238,7 @@ def explain(app: typer.Typer, prefix: str = "") -> None:
         info.cls = info.cls if issubclass(info.cls or TyperCommand, Command) else Command
 
 
-# --- A command that takes options of its own and, after --, a program with its arguments, or the word compare first
-# ---
+# --- A command with options of its own and, after --, a program, or the word compare first ---
 PROGRAM = "--program"
 """The hidden option by which the words of a program reach the command, one each."""
 

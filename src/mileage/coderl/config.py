@@ -16,8 +16,7 @@ from mileage.coderl.sandbox.containment import Isolation
 from mileage.coderl.sandbox.snapshots import SnapshotMethod
 from mileage.errors import UnknownNameError, UsageError, require
 
-# --- The options of a pool, checked: what cannot mean anything is refused by its name, what can be read is normalised
-# ---
+# --- The options of a pool, checked: what means nothing is refused by its name ---
 Choice = TypeVar("Choice", bound=StrEnum)
 SMALLEST_BYTES = 1 << 20
 

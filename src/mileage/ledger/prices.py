@@ -241,8 +241,7 @@ def _read_attribute(path: Path) -> str:
         return ""
 
 
-# --- What an hour of a run that is being launched costs: given, named, or found out from what the machine says it is
-# ---
+# --- What an hour of a run costs: given, named, or found out from what the machine says ---
 VARIABLES = ("MILEAGE_PRICE", "DEVICE_PRICE_PER_HOUR")
 SHARE = "MILEAGE_PRICE_SHARE"
 """Part of the machine that this process has where several runs share one: it pays that part of its price."""
