@@ -123,3 +123,9 @@ def test_the_row_that_is_written_last_is_the_one_that_counts(tmp_path: Path) -> 
     assert [type(row).__name__ for row in content.rows] == ["Run", "Checkpoint"]
     assert content.run is not None
     assert content.run.config == '{"lr":1}'
+
+
+def test_a_run_is_announced_before_numpy_is_there() -> None:
+    code = "import sys, mileage.ledger.announce; print(sorted({'numpy', 'numba', 'sqlalchemy', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ import pytest
 
 from mileage.errors import UsageError
 from mileage.ledger import queries, recorder
-from mileage.ledger.announce import git_revision
+from mileage.ledger.launch import git_revision
 from mileage.ledger.panels import Panel
 from mileage.ledger.recorder import Ledger, RunRecorder
 from mileage.ledger.runs import RecordedRun

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mileage.ledger import announce
+from mileage.ledger import launch
 
 
 class Process:
@@ -15,9 +15,9 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.age = self.used = 0.0
         for name, value in (("_open", 0), ("_told", 0.0)):
-            monkeypatch.setattr(announce, name, value)
-        monkeypatch.setattr(announce, "process_age_seconds", lambda: self.age)
-        monkeypatch.setattr(announce.time, "process_time", lambda: self.used)
+            monkeypatch.setattr(launch, name, value)
+        monkeypatch.setattr(launch, "process_age_seconds", lambda: self.age)
+        monkeypatch.setattr(launch.time, "process_time", lambda: self.used)
 
     def works(self, seconds: float) -> None:
         self.age += seconds
@@ -29,36 +29,36 @@ def test_training_before_the_clock_is_counted_and_what_runs_are_billed_for_is_no
 ) -> None:
     process = Process(monkeypatch)
     process.works(60.0)
-    assert announce.begin(60.0) == 0.0  # the clock counts from the start of the process
+    assert launch.begin(60.0) == 0.0  # the clock counts from the start of the process
     process.works(30.0)
-    announce.end()
-    assert announce.begin(0.0) == 0.0
+    launch.end()
+    assert launch.begin(0.0) == 0.0
     process.works(5.0)
-    announce.end()
+    launch.end()
     process.works(100.0)
-    assert announce.begin(0.0) == 100.0  # between two runs
-    announce.end()
+    assert launch.begin(0.0) == 100.0  # between two runs
+    launch.end()
 
 
 def test_a_session_in_which_somebody_thinks_works_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(monkeypatch)
     process.age = 3600.0
     process.used = 1.5
-    assert announce.begin(0.0) == 1.5
+    assert launch.begin(0.0) == 1.5
 
 
 def test_runs_beside_each_other_are_billed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(monkeypatch)
     process.works(1.0)
-    assert announce.begin(1.0) == 0.0
+    assert launch.begin(1.0) == 0.0
     process.works(10.0)
-    announce.begin(0.0)
+    launch.begin(0.0)
     process.works(10.0)
-    announce.end()
+    launch.end()
     process.works(10.0)
-    announce.end()
+    launch.end()
     process.works(7.0)
-    assert announce.begin(0.0) == 7.0
+    assert launch.begin(0.0) == 7.0
 
 
 def test_a_comparison_shows_it_and_warns() -> None:

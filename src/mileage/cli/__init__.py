@@ -14,10 +14,7 @@ def main() -> None:
     arguments = birth.asked_to_train(sys.argv)
     if arguments is not None:
         begun = birth.born(arguments)
-        from mileage.cli.announced import announced_training
-
-        with announced_training(sys.argv, arguments, begun):
-            _run()
+        birth.train_announced(sys.argv, arguments, begun, _run)
     else:
         _run()
 

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mileage.errors import LedgerError, UsageError
-from mileage.ledger import announce, exits
+from mileage.ledger import announce, exits, launch
 from mileage.ledger.address import DbAddress, check_is_database, database_url
-from mileage.ledger.announce import identified, launched_run
+from mileage.ledger.launch import identified, launched_run
 from mileage.ledger.panels import Panel
 from mileage.ledger.prices import Price, launch_price
 from mileage.ledger.rows import (
@@ -172,7 +172,7 @@ class Ledger:
         writer, mirrors = None, self._mirror_names()
         if self.enabled:
             writer = announced.begin() if announced else self._writer(row)
-            row = identified(row, threads, announce.begin(clock.times().wall_seconds))
+            row = identified(row, threads, launch.begin(clock.times().wall_seconds))
             writer.launch(row)
         return RunRecorder(
             row, writer, clock, goal, frozen, panel=panel, resources=resources, watch_compilers=own_clock, keep=keep,
@@ -457,7 +457,7 @@ class RunRecorder:
         rows = (tuple(self._checkpoints), tuple(phases), tuple(self._episodes), tuple(self._profiles))
         self.result = RecordedRun(self.row, end, *rows, in_ledger=self._writer is not None)
         if self._writer is not None:
-            announce.end()
+            launch.end()
             self._writer.append([*phases, end])
             self._writer.close()
             for mirror in self._mirrors if not self._writer.forked else ():
