@@ -34,7 +34,7 @@ from mileage.kernels.machine.blas import single_threaded_blas
 from mileage.measure import Arm, Phase, PhaseClock
 from mileage.measure.memory import ProcessTree
 from mileage.measure.timing import TimingComparison, Work, compare
-from mileage.profiling.findings.drift import PhaseMemory
+from mileage.profiling.drift import PhaseMemory
 from mileage.profiling.profile import profile_run
 from mileage.profiling.run import RunOptions, train
 from mileage.training.agent import Agent

@@ -8,7 +8,8 @@ What is counted:
 edges
     Imports as import_graph.py says, those inside functions included, those for type checkers alone not.
 cycles
-    Sets of modules each of which reaches every other one along edges.
+    Sets of modules each of which reaches every other one along edges; where there are none, those that can be loaded in
+    a certain order alone, as a package is loaded before what is in it.
 imports against the layers
     Imports that the layers of pyproject.toml forbid, those for type checkers included; and modules of the top level
     that no layer names.
@@ -239,7 +240,8 @@ class Figures:
         against = forbidden(modules, layers(pyproject)) if pyproject else []
         count, found = annotation_slots(modules)
         private, asked = private_accesses(modules), capability_checks(modules)
-        return cls(modules, cycles(modules), against, private, asked, count, found, declared_lines(pyproject))
+        circles = cycles(modules) or cycles(modules, loads=True)
+        return cls(modules, circles, against, private, asked, count, found, declared_lines(pyproject))
 
     @property
     def long(self) -> list[Module]:

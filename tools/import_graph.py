@@ -44,6 +44,8 @@ class Module:
     is_package: bool
     edges: set[str] = field(default_factory=set)
     """Modules of the package that it imports when it runs."""
+    loads: set[str] = field(default_factory=set)
+    """Modules that are loaded before it is: imports outside functions, and the packages above what they import."""
     typing_edges: set[str] = field(default_factory=set)
     """Modules that it imports for type checkers alone."""
     foreign: set[str] = field(default_factory=set)
@@ -99,6 +101,10 @@ def _imports(module: Module, node: ast.AST, modules: dict[str, Module], typing: 
         for target, bound in _imported(module, child, modules):
             if target in modules:
                 (module.typing_edges if typing else module.edges).add(target)
+                if not typing and child in module.tree.body:
+                    parts = target.split(".")
+                    above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)} & set(modules)
+                    module.loads |= {each for each in above if not f"{module.name}.".startswith(f"{each}.")}
                 if bound:
                     module.ours.add(bound)
             elif bound:
@@ -169,8 +175,12 @@ def root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def cycles(modules: dict[str, Module]) -> list[list[str]]:
-    """Sets of modules that import each other in a circle, each sorted (strongly connected components, Tarjan 1972)."""
+def cycles(modules: dict[str, Module], *, loads: bool = False) -> list[list[str]]:
+    """Sets of modules that import each other in a circle, each sorted (strongly connected components, Tarjan 1972).
+
+    With `loads`, those that cannot be loaded but in a certain order, as a package is loaded before what is in it.
+    """
+    edges = {name: module.loads if loads else module.edges for name, module in modules.items()}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -179,7 +189,7 @@ def cycles(modules: dict[str, Module]) -> list[list[str]]:
     def visit(name: str) -> None:
         index[name] = low[name] = len(index)
         stack.append(name)
-        for other in sorted(modules[name].edges):
+        for other in sorted(edges[name]):
             if other not in index:
                 visit(other)
                 low[name] = min(low[name], low[other])
@@ -188,7 +198,7 @@ def cycles(modules: dict[str, Module]) -> list[list[str]]:
         if low[name] == index[name]:
             circle = stack[stack.index(name) :]
             del stack[-len(circle) :]
-            if len(circle) > 1 or name in modules[name].edges:
+            if len(circle) > 1 or name in edges[name]:
                 found.append(sorted(circle))
 
     for name in modules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mileage.measure import PhaseClock
-from mileage.profiling.findings.drift import PhaseMemory
+from mileage.profiling.drift import PhaseMemory
 
 MIB = 2**20
 

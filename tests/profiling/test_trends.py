@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mileage.measure import PhaseTimes
 from mileage.measure.machine import Load
-from mileage.profiling.findings.drift import Moment, drifts, growth, place_of
+from mileage.profiling.drift import Moment, drifts, growth, place_of
 from mileage.profiling.findings.machine import is_shared, shared_machine
 from mileage.profiling.model import Bottleneck, Finding, ranked
 

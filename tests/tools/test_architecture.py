@@ -241,3 +241,11 @@ def test_growth_beyond_one_percent_needs_a_line_in_the_changelog(tmp_path: Path)
     [sentence, mean] = figures(tmp_path, right=more).broken()
     assert sentence == "lines: 501, at most 499 until CHANGELOG.md says more, and what for"
     assert mean == "lines of a module in the mean: 100, at least 190"
+
+
+def test_a_package_that_needs_what_needs_one_of_its_modules(tmp_path: Path) -> None:
+    found = figures(
+        tmp_path, low="from small.other import a\n", other__dot____init__="from small import low\n", other__dot__a=""
+    )
+    assert found.cycles == [["small.low", "small.other"]]
+    assert cycles(found.modules) == []

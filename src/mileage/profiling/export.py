@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mileage.errors import looked_up
 from mileage.profiling.costs import part_of
-from mileage.profiling.findings.drift import Moment
+from mileage.profiling.drift import Moment
 from mileage.profiling.profile import Profile
 from mileage.profiling.report import page, tables
 from mileage.records import Record, strict_json

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from mileage.description import Buffer
 from mileage.measure import Phase, PhaseClock
 from mileage.metrics import percent
-from mileage.profiling.findings import drift as trends
-from mileage.profiling.findings.drift import MemoryGrowth
+from mileage.profiling import drift as trends
+from mileage.profiling.drift import MemoryGrowth
 from mileage.profiling.model import OF_TRAINING, Bottleneck, Finding
 from mileage.profiling.run import EndToEnd, RunOptions, train, with_clock_cost, workload_of
 from mileage.records import ReadRecord, Record

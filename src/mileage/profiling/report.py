@@ -8,7 +8,7 @@ from dataclasses import replace
 from mileage.description import Layer
 from mileage.profiling.calibration import Calibration
 from mileage.profiling.costs import all_calls
-from mileage.profiling.findings.drift import drifts, training
+from mileage.profiling.drift import drifts, training
 from mileage.profiling.model import Finding
 from mileage.profiling.profile import Profile
 from mileage.profiling.recommended import recommended

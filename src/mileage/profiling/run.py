@@ -20,8 +20,8 @@ from mileage.ledger.targets import Target
 from mileage.measure import Phase, PhaseClock, PhaseTimes
 from mileage.measure.machine import Load, between, counters
 from mileage.metrics import Totals, steady_steps_per_second, steps_per_second, train_seconds
-from mileage.profiling.findings import drift
-from mileage.profiling.findings.drift import Moment, PhaseMemory, WatchedCallback, available_mib
+from mileage.profiling import drift
+from mileage.profiling.drift import Moment, PhaseMemory, WatchedCallback, available_mib
 from mileage.records import ReadRecord, Record
 from mileage.training.agent import Agent
 

@@ -7,8 +7,8 @@ import math
 
 from mileage.measure import OTHER_SHARE_LIMIT
 from mileage.profiling.calibration import Calibration
+from mileage.profiling.drift import MemoryGrowth
 from mileage.profiling.findings.collecting import dispatch, environment, resets, rollout, storing
-from mileage.profiling.findings.drift import MemoryGrowth
 from mileage.profiling.findings.machine import (
     LEAST_SHARE,
     LEAST_TRAINING_SHARE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from mileage.measure.machine import BUSY_SHARE, Load
+from mileage.profiling import drift
 from mileage.profiling.calibration import Calibration
-from mileage.profiling.findings import drift
 from mileage.profiling.model import WORTH_TRYING, Bottleneck, Finding
 from mileage.profiling.run import EndToEnd
 from mileage.profiling.what_if import WhatIf
