@@ -14,7 +14,13 @@ def main() -> None:
     arguments = birth.asked_to_train(sys.argv)
     if arguments is not None:
         begun = birth.born(arguments)
-        birth.train_announced(sys.argv, arguments, begun, _run)
+        birth.announce(sys.argv, arguments, begun)
+        try:
+            _run()
+        except BaseException as error:
+            birth.settle(error)
+            raise
+        birth.settle(None)
     else:
         _run()
 

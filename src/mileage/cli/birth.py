@@ -17,7 +17,7 @@ import time
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than everything here
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 BEAT_SECONDS = 0.1
 _STARTTIME_AFTER_NAME = 19
@@ -220,33 +220,31 @@ def _json(value: str | int | float | None) -> str:
     return '"' + "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in value[:200]) + '"'
 
 
-def train_announced(
-    command: Sequence[str], arguments: Sequence[str], begun: Birth | None, run: Callable[[], None]
-) -> None:
-    """Announce the run that `train` with `arguments` makes, run it, and say what became of it if it never began.
+def announce(command: Sequence[str], arguments: Sequence[str], begun: Birth | None) -> None:
+    """Announce the run that `train` with `arguments` will make; it takes over `begun`, its first sign of life."""
+    if not is_recorded(arguments):
+        return
+    from mileage.ledger import announce
 
-    `begun` is its first sign of life, which the announcement takes over.
-    """
+    words = leading_words(arguments)
+    announce.announce(
+        command,
+        db=option(arguments, "--db"),
+        name=run_name(arguments, words),
+        algorithm=words[0] if words else "",
+        env_id=words[1] if len(words) > 1 else "",
+        seed=asked_seed(arguments),
+        price=option(arguments, "--price"),
+        instance=option(arguments, "--instance"),
+        spot="--spot" in arguments,
+        begun=begun,
+    )
+
+
+def settle(error: BaseException | None) -> None:
+    """Say what became of an announced run if it never began."""
     from mileage.errors import MileageError
     from mileage.ledger import announce
 
-    if is_recorded(arguments):
-        words = leading_words(arguments)
-        announce.announce(
-            command,
-            db=option(arguments, "--db"),
-            name=run_name(arguments, words),
-            algorithm=words[0] if words else "",
-            env_id=words[1] if len(words) > 1 else "",
-            seed=asked_seed(arguments),
-            price=option(arguments, "--price"),
-            instance=option(arguments, "--instance"),
-            spot="--spot" in arguments,
-            begun=begun,
-        )
-    try:
-        run()
-    except BaseException as error:
-        announce.settle(error.__context__ if isinstance(error.__context__, MileageError) else error)
-        raise
-    announce.settle(None)
+    context = None if error is None else error.__context__
+    announce.settle(context if isinstance(context, MileageError) else error)
