@@ -28,8 +28,8 @@ TARGET = ROOT / "docs" / "images" / "layers.svg"
 # Which of the four parts a package belongs to; one that is not here belongs to all of them.
 PARTS = {
     "engine": ["kernels", "envs", "buffers", "policies", "algorithms", "training"],
-    "ledger": ["meter", "ledger", "recording", "report"],
-    "profiler": ["profiling", "trying", "bench"],
+    "ledger": ["measure", "ledger", "report"],
+    "profiler": ["profiling"],
     "code RL": ["coderl"],
 }
 
@@ -50,7 +50,7 @@ STYLE = """
           --all: #161b22; --all-line: #9198a1; } }
   .paper { fill: var(--paper); }
   .name { font-weight: 600; font-size: 15px; fill: var(--ink); text-anchor: middle; }
-  .small { font-size: 10.5px; }
+  .small { font-size: 9.5px; }
   .size { font-size: 11px; fill: var(--soft); text-anchor: middle; }
   .note { font-size: 12px; fill: var(--soft); }
   .wire { fill: none; stroke: var(--edge); stroke-linecap: round; opacity: 0.6; }
