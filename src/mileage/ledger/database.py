@@ -171,10 +171,7 @@ def settle(engine: sa.Engine, mode: str = "TRUNCATE") -> None:
 
 def _back_up_first(engine: sa.Engine, url: str, version: str) -> None:
     """Keep a copy of the ledger as it is before its schema changes."""
-    from mileage.ledger.maintenance import (
-        back_up,
-        pg_dump_program,  # only where there is something to change
-    )
+    from mileage.ledger.maintenance import back_up, pg_dump_program  # only where there is something to change
 
     if engine.dialect.name == "sqlite":
         path = Path(url.removeprefix("sqlite:///"))

@@ -88,18 +88,18 @@ __all__ = [
 
 # Loaded on first use: clocks and names of machines are asked for before NumPy is there.
 _MODULES = {
-    "caveats": ("Cause Caveat find_caveats instabilities"),
-    "clock": ("PhaseClock PhaseTimes"),
-    "compilers": ("compile_phase"),
+    "caveats": "Cause Caveat find_caveats instabilities",
+    "clock": "PhaseClock PhaseTimes",
+    "compilers": "compile_phase",
     "cost": (
         "ExpectedCost FailureComparison Reliability RunCosts compare_failures expected_cost failure_rate"
         " point_cost typical_cost"
     ),
-    "experiment": ("Arm Budget Executor MockExecutor Outcome Sample Turn run schedule"),
-    "intervals": ("Estimate FEWEST_RUNS Interval median_estimate median_ratio_estimate"),
-    "machine": ("Machine fingerprint"),
-    "returns": ("bootstrap_draws improvement_estimate iqm iqm_band iqm_estimate probability_of_improvement"),
-    "sampler": ("ResourcePeaks ResourceSampler"),
+    "experiment": "Arm Budget Executor MockExecutor Outcome Sample Turn run schedule",
+    "intervals": "Estimate FEWEST_RUNS Interval median_estimate median_ratio_estimate",
+    "machine": "Machine fingerprint",
+    "returns": "bootstrap_draws improvement_estimate iqm iqm_band iqm_estimate probability_of_improvement",
+    "sampler": "ResourcePeaks ResourceSampler",
     "verdict": (
         "CostAnswer CostComparison LOOKS LOOK_ALPHAS Question Verdict compare_at_looks compare_costs"
         " modified_z_scores outliers spread trend verdict_of_ratio"

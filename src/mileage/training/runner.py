@@ -113,7 +113,7 @@ class _Interrupt:
 
 
 @contextlib.contextmanager
-def _at_rest_afterwards(learner: Learner) -> Iterator[None]:
+def _stopped_afterwards(learner: Learner) -> Iterator[None]:
     """Whatever happens, leave no thread of the learner working; after an error it need not finish what it is at."""
     try:
         yield
@@ -203,7 +203,7 @@ def run(
     stopped = ""
     ends = _Ends()
     allowance = _Allowance(plan, steps)
-    with single_threaded_blas(), _Interrupt() as interrupt, _at_rest_afterwards(learner):
+    with single_threaded_blas(), _Interrupt() as interrupt, _stopped_afterwards(learner):
         while steps < plan.horizon and not stopped and not (reached is not None and plan.stop_at_target):
             resets, resetting = learner.env.resets
             stats = learner.iterate(clock, steps / plan.horizon)
